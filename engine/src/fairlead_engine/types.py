@@ -1,0 +1,275 @@
+"""The nouns that travel through the engine: SamplingParams, Sequence, Batch, and what comes out of a step.
+
+Everyone imports this module and it imports nobody: no tensors, no HTTP, no I/O.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from fairlead_protocol.blocks import NO_EXTRA, BlockHash
+
+MAX_LOGPROBS = 20
+MAX_SEED = 2**63 - 1
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended. Every sequence ends with exactly one of these."""
+
+    STOP = "stop"
+    """An end-of-sequence token, a stop token or a stop string."""
+    LENGTH = "length"
+    """`max_tokens` or the model's context is used up."""
+    ABORT = "abort"
+    """The client went away or the drain's time was over."""
+    REJECTED = "rejected"
+    """The queue was full: nothing was computed, and another replica may be asked."""
+    ERROR = "error"
+    """The engine could not go on with it; the output carries a message."""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose tokens, and when to stop. Raises ValueError, naming the field, for a value out of range."""
+
+    temperature: float = 1.0
+    """0 = greedy: always the likeliest token."""
+    top_k: int = 0
+    """Keep this many likeliest tokens; 0 or -1 = all."""
+    top_p: float = 1.0
+    """Keep the smallest set of likeliest tokens whose probability reaches this; 1 = all."""
+    min_p: float = 0.0
+    """Drop tokens less likely than this share of the likeliest one; 0 = none."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of every token that was generated already, in [-2, 2]."""
+    frequency_penalty: float = 0.0
+    """Subtracted once per time a token was generated already, in [-2, 2]."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output; 1 = off."""
+    seed: int | None = None
+    """Makes this request's draws reproducible whatever runs beside it; None = fresh randomness."""
+    max_tokens: int | None = None
+    """At most this many new tokens; None = up to the model's context."""
+    min_tokens: int = 0
+    """Suppress end-of-sequence and stop tokens until this many new tokens."""
+    stop: tuple[str, ...] = ()
+    """Texts that end the output; they are not part of it unless `include_stop`."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Token ids that end the output."""
+    include_stop: bool = False
+    """Leave the matched stop text in the output."""
+    ignore_eos: bool = False
+    """Go on after the end-of-sequence token (benchmarks)."""
+    logprobs: int | None = None
+    """Report the chosen token's log-probability and this many likeliest alternatives; None = report nothing."""
+
+    def __post_init__(self) -> None:
+        _within("temperature", self.temperature, 0.0, 100.0)
+        _within("top_p", self.top_p, 0.0, 1.0, open_below=True)
+        _within("min_p", self.min_p, 0.0, 1.0)
+        _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _within("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_below=True)
+        _within("top_k", self.top_k, -1, 2**31 - 1)
+        _within("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.max_tokens is not None:
+            _within("max_tokens", self.max_tokens, 1, 2**31 - 1)
+            if self.min_tokens > self.max_tokens:
+                raise ValueError(f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})")
+        if self.seed is not None:
+            _within("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
+        if self.logprobs is not None:
+            _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if any(not text for text in self.stop):
+            raise ValueError("stop must not hold an empty text")
+        if any(token_id < 0 for token_id in self.stop_token_ids):
+            raise ValueError("stop_token_ids must not hold a negative id")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+def _within(name: str, value: float, low: float, high: float, *, open_below: bool = False) -> None:
+    if not math.isfinite(value) or not low <= value <= high or (open_below and value == low):
+        bracket = "(" if open_below else "["
+        raise ValueError(f"{name} must be in {bracket}{low}, {high}], not {value}")
+
+
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the HTTP process sends the core: a prompt as ids, and how to continue it."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    arrival_time: float
+    """Wall-clock seconds since the epoch."""
+    cache_salt: str | None = None
+    """Requests share cached prefixes only with requests of the same salt."""
+    priority: int = 0
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of one chosen token, from the raw logits."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+    """The likeliest (token id, log-probability) pairs, best first."""
+    rank: int = 0
+    """How many tokens were likelier than the chosen one."""
+
+
+class SequenceOutput(msgspec.Struct, kw_only=True):
+    """What one step did for one sequence."""
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache when it was first scheduled."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One entry per new token, when asked for."""
+    stop_token_id: int | None = None
+    """The token that ended it, when one did; it is the last of `new_token_ids`."""
+    first_scheduled_time: float | None = None
+    """Wall-clock seconds when the first step with this sequence began; on its first output only."""
+    message: str | None = None
+    """For `FinishReason.ERROR` and `REJECTED`: what happened, fit to show the client."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request inside the engine: its tokens, its block table and its counters. The scheduler alone mutates it."""
+
+    request_id: str
+    token_ids: list[int]
+    """Prompt and output so far."""
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    arrival_time: float = 0.0
+    priority: int = 0
+    extra: bytes = NO_EXTRA
+    """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
+
+    num_computed_tokens: int = 0
+    """Tokens whose KV is in the cache; the next step starts at this position."""
+    num_cached_tokens: int = 0
+    """Prompt tokens taken from the prefix cache at its first admission."""
+    block_table: list[int] = field(default_factory=list)
+    """Physical block of each logical block, in order."""
+    block_hashes: list[BlockHash] = field(default_factory=list)
+    """Hashes of its whole blocks so far, extended as tokens come."""
+    num_preemptions: int = 0
+    first_scheduled_time: float | None = None
+    finish_reason: FinishReason | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+
+@dataclass(slots=True)
+class ScheduledSequence:
+    """A sequence's share of one step: tokens `[start, end)` of it are computed."""
+
+    sequence: Sequence
+    num_tokens: int
+
+    @property
+    def start(self) -> int:
+        return self.sequence.num_computed_tokens
+
+    @property
+    def end(self) -> int:
+        return self.sequence.num_computed_tokens + self.num_tokens
+
+    @property
+    def samples(self) -> bool:
+        """Whether this step reaches the sequence's last token, so that a new one is chosen."""
+        return self.end == self.sequence.num_tokens
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step's work, single-token items first. Filled by the scheduler; the runner only reads it.
+
+    Every item's block table already covers its tokens up to `end`.
+    """
+
+    items: list[ScheduledSequence]
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(item.num_tokens for item in self.items)
+
+
+@dataclass(slots=True, frozen=True)
+class SampledToken:
+    """A token the runner chose for one item of a batch."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+class EngineLoad(msgspec.Struct, kw_only=True):
+    """How loaded the core is now, and its counters since start; sent with every step's outputs."""
+
+    waiting: int = 0
+    running: int = 0
+    queued_prefill_tokens: int = 0
+    """Prompt tokens of waiting and running sequences that are still to be computed."""
+    kv_blocks_free: int = 0
+    """Free blocks, those that still hold reusable prefixes included."""
+    kv_blocks_total: int = 0
+    kv_tokens: int = 0
+    """Tokens of running sequences that are in the cache."""
+    num_steps: int = 0
+    num_preemptions: int = 0
+    prefix_query_tokens: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hit_tokens: int = 0
+    """Prompt tokens found there."""
+    prompt_tokens: int = 0
+    """Prompt tokens of finished prefills."""
+    generation_tokens: int = 0
+    last_step_tokens: int = 0
+    last_step_seconds: float = 0.0
+    step_cost: dict[str, float] = msgspec.field(default_factory=dict)
+    """Named coefficients of the step-cost model, in seconds; empty until known."""
+
+
+class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
+    """What the core knows once the model is loaded and a real forward pass has run."""
+
+    architecture: str
+    dtype: str
+    device: str
+    vocab_size: int
+    max_model_len: int
+    block_size: int
+    num_kv_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_waiting: int
+    eos_token_ids: tuple[int, ...]
+    num_parameters: int
+    weight_bytes: int
+    kv_cache_bytes: int
+    load_seconds: float

@@ -1,0 +1,55 @@
+"""Every name that two files must agree on: groups, labels, annotations, ports, field managers, images, child names."""
+
+GROUP = "fairlead.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "LLMDeployment"
+PLURAL = "llmdeployments"
+SINGULAR = "llmdeployment"
+SHORT_NAME = "llm"
+CRD_NAME = f"{PLURAL}.{GROUP}"
+MAX_NAME_LENGTH = 40
+"""Of an LLMDeployment: its children's names and label values are made from it."""
+
+LABEL_LLMDEPLOYMENT = f"{GROUP}/llmdeployment"
+"""On every child: the name of the LLMDeployment it belongs to."""
+LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+LABEL_COMPONENT = "app.kubernetes.io/component"
+MANAGED_BY = "fairlead"
+ANNOTATION_CONFIG_HASH = f"{GROUP}/config-hash"
+"""On the pod template: changes when the mounted engine configuration does, so that the Deployment rolls."""
+ANNOTATION_MODEL = f"{GROUP}/served-name"
+
+FIELD_MANAGER = "fairlead"
+"""Applies children."""
+FIELD_MANAGER_STATUS = "fairlead-status"
+FIELD_MANAGER_AUTOSCALER = "fairlead-autoscaler"
+
+ENGINE_PORT = 8000
+GATEWAY_PORT = 8080
+GATEWAY_SERVICE_PORT = 80
+GATEWAY_CONTROL_PORT = 8081
+OPERATOR_PORT = 8081
+
+ENGINE_IMAGE = "fairlead/engine"
+"""Without tag. Local mode runs this image as `python -m fairlead_engine`."""
+OPERATOR_IMAGE = "fairlead/operator"
+"""Without tag. Local mode runs this image as `python -m fairlead`."""
+
+ENGINE_CONTAINER = "engine"
+ENGINE_CONFIG_KEY = "engine.yaml"
+ENGINE_CONFIG_FOLDER = "/etc/fairlead"
+MODEL_FOLDER = "/models"
+TERMINATION_LOG = "/dev/termination-log"
+TERMINATION_LOG_VARIABLE = "FAIRLEAD_TERMINATION_LOG"
+"""Environment variable that names the termination log where it is not at `TERMINATION_LOG`."""
+
+SYSTEM_NAMESPACE = "fairlead-system"
+LEASE_NAME = "fairlead-operator"
+GATEWAY_NAME = "fairlead-gateway"
+OPERATOR_NAME = "fairlead-operator"
+
+
+def engine_child(name: str) -> str:
+    """Name of the Deployment and ConfigMap of the LLMDeployment `name`."""
+    return f"{name}-engine"

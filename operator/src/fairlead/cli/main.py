@@ -1,0 +1,38 @@
+"""The `fairlead` command: picks a program, parses its arguments, runs it."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from fairlead import __version__
+
+COMMANDS = {
+    "operator": ("fairlead.controller.command", "reconcile LLMDeployments on a Kubernetes cluster"),
+    "gateway": ("fairlead.gateway.command", "serve every LLMDeployment behind one OpenAI-compatible address"),
+    "local": ("fairlead.local.command", "a whole fleet on this machine, without a cluster"),
+    "chat": ("fairlead.cli.chat", "talk to a model through a gateway"),
+    "demo": ("fairlead.cli.demo", "show a local fleet from `kubectl apply` to an answer, and take it down again"),
+    "crds": ("fairlead.cli.crds", "print the CustomResourceDefinition"),
+}
+"""Command → (module with `add_arguments` and `run`, one line for the help). Modules are imported only when chosen."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status (2 = wrong usage)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(prog="fairlead", description="Fleets of language models on Kubernetes.")
+    parser.add_argument("--version", action="version", version=f"fairlead {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, description=summary)
+        if name == chosen:
+            program = import_module(module)
+            program.add_arguments(subparser)
+            subparser.set_defaults(run=program.run)
+    args = parser.parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,10 @@
+"""What Fairlead's gateway and engine must agree on.
+
+Both sides import this package and neither imports the other, so a prompt is rendered, tokenised and hashed by the very
+same code wherever that happens. It does no I/O beyond reading a model's folder and knows neither HTTP nor tensors.
+"""
+
+__version__ = "0.1.0"
+
+PROTOCOL_VERSION = 1
+"""Version of the model-server protocol (docs/model-server-protocol.md); raised when an old peer could misread a message."""

@@ -1,0 +1,82 @@
+"""Block hashes: the names of KV-cache contents, identical in gateway and engine.
+
+A block is `block_size` consecutive tokens of a sequence. Its hash covers everything before it as well, by chaining:
+BLAKE2b-128 over parent hash ‖ little-endian uint32 token ids ‖ length-prefixed extra. A cryptographic hash is used because
+a collision would serve one prompt's KV to another.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+BlockHash = bytes
+"""16 raw bytes in memory; 32 lower-case hexadecimal digits on the wire."""
+
+DIGEST_SIZE = 16
+ROOT: BlockHash = b"\0" * DIGEST_SIZE
+"""The parent of a sequence's first block."""
+
+_ITEMSIZE = 4
+
+
+def extra_bytes(*, adapter: str | None = None, cache_salt: str | None = None) -> bytes:
+    """What else, besides tokens, decides the contents of a block; length-prefixed, so that no two pairs collide."""
+    return b"".join(_prefixed(part) for part in (adapter, cache_salt))
+
+
+def _prefixed(text: str | None) -> bytes:
+    """uint32 length + 1 and UTF-8 bytes; a lone zero for None, which so differs from the empty text."""
+    if text is None:
+        return struct.pack("<I", 0)
+    raw = text.encode()
+    return struct.pack("<I", len(raw) + 1) + raw
+
+
+NO_EXTRA = extra_bytes()
+
+
+def hash_block(parent: BlockHash, token_ids: Sequence[int], extra: bytes = NO_EXTRA) -> BlockHash:
+    """The hash of one whole block that follows `parent`."""
+    return _hash(parent, _little_endian(token_ids), extra)
+
+
+def hash_blocks(
+    token_ids: Sequence[int], block_size: int, *, parent: BlockHash = ROOT, extra: bytes = NO_EXTRA
+) -> list[BlockHash]:
+    """Hashes of all whole blocks of `token_ids`, in order; a partial last block has none.
+
+    To extend a chain, pass the tokens after the last hashed block and that block's hash as `parent`.
+    """
+    raw = _little_endian(token_ids)
+    step = block_size * _ITEMSIZE
+    hashes = []
+    for start in range(0, len(raw) - step + 1, step):
+        parent = _hash(parent, raw[start : start + step], extra)
+        hashes.append(parent)
+    return hashes
+
+
+def num_cacheable_blocks(num_tokens: int, block_size: int) -> int:
+    """How many leading blocks of a prompt may be served from cache: whole ones, and never the last token.
+
+    The last token is always computed, since its logits choose the first new token.
+    """
+    return max(0, num_tokens - 1) // block_size
+
+
+def _hash(parent: BlockHash, raw_ids: bytes | memoryview, extra: bytes) -> BlockHash:
+    digest = blake2b(parent, digest_size=DIGEST_SIZE)
+    digest.update(raw_ids)
+    digest.update(extra)
+    return digest.digest()
+
+
+def _little_endian(token_ids: Sequence[int]) -> memoryview:
+    ids = array("I", token_ids)
+    if ids.itemsize != _ITEMSIZE:  # a platform whose C unsigned int is not 32 bits
+        return memoryview(struct.pack(f"<{len(ids)}I", *ids))
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return memoryview(ids).cast("B")

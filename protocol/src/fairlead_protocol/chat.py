@@ -1,0 +1,112 @@
+"""Chat templates: messages → the prompt text a model was trained on.
+
+Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, with the few helpers that Hugging
+Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, the `generation` block).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+Message = Mapping[str, Any]
+
+
+class ChatTemplateError(ValueError):
+    """The template could not render these messages; the text is fit to show the person who sent them."""
+
+
+class _GenerationTag(Extension):
+    """`{% generation %}…{% endgeneration %}` marks assistant text for training; when serving it is transparent."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _raise_exception(message: str) -> None:
+    raise ChatTemplateError(message)
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(source)
+
+
+class ChatTemplate:
+    """One model's chat template.
+
+    Raises `ChatTemplateError` at construction when the source does not compile.
+    """
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+        self.source = source
+        self.special_tokens = dict(special_tokens or {})
+        try:
+            self._template = _compiled(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(f"the chat template does not compile: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The prompt text for `messages`; with `add_generation_prompt` it ends where the assistant's answer begins."""
+        try:
+            return self._template.render(
+                messages=[_with_plain_content(message) for message in messages],
+                tools=list(tools) if tools else None,
+                add_generation_prompt=add_generation_prompt,
+                **{**self.special_tokens, **variables},
+            )
+        except ChatTemplateError:
+            raise
+        except (jinja2.TemplateError, TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+            raise ChatTemplateError(f"the chat template could not render these messages: {error}") from error
+
+
+def _with_plain_content(message: Message) -> Message:
+    """OpenAI's list-of-parts content as the plain text that text templates expect."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": "".join(_part_text(part) for part in content)}
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping) and part.get("type") in (None, "text", "input_text") and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    raise ChatTemplateError(f"message content of type {kind!r} is not supported by this model; send text parts")
+
+

@@ -1,0 +1,132 @@
+"""Tokenising: a Hugging Face style folder's `tokenizer.json` and chat template, without transformers.
+
+Gateway and engine build the same `PromptTokenizer` from the same bytes, so both see the same ids for the same request.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from fairlead_protocol.chat import ChatTemplate, ChatTemplateError, Message
+
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class TokenizerError(ValueError):
+    """The folder has no tokenizer that can be used; the text names the file and the remedy."""
+
+
+class PromptTokenizer:
+    """A model's tokenizer and chat template.
+
+    `special_tokens` maps `bos_token`, `eos_token`, … to their text, as templates expect them.
+    """
+
+    def __init__(
+        self, tokenizer_json: str, *, chat_template: str | None = None, special_tokens: Mapping[str, str] | None = None
+    ) -> None:
+        try:
+            self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
+        except Exception as error:  # the Rust side raises bare Exception
+            raise TokenizerError(f"tokenizer.json cannot be read: {error}") from error
+        self.backend.no_truncation()
+        self.backend.no_padding()
+        self.tokenizer_json = tokenizer_json
+        self.special_tokens = dict(special_tokens or {})
+        self.chat_template = ChatTemplate(chat_template, self.special_tokens) if chat_template else None
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "PromptTokenizer":
+        """Reads `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja` of a model's folder.
+
+        Raises `TokenizerError` when there is no usable `tokenizer.json`.
+        """
+        path = folder / "tokenizer.json"
+        try:
+            tokenizer_json = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise TokenizerError(
+                f"{path} cannot be read ({error.strerror}); a model's folder needs a fast tokenizer's tokenizer.json"
+            ) from error
+        config = _read_json(folder / "tokenizer_config.json")
+        return cls(
+            tokenizer_json,
+            chat_template=_chat_template(folder, config),
+            special_tokens={name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))},
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Names this tokenizer and template: equal digests tokenise every request equally (hexadecimal)."""
+        digest = blake2b(digest_size=16)
+        template = self.chat_template.source if self.chat_template else ""
+        for part in (self.tokenizer_json, template, json.dumps(self.special_tokens, sort_keys=True)):
+            raw = part.encode()
+            digest.update(len(raw).to_bytes(8, "little"))
+            digest.update(raw)
+        return digest.hexdigest()
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids including added tokens."""
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`."""
+        return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`."""
+        return self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token_id(self, text: str) -> int | None:
+        """The id of one token given as text, or None when the vocabulary lacks it."""
+        return self.backend.token_to_id(text)
+
+    def render_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
+    ) -> str:
+        """The prompt text for a chat; `ChatTemplateError` when the model has no template or it refuses."""
+        if self.chat_template is None:
+            raise ChatTemplateError("this model has no chat template; use /v1/completions instead")
+        return self.chat_template.render(messages, tools=tools, **variables)
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, **variables: Any
+    ) -> list[int]:
+        """Token ids for a chat. The template writes the special tokens itself, so none are added."""
+        return self.encode(self.render_chat(messages, tools=tools, **variables), add_special_tokens=False)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise TokenizerError(f"{path} must hold a JSON object")
+    return content
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """A template in its own file wins over the one in tokenizer_config.json, as in transformers."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several named templates
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
+    return template
+
+
+def _token_text(token: Any) -> str | None:
+    """Special tokens are stored as text or as an AddedToken object."""
+    return token.get("content") if isinstance(token, Mapping) else token
