@@ -7,4 +7,4 @@ same code wherever that happens. It does no I/O beyond reading a model's folder 
 __version__ = "0.1.0"
 
 PROTOCOL_VERSION = 1
-"""Version of the model-server protocol (docs/model-server-protocol.md); raised when an old peer could misread a message."""
+"""Version of the model-server protocol; raised when an old peer could misread a message."""

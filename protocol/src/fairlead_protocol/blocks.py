@@ -1,8 +1,8 @@
 """Block hashes: the names of KV-cache contents, identical in gateway and engine.
 
 A block is `block_size` consecutive tokens of a sequence. Its hash covers everything before it as well, by chaining:
-BLAKE2b-128 over parent hash ‖ little-endian uint32 token ids ‖ length-prefixed extra. A cryptographic hash is used because
-a collision would serve one prompt's KV to another.
+BLAKE2b-128 over parent hash ‖ little-endian uint32 token ids ‖ length-prefixed extra. A cryptographic hash is used
+because a collision would serve one prompt's KV to another.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """Chat templates: messages → the prompt text a model was trained on.
 
-Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, with the few helpers that Hugging
-Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, the `generation` block).
+Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, with the few helpers that
+Hugging Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, the `generation` block).
 """
 
 import json
@@ -26,7 +26,7 @@ class ChatTemplateError(ValueError):
 class _GenerationTag(Extension):
     """`{% generation %}…{% endgeneration %}` marks assistant text for training; when serving it is transparent."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 - declared so by jinja2
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -104,9 +104,11 @@ def _with_plain_content(message: Message) -> Message:
 def _part_text(part: Any) -> str:
     if isinstance(part, str):
         return part
-    if isinstance(part, Mapping) and part.get("type") in (None, "text", "input_text") and isinstance(part.get("text"), str):
+    if (
+        isinstance(part, Mapping)
+        and part.get("type") in (None, "text", "input_text")
+        and isinstance(part.get("text"), str)
+    ):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
     raise ChatTemplateError(f"message content of type {kind!r} is not supported by this model; send text parts")
-
-

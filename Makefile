@@ -1,0 +1,81 @@
+# Fairlead. `make` or `make help` lists what can be done; README.md says which two commands matter.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+PACKAGES := -e ./protocol -e ./operator -e ./engine
+PINS   := -c requirements/constraints.txt
+PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.toml
+# PyTorch's own index has CPU builds for every platform; PyPI's Linux wheels may bring gigabytes of CUDA.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH  := $(shell grep '^torch==' requirements/constraints.txt)
+PYTEST_WORKERS ?= 2
+# Several test processes share the cores: one thread each keeps them from fighting.
+PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev demo test test-fast test-slow test-gpu lint fmt check crds dinghy bench-engine-cpu clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.runtime ## Create the virtual environment with Fairlead in it
+
+setup-dev: $(VENV)/.dev ## The same with everything that tests and lint need
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Fairlead needs Python 3.11 or newer; \`$(PYTHON)\` is $$($(PYTHON) --version). Try: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements/constraints.txt $(PYPROJECTS) | $(BIN)/python
+	@echo "Installing Fairlead into $(VENV) (torch is the big one; a few minutes the first time)"
+	@$(PIP) install -q --retries 0 --timeout 10 --no-deps --index-url $(TORCH_INDEX) $(TORCH) 2>/dev/null || \
+	  echo "PyTorch's CPU index did not answer; taking torch from the default index"
+	$(PIP) install -q $(PINS) $(TORCH) $(PACKAGES)
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
+	$(PIP) install -q $(PINS) $(TORCH) $(PACKAGES) -r requirements/dev.txt
+	@touch $@
+
+demo: setup ## One LLMDeployment on this machine, from apply to an answer, and down again
+	$(BIN)/fairlead demo
+
+test: setup-dev ## All tests but the slow ones: unit, HTTP, local mode end to end
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu"
+
+test-fast: setup-dev ## Only what needs no fleet of processes
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu and not e2e"
+
+test-slow: setup-dev ## The long ones
+	$(PYTEST) -m "slow and not gpu"
+
+test-gpu: setup-dev ## What needs a CUDA device
+	$(PYTEST) -m gpu
+
+lint: setup-dev ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: setup-dev ## Format, and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: lint test test-slow demo ## Everything that must hold before a change lands
+
+crds: setup ## Regenerate crds/ from the typed spec
+	$(BIN)/python -m fairlead.api.crd > crds/llmdeployments.fairlead.dev.yaml
+
+dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 20 minutes on two cores)
+	$(BIN)/python engine/dinghy/train.py
+	$(BIN)/python engine/dinghy/evaluate.py
+
+bench-engine-cpu: setup-dev ## Our engine beside transformers' continuous batching and a hand-written loop, on this CPU
+	$(BIN)/python engine/benchmarks/engine_cpu.py
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis bench-out

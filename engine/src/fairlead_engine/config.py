@@ -1,0 +1,145 @@
+"""The engine's settings: what they are called, what they mean, and which values fit.
+
+`EngineConfig` configures the core (scheduler, cache, model) and is all that `LLM` needs; `ServerConfig` adds what only
+the HTTP server knows. How settings are read from flags and files is `config_sources`' business. Both are immutable:
+what the engine settles at start (block count, real limits) is reported in `EngineInfo`, never written back here.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead_engine.errors import ConfigError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}
+_DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 8192}
+_QUEUE_STEPS = 2
+"""The queue holds this many full steps of prefill by default: enough to keep the engine busy, little enough that
+waiting happens in the gateway, where a request can still go elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How to load a model and run it. Raises `ConfigError`, naming the field, for a value that does not fit."""
+
+    model: str
+    """Folder of a Hugging Face style model (`config.json`, safetensors, `tokenizer.json`), or `demo://dinghy`."""
+    served_name: str | None = None
+    """Name that clients write in `model`. None = the last part of `model`."""
+    dtype: str = "auto"
+    """Number format of weights and KV cache: auto, float32, bfloat16 or float16. auto = as the checkpoint says; on a
+    CPU half precision only where it multiplies bfloat16 natively (AMX or AVX512-BF16), else float32."""
+    device: str = "auto"
+    """Where the model runs: auto, cpu or cuda. auto = cuda where there is one."""
+    max_model_len: int | None = None
+    """Longest prompt plus output, in tokens. None = what the model was made for; more than that is refused."""
+    max_num_seqs: int | None = None
+    """Sequences that one step may run. None = 32 on a CPU, 256 on CUDA."""
+    max_num_batched_tokens: int | None = None
+    """Tokens that one step may compute, prefill and decode together. None = 512 on a CPU, 8192 on CUDA."""
+    block_size: int = 16
+    """Tokens per block of the KV cache; prefixes are shared in whole blocks."""
+    kv_cache_memory: int | None = None
+    """Bytes for the KV cache (also as 512Mi, 2Gi). None = on a CPU the smaller of 1 GiB and 40 % of the memory that is
+    free to this process; on CUDA what `gpu_memory_utilization` leaves."""
+    gpu_memory_utilization: float = 0.9
+    """Share of a CUDA device's memory that weights, cache and work space may take together, in (0, 1]."""
+    max_num_queued_tokens: int | None = None
+    """Prompt tokens that may wait to be computed; beyond it requests are refused with 429. An empty queue always takes
+    one request. None = twice `max_num_batched_tokens`."""
+    enable_prefix_caching: bool = True
+    """Whether requests share the KV of common prefixes."""
+    num_threads: int | None = None
+    """CPU threads for one operation. None = the cores this process may use."""
+    seed: int = 0
+    """Seeds the random draws of requests that bring no seed of their own."""
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ConfigError("model", "is empty", "give a model's folder or demo://dinghy")
+        if self.served_name is not None and not self.served_name.strip():
+            raise ConfigError("served_name", "is empty", "leave it out to use the model folder's name")
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("device", self.device, DEVICES)
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_tokens", "num_threads"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("kv_cache_memory", self.kv_cache_memory, 1)
+        _within("block_size", self.block_size, 1, 1024)
+        _within("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
+        _within("seed", self.seed, -(2**63), 2**63 - 1)
+        if (self.max_num_seqs or 0) > (self.max_num_batched_tokens or math.inf):
+            raise ConfigError(
+                "max_num_batched_tokens",
+                f"{self.max_num_batched_tokens} is below max-num-seqs ({self.max_num_seqs})",
+                "every running sequence takes one token of each step",
+            )
+
+    @property
+    def name(self) -> str:
+        """The name clients use: `served_name`, or the last part of `model`."""
+        return self.served_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+
+    def for_device(self, device: str) -> "EngineConfig":
+        """The same with the limits that depend on the device filled in; `device` is cpu, cuda or cuda:INDEX."""
+        kind = device.partition(":")[0]
+        num_seqs = self.max_num_seqs or min(_DEFAULT_NUM_SEQS[kind], self.max_num_batched_tokens or math.inf)
+        batched = self.max_num_batched_tokens or max(_DEFAULT_BATCHED_TOKENS[kind], num_seqs)
+        return replace(
+            self,
+            device=kind,
+            max_num_seqs=int(num_seqs),
+            max_num_batched_tokens=int(batched),
+            max_num_queued_tokens=self.max_num_queued_tokens or _QUEUE_STEPS * int(batched),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """How the HTTP server behaves. Raises `ConfigError`, naming the field, for a value that does not fit."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 = all."""
+    port: int = 8000
+    """TCP port; 0 = any free one, which the start-up log line names."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    drain_grace: float = 3.0
+    """Seconds (also as 500ms, 3s) that a draining server still takes requests, for clients that do not yet know."""
+    drain_timeout: float = 900.0
+    """Seconds (also as 15m) that running requests get to finish when draining; then they are aborted."""
+    max_body_bytes: int = 16 * 2**20
+    """Largest request body (also as 16Mi); a larger one is answered with 413."""
+    max_choices: int = 16
+    """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`."""
+    step_timeout: float = 120.0
+    """Seconds one step may take before `/health` reports the core as hung and the kubelet restarts the pod."""
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            raise ConfigError("host", "is empty", "use 127.0.0.1, 0.0.0.0 or the pod's address")
+        _within("port", self.port, 0, 65535)
+        _one_of("log_level", self.log_level, LOG_LEVELS)
+        _within("drain_grace", self.drain_grace, 0.0, 3600.0)
+        _within("drain_timeout", self.drain_timeout, 0.0, 7 * 86400.0)
+        _within("max_body_bytes", self.max_body_bytes, 1024, 2**30)
+        _within("max_choices", self.max_choices, 1, 1024)
+        _within("step_timeout", self.step_timeout, 1.0, 86400.0)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(name, f"{value!r} is not known", f"use one of {', '.join(allowed)}")
+
+
+def _at_least(name: str, value: int | None, low: int) -> None:
+    if value is not None and value < low:
+        raise ConfigError(name, f"must be at least {low}, not {value}")
+
+
+def _within(name: str, value: Any, low: float, high: float) -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ConfigError(name, f"must be from {low} to {high}, not {value}")

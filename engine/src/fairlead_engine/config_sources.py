@@ -1,0 +1,181 @@
+"""Where settings come from: command-line flags over a YAML or JSON file over the defaults.
+
+Names are the fields of `EngineConfig` and `ServerConfig` in kebab-case, the same on the command line and in the file. An
+unknown key or a value of the wrong type is a `ConfigError` that names it and, for a likely typo, the name that was meant.
+"""
+
+import argparse
+import ast
+import difflib
+import inspect
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.errors import ConfigError
+
+_KINDS: tuple[type, ...] = (EngineConfig, ServerConfig)
+_BYTE_UNITS = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_TIME_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS: dict[str, Mapping[str, float]] = {
+    "kv_cache_memory": _BYTE_UNITS,
+    "max_body_bytes": _BYTE_UNITS,
+    "drain_grace": _TIME_UNITS,
+    "drain_timeout": _TIME_UNITS,
+    "step_timeout": _TIME_UNITS,
+}
+"""Fields that may be written with a unit, and the units they take."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One flag per setting, and `--config`. A flag that is not given leaves no trace, so that the file's value stands."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="YAML or JSON file with the same settings, without the dashes in front; flags override it",
+    )
+    for kind in _KINDS:
+        group = parser.add_argument_group(f"{kind.__name__.removesuffix('Config').lower()} settings")
+        for name, annotation in typing.get_type_hints(kind).items():
+            _add_flag(group, kind, name, annotation)
+
+
+def _add_flag(group: argparse._ArgumentGroup, kind: type, name: str, annotation: Any) -> None:
+    flag = f"--{_kebab(name)}"
+    text = _help(kind, name)
+    if annotation is bool:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
+    else:
+        group.add_argument(flag, default=argparse.SUPPRESS, metavar=_metavar(annotation), help=text)
+
+
+def from_arguments(arguments: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
+    """The settings of parsed flags and of the file they name. Raises `ConfigError`."""
+    settings = read_file(arguments.config) if arguments.config else {}
+    given = {name: value for kind in _KINDS for name in _names(kind) if (value := _given(arguments, name)) is not None}
+    return from_settings({**settings, **given})
+
+
+def from_settings(settings: Mapping[str, Any]) -> tuple[EngineConfig, ServerConfig]:
+    """The settings of a mapping by snake_case field name; text is read as the field's type. Raises `ConfigError`."""
+    if "model" not in settings:
+        raise ConfigError("model", "is not given", "pass --model FOLDER, --model demo://dinghy or a --config with it")
+    values = {name: _converted(name, value) for name, value in settings.items()}
+    engine, server = ({name: values[name] for name in _names(kind) if name in values} for kind in _KINDS)
+    return EngineConfig(**engine), ServerConfig(**server)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The settings in a YAML or JSON file, by snake_case field name. Raises `ConfigError`, naming the key."""
+    import yaml  # only where a file is given: the command line alone starts without it
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("config", f"{path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError("config", f"{path} is neither YAML nor JSON: {error}") from error
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError("config", f"{path} must hold a mapping of settings, not a {type(content).__name__}")
+    return {_field_of(key, path): value for key, value in content.items()}
+
+
+def _field_of(key: Any, path: Path) -> str:
+    known = {_kebab(name): name for kind in _KINDS for name in _names(kind)}
+    if key in known:
+        return known[key]
+    close = difflib.get_close_matches(str(key), known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known settings: {', '.join(known)}"
+    raise ConfigError(str(key), f"unknown setting in {path}", hint)
+
+
+def _converted(name: str, value: Any) -> Any:
+    """`value` as its field's type. Text stands for any type, as flags and environment-filled files give it."""
+    annotation = _annotations()[name]
+    optional = isinstance(annotation, types.UnionType)
+    if value is None or value == "null":
+        if optional:
+            return None
+        raise ConfigError(name, "must have a value")
+    wanted = next(part for part in typing.get_args(annotation) if part is not type(None)) if optional else annotation
+    if isinstance(value, str) and wanted is not str:
+        return _from_text(name, value, wanted)
+    if wanted is float and type(value) is int:
+        return float(value)
+    if type(value) is not wanted:
+        raise ConfigError(name, f"must be {_article(wanted)}, not {value!r}")
+    return value
+
+
+def _from_text(name: str, text: str, wanted: type) -> Any:
+    try:
+        if wanted is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if name in _UNITS:
+            return _with_unit(text, _UNITS[name], wanted)
+        return wanted(text)
+    except (ValueError, KeyError, OverflowError):
+        units = ", ".join(unit for unit in _UNITS.get(name, ()) if unit)
+        hint = f"a number may be followed by one of {units}" if units else None
+        raise ConfigError(name, f"must be {_article(wanted)}, not {text!r}", hint) from None
+
+
+def _with_unit(text: str, units: Mapping[str, float], wanted: Callable[[float], Any]) -> Any:
+    number = text.rstrip("".join({letter for unit in units for letter in unit}))
+    return wanted(float(number) * units[text[len(number) :].strip()])
+
+
+def _article(wanted: type) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[wanted]
+
+
+def _metavar(annotation: Any) -> str:
+    kinds = typing.get_args(annotation) or (annotation,)
+    return {int: "N", float: "NUMBER", str: "TEXT"}[kinds[0]]
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _given(arguments: argparse.Namespace, name: str) -> Any:
+    return getattr(arguments, name, None)
+
+
+def _names(kind: type) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+@cache
+def _annotations() -> dict[str, Any]:
+    return {name: hint for kind in _KINDS for name, hint in typing.get_type_hints(kind).items()}
+
+
+def _help(kind: type, name: str) -> str:
+    """The field's docstring, with its default; `%` doubled as argparse wants it."""
+    default = next(field.default for field in fields(kind) if field.name == name)
+    shown = "" if default is None or not isinstance(default, int | float | str) else f" (default: {default})"
+    return (docstrings(kind)[name] + shown).replace("%", "%%")
+
+
+@cache
+def docstrings(kind: type) -> dict[str, str]:
+    """The docstring below each field of a settings class: the one text that `--help` and the documentation show."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    body = typing.cast(ast.ClassDef, tree.body[0]).body
+    found = {}
+    for statement, after in zip(body, body[1:], strict=False):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = after.value if isinstance(after, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                found[statement.target.id] = " ".join(text.value.split())
+    return found

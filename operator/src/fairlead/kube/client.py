@@ -1,0 +1,301 @@
+"""KubeClient: one HTTP session to one API server. Raw objects in and out; every call has a timeout.
+
+Who calls it: Reflector, Lease, server_side_apply, the operator and the gateway. It knows no kind but what `resources` says,
+never retries (callers know what may be repeated), and turns every failure into a KubeError.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from fairlead.kube.config import KubeConfig, load
+from fairlead.kube.resources import Resource
+
+JsonObject = dict[str, Any]
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+"""JSON is YAML, so bodies of this type are sent as JSON."""
+
+TOKEN_FILE_SECONDS = 60.0
+"""How long a token that was read from a file is used before the file is read again."""
+PAGE_SIZE = 500
+"""Objects per page of a list."""
+
+
+class KubeError(Exception):
+    """The API refused, or could not be reached.
+
+    `status` is the HTTP status, 0 when there was no answer; `reason` is Kubernetes' CamelCase word (`NotFound`, `Conflict`,
+    `Invalid`, …; `Unreachable` when there was no answer); `message` is for people.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{message} ({reason}, HTTP {status})" if status else message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later: no answer, too many requests, or the server's own fault."""
+        return self.status == 0 or self.status == 429 or self.status >= 500
+
+
+class KubeClient:
+    """Use as `async with KubeClient(config) as client`, or close it yourself. Not shared between event loops."""
+
+    def __init__(self, config: KubeConfig, *, timeout: float = 30.0) -> None:
+        """`timeout`: seconds for a whole call, unless the call says otherwise (watches last longer)."""
+        self.config = config
+        self.timeout = timeout
+        self._ssl = config.ssl_context()
+        self._session: aiohttp.ClientSession | None = None
+        self._token = config.token
+        self._token_read = float("-inf")
+
+    @classmethod
+    async def from_environment(cls, kubeconfig: Path | None = None, context: str | None = None) -> Self:
+        """KUBECONFIG, else the pod's ServiceAccount, else ~/.kube/config. Raises KubeConfigError when there is none."""
+        return cls(load(kubeconfig, context))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, t: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections. The client must not be used afterwards."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(
+        self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
+    ) -> JsonObject:
+        """One object. Raises KubeError with status 404 where there is none."""
+        return await self.request("GET", resource.path(namespace, name, subresource))
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> JsonObject:
+        """A whole list (all its pages), as the API gives it: `items`, and `metadata.resourceVersion` to watch from.
+
+        Items carry `apiVersion` and `kind`, which API servers leave out of lists.
+        """
+        params = _selectors(label_selector, field_selector) | {"limit": str(PAGE_SIZE)}
+        page = await self.request("GET", resource.path(namespace), params=params)
+        items = list_items(page)
+        while token := (page.get("metadata") or {}).get("continue"):
+            page = await self.request("GET", resource.path(namespace), params=params | {"continue": token})
+            items += list_items(page)
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        return page | {"items": [kind | item for item in items]}
+
+    async def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str | None = None) -> JsonObject:
+        """Raises KubeError with status 409 where the name is taken."""
+        return await self.request("POST", resource.path(namespace or _namespace(obj)), body=obj)
+
+    async def replace(
+        self,
+        resource: Resource,
+        obj: Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> JsonObject:
+        """PUT of an object read before. Raises KubeError with status 409 where it changed since."""
+        path = resource.path(namespace or _namespace(obj), obj["metadata"]["name"], subresource)
+        return await self.request("PUT", path, body=obj)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        content_type: str = MERGE_PATCH,
+        subresource: str | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> JsonObject:
+        """A patch of the type that `content_type` says; the object as it is afterwards."""
+        path = resource.path(namespace, name, subresource)
+        return await self.request("PATCH", path, params=params, body=body, content_type=content_type)
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
+    ) -> JsonObject:
+        """Deletes in the background (children follow). With `uid`, only the very object that was seen.
+
+        Raises KubeError with status 404 where there is none, 409 where another took the name.
+        """
+        body: JsonObject = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        return await self.request("DELETE", resource.path(namespace, name), body=body)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str | None = None,
+        timeout: float | None = None,
+    ) -> JsonObject:
+        """Any call whose answer is one JSON object. `timeout` in seconds; None = the client's."""
+        limit = aiohttp.ClientTimeout(total=self.timeout if timeout is None else timeout)
+        try:
+            async with self._open(method, path, limit, params, body, content_type) as response:
+                await _raise_for_status(response)
+                document = await response.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
+            raise _unreachable(method, self.config.server + path, e) from e
+        if not isinstance(document, dict):
+            raise KubeError(0, "Unreachable", f"{method} {self.config.server}{path} did not answer with a JSON object")
+        return document
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        timeout_seconds: float = 300.0,
+        silence_seconds: float = 90.0,
+    ) -> AsyncIterator[JsonObject]:
+        """Events `{"type", "object"}` since `resource_version`, bookmarks included, until the server ends the stream.
+
+        The server is asked to end it after `timeout_seconds`; a connection that is silent for `silence_seconds` counts as
+        broken. Raises KubeError, with status 410 when `resource_version` is too old and one has to list again.
+        """
+        params = _selectors(label_selector, field_selector)
+        params |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
+        params["timeoutSeconds"] = str(max(1, int(timeout_seconds)))
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=silence_seconds)
+        path = resource.path(namespace)
+        try:
+            async with self._open("GET", path, limit, params, None, None) as response:
+                await _raise_for_status(response)
+                async for line in _lines(response.content):
+                    yield _watch_event(json.loads(line))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
+            raise _unreachable("WATCH", self.config.server + path, e) from e
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        timeout: aiohttp.ClientTimeout,
+        params: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        content_type: str | None,
+    ) -> "aiohttp.client._RequestContextManager":
+        if self._session is None:
+            auth = None
+            if self.config.username is not None:
+                auth = aiohttp.BasicAuth(self.config.username, self.config.password or "")
+            self._session = aiohttp.ClientSession(auth=auth, connector=aiohttp.TCPConnector(limit=100))
+        headers = {"Accept": JSON}
+        if (token := self._bearer()) is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None
+        if body is not None:
+            headers["Content-Type"] = content_type or JSON
+            data = json.dumps(body).encode()
+        return self._session.request(
+            method,
+            self.config.server + path,
+            params=params,
+            data=data,
+            headers=headers,
+            timeout=timeout,
+            ssl=self._ssl if self._ssl is not None else True,
+            server_hostname=self.config.tls_server_name,
+        )
+
+    def _bearer(self) -> str | None:
+        file = self.config.token_file
+        if file is not None and time.monotonic() - self._token_read > TOKEN_FILE_SECONDS:
+            try:
+                self._token = file.read_text().strip()
+            except OSError as e:
+                raise KubeError(0, "Unreachable", f"cannot read the API token: {e}") from e
+            self._token_read = time.monotonic()
+        return self._token
+
+
+def list_items(page: Mapping[str, Any]) -> list[JsonObject]:
+    """The items of a list; Kubernetes writes an empty one as null."""
+    return list(page.get("items") or [])
+
+
+def _namespace(obj: Mapping[str, Any]) -> str | None:
+    namespace: str | None = (obj.get("metadata") or {}).get("namespace")
+    return namespace
+
+
+def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    pairs = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {key: value for key, value in pairs.items() if value}
+
+
+def _watch_event(event: JsonObject) -> JsonObject:
+    if event.get("type") == "ERROR":
+        raise _from_status(event.get("object") or {}, int((event.get("object") or {}).get("code") or 500))
+    return event
+
+
+async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
+    if response.status < 400:
+        return
+    text = await response.text(errors="replace")
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict) or document.get("kind") != "Status":
+        document = {
+            "message": text.strip()[:500] or response.reason,
+            "reason": (response.reason or "").replace(" ", ""),
+        }
+    raise _from_status(document, response.status)
+
+
+def _from_status(document: Mapping[str, Any], status: int) -> KubeError:
+    return KubeError(status, str(document.get("reason") or "Unknown"), str(document.get("message") or "no message"))
+
+
+def _unreachable(method: str, url: str, e: BaseException) -> KubeError:
+    cause = "no answer in time" if isinstance(e, (TimeoutError, asyncio.TimeoutError)) else str(e) or type(e).__name__
+    return KubeError(0, "Unreachable", f"{method} {url}: {cause}")
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines of any length (aiohttp's own line reader gives up above 128 KiB, and objects may have 1.5 MiB)."""
+    pending = bytearray()
+    async for chunk in content.iter_any():
+        pending += chunk
+        while (end := pending.find(b"\n")) >= 0:
+            line = bytes(pending[:end]).strip()
+            del pending[: end + 1]
+            if line:
+                yield line

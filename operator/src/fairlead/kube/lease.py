@@ -1,0 +1,168 @@
+"""Lease: one active process at a time, by a coordination.k8s.io Lease.
+
+Whoever loses it must stop acting at once (`lost`); for the operator that means to exit and start again as a candidate.
+Time is counted on our own monotonic clock from when we *saw* the record change, so clocks of other machines do not matter.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.resources import LEASES
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record of the Lease, and when on our clock it was first seen like this."""
+
+    holder: str
+    renew_time: str
+    duration_seconds: float
+    at: float
+
+    @classmethod
+    def from_object(cls, lease: JsonObject, now: float, before: "Seen | None") -> "Seen":
+        """`before` is kept when nothing changed: its holder has not shown a sign of life since."""
+        spec = lease.get("spec") or {}
+        holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
+        if before is not None and (before.holder, before.renew_time) == (holder, renewed):
+            return before
+        return cls(holder, renewed, float(spec.get("leaseDurationSeconds") or 0), now)
+
+    def is_free(self, now: float) -> bool:
+        """Whether anybody may take it: released, or its holder silent for longer than it promised."""
+        return not self.holder or now > self.at + self.duration_seconds
+
+
+class Lease:
+    """`acquire()`, then run `hold()` beside the work and stop the work when `lost` is set; `release()` at the end."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        duration_seconds: float = 15.0,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        """`identity` must be unique per process. `duration_seconds`: silence after which others may take the Lease.
+
+        It is renewed three times per duration and given up after two thirds of it without success, so that we have stopped
+        before anybody else may start.
+        """
+        self.client = client
+        self.namespace = namespace
+        self.name = name
+        self.identity = identity
+        self.duration_seconds = duration_seconds
+        self.lost = asyncio.Event()
+        self._clock = clock or asyncio.get_running_loop().time
+        self._sleep = sleep
+        self._seen: Seen | None = None
+        self._renewed = float("-inf")
+
+    async def acquire(self) -> None:
+        """Returns once the Lease is ours. Raises KubeError when the API refuses for good (no permission, no namespace)."""
+        waiting_for: str | None = None
+        while True:
+            try:
+                if await self._try():
+                    return
+                holder = self._seen.holder if self._seen else ""
+                if holder != waiting_for:
+                    logger.info("waiting for the lease %s/%s, held by %s", self.namespace, self.name, holder)
+                    waiting_for = holder
+            except KubeError as e:
+                if not e.may_pass:
+                    raise
+                logger.warning("cannot reach the lease %s/%s: %s", self.namespace, self.name, e)
+            await self._sleep(self.duration_seconds / 3)
+
+    async def hold(self) -> None:
+        """Renews until the Lease is lost, then sets `lost` and returns."""
+        while self._clock() < self._renewed + self.duration_seconds * 2 / 3:
+            await self._sleep(self.duration_seconds / 3)
+            try:
+                async with asyncio.timeout(self.duration_seconds / 3):
+                    if not await self._try():
+                        break
+            except (KubeError, TimeoutError) as e:
+                logger.warning("cannot renew the lease %s/%s: %s", self.namespace, self.name, e)
+        logger.error("lost the lease %s/%s", self.namespace, self.name)
+        self.lost.set()
+
+    async def release(self) -> None:
+        """Lets the next candidate in at once. Does nothing when the Lease is not ours; never raises a KubeError."""
+        if self.lost.is_set():
+            return
+        try:
+            lease = await self.client.get(LEASES, self.name, self.namespace)
+            if (lease.get("spec") or {}).get("holderIdentity") == self.identity:
+                lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+                await self.client.replace(LEASES, lease)
+        except KubeError as e:
+            logger.warning("cannot release the lease %s/%s: %s", self.namespace, self.name, e)
+
+    async def _try(self) -> bool:
+        """Takes or renews the Lease if it is free or ours. Losing a race is a plain False."""
+        started = self._clock()
+        try:
+            lease = await self._get()
+            if lease is None:
+                await self.client.create(LEASES, self._object(), self.namespace)
+            else:
+                self._seen = Seen.from_object(lease, started, self._seen)
+                ours = self._seen.holder == self.identity
+                if not ours and not self._seen.is_free(started):
+                    return False
+                await self.client.replace(LEASES, self._renewal(lease, ours))
+        except KubeError as e:
+            if e.status == 409:
+                return False
+            raise
+        self._renewed = started
+        return True
+
+    async def _get(self) -> JsonObject | None:
+        try:
+            return await self.client.get(LEASES, self.name, self.namespace)
+        except KubeError as e:
+            if e.status == 404:
+                return None
+            raise
+
+    def _object(self) -> JsonObject:
+        now = _micro_time()
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": max(1, round(self.duration_seconds)),
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": 0,
+            },
+        }
+
+    def _renewal(self, lease: JsonObject, ours: bool) -> JsonObject:
+        fresh, before = self._object()["spec"], lease.get("spec") or {}
+        if ours:
+            fresh |= {"acquireTime": before.get("acquireTime"), "leaseTransitions": before.get("leaseTransitions") or 0}
+        else:
+            fresh["leaseTransitions"] = (before.get("leaseTransitions") or 0) + 1
+        return lease | {"spec": fresh}
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

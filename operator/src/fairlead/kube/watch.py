@@ -1,0 +1,129 @@
+"""Reflector: a local copy of one kind of object, kept up to date by list and watch.
+
+Who calls it: whatever follows objects without kopf (the gateway's fleet; the operator's claims). Level-triggered users only
+look at `store`; `on_change` tells them when to look. It never raises for a broken connection: it backs off and goes on.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.resources import Resource
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""Namespace (empty for cluster-wide kinds) and name."""
+OnChange = Callable[[str, JsonObject], None]
+"""Called with `ADDED`, `MODIFIED` or `DELETED` and the object, after the store has changed. Must not block."""
+
+FIRST_BACKOFF_SECONDS = 0.2
+LAST_BACKOFF_SECONDS = 15.0
+STABLE_SECONDS = 10.0
+"""A watch that lasted this long resets the back-off, even if it ended badly."""
+
+
+def key_of(obj: JsonObject) -> Key:
+    """Where an object is kept in a store."""
+    metadata = obj["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
+
+
+class Reflector:
+    """`run()` it as a task and await `synced` before trusting `store` to be complete."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        on_change: OnChange | None = None,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        """`namespace`: None = all. `label_selector`: None = every object. `sleep` waits out the back-off."""
+        self.client = client
+        self.resource = resource
+        self.namespace = namespace
+        self.label_selector = label_selector
+        self.store: dict[Key, JsonObject] = {}
+        self.synced = asyncio.Event()
+        """Set once the first list is in the store; stays set while a broken connection is being repaired."""
+        self._on_change = on_change
+        self._sleep = sleep
+        self._resource_version: str | None = None
+
+    async def run(self) -> None:
+        """Follows the objects until cancelled."""
+        backoff = FIRST_BACKOFF_SECONDS
+        clock = asyncio.get_running_loop().time
+        while True:
+            started = clock()
+            try:
+                if self._resource_version is None:
+                    await self._list()
+                await self._watch()
+                backoff = FIRST_BACKOFF_SECONDS
+            except KubeError as e:
+                if e.status == 410 or (e.status != 0 and not e.may_pass):
+                    self._resource_version = None  # too old, or the server does not want it: only a list can tell
+                if clock() - started > STABLE_SECONDS:
+                    backoff = FIRST_BACKOFF_SECONDS
+                log = logger.debug if e.status == 410 else logger.warning
+                log("watching %s: %s; again in %.1f s", self.resource.plural, e, backoff)
+                await self._sleep(backoff * random.uniform(0.8, 1.2))
+                backoff = min(backoff * 2, LAST_BACKOFF_SECONDS)
+
+    async def _list(self) -> None:
+        document = await self.client.list(self.resource, self.namespace, label_selector=self.label_selector)
+        fresh = {key_of(obj): obj for obj in document["items"]}
+        for key in [key for key in self.store if key not in fresh]:
+            self._remove(key, self.store[key])
+        for key, obj in fresh.items():
+            self._keep(key, obj)
+        self._resource_version = document["metadata"]["resourceVersion"]
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        assert self._resource_version is not None
+        stream = self.client.watch(
+            self.resource,
+            self.namespace,
+            resource_version=self._resource_version,
+            label_selector=self.label_selector,
+            timeout_seconds=random.uniform(240, 360),  # so that reconnects of many clients do not march in step
+        )
+        async for event in stream:
+            obj = event["object"]
+            if event["type"] in ("ADDED", "MODIFIED"):
+                self._keep(key_of(obj), obj)
+            elif event["type"] == "DELETED":
+                self._remove(key_of(obj), obj)
+            self._resource_version = obj["metadata"]["resourceVersion"]
+
+    def _keep(self, key: Key, obj: JsonObject) -> None:
+        known = self.store.get(key)
+        self.store[key] = obj
+        if known is None:
+            self._tell("ADDED", obj)
+        elif known["metadata"].get("uid") != obj["metadata"].get("uid"):
+            self._tell("DELETED", known)  # deleted and created again while we looked away
+            self._tell("ADDED", obj)
+        elif known["metadata"].get("resourceVersion") != obj["metadata"].get("resourceVersion"):
+            self._tell("MODIFIED", obj)
+
+    def _remove(self, key: Key, obj: JsonObject) -> None:
+        if self.store.pop(key, None) is not None:
+            self._tell("DELETED", obj)
+
+    def _tell(self, event_type: str, obj: JsonObject) -> None:
+        if self._on_change is None:
+            return
+        try:
+            self._on_change(event_type, obj)
+        except Exception:
+            logger.exception("a follower of %s failed on %s", self.resource.plural, event_type)

@@ -1,0 +1,122 @@
+"""The repository's own rules: layout, versions, and that what is generated matches what it is generated from."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOP_LEVEL = {"operator", "engine", "protocol", "charts", "crds", "tests", "e2e", "docs", "examples", "requirements"}
+
+
+def tracked() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [Path(line) for line in listing.stdout.splitlines()]
+
+
+def pyproject(folder: str) -> dict:
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize("folder", ["operator", "engine", "protocol", "tests", "e2e"])
+def test_no_init_file_turns_a_top_folder_into_a_package(folder: str) -> None:
+    """`operator/__init__.py` would shadow the standard library's operator module for everybody."""
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_no_test_or_conftest_lies_below_the_distributions() -> None:
+    """pytest would import it as `operator.…` and so replace the standard library's module for the session."""
+    strays = [
+        path
+        for path in tracked()
+        if path.parts[0] in ("operator", "engine", "protocol")
+        and (path.name == "conftest.py" or re.fullmatch(r"test_.*\.py|.*_test\.py", path.name))
+    ]
+    assert strays == []
+
+
+def test_the_standard_library_operator_module_is_the_real_one() -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", "import operator; print(operator.__file__)"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert not completed.stdout.startswith(str(ROOT))
+
+
+def test_the_top_level_holds_only_what_the_design_names() -> None:
+    folders = {path.parts[0] for path in tracked() if len(path.parts) > 1 and not path.parts[0].startswith(".")}
+    assert folders <= TOP_LEVEL
+
+
+def test_the_distributions_have_one_version() -> None:
+    versions = {folder: pyproject(folder)["version"] for folder in ("operator", "engine", "protocol")}
+    assert len(set(versions.values())) == 1, versions
+    version = versions["protocol"]
+    for module in ("fairlead", "fairlead_engine", "fairlead_protocol"):
+        assert __import__(module).__version__ == version
+    for folder in ("operator", "engine"):
+        assert f"fairlead-protocol=={version}" in pyproject(folder)["dependencies"]
+
+
+def test_every_dependency_is_pinned() -> None:
+    def normal(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    pinned = {
+        normal(line.split("==")[0])
+        for line in (ROOT / "requirements" / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    wanted = {
+        normal(re.split(r"[\s\[<>=!~;#]", requirement)[0])
+        for folder in ("operator", "engine", "protocol")
+        for requirement in pyproject(folder)["dependencies"]
+    }
+    wanted |= {
+        normal(line.split()[0])
+        for line in (ROOT / "requirements" / "dev.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    wanted -= {"fairlead-protocol"}
+    assert wanted - pinned == set()
+
+
+def test_the_crd_in_the_repository_is_the_one_the_typed_spec_generates() -> None:
+    generated = subprocess.run(
+        [sys.executable, "-m", "fairlead.api.crd"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert (ROOT / "crds" / "llmdeployments.fairlead.dev.yaml").read_text() == generated, "run `make crds`"
+
+
+def test_the_control_plane_does_not_import_torch() -> None:
+    code = (
+        "import sys, fairlead.controller.command, fairlead.gateway.command, fairlead.local.command\n"
+        "sys.exit(','.join(m for m in ('torch', 'transformers', 'openai', 'fairlead_engine') if m in sys.modules))"
+    )
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+
+
+def test_make_help_lists_every_public_target() -> None:
+    text = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert phony is not None
+    helped = set(re.findall(r"^([a-z0-9-]+):.*## ", text, re.MULTILINE))
+    assert set(phony.group(1).split()) == helped
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for path in tracked():
+        if path.suffix != ".md":
+            continue
+        for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / path).read_text()):
+            if not re.match(r"[a-z]+:", target) and not (ROOT / path.parent / target).exists():
+                broken.append(f"{path}: {target}")
+    assert broken == []
