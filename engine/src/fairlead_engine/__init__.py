@@ -1,4 +1,4 @@
-"""Fairlead's engine: continuous batching over a paged KV cache, in process (`LLM`) or behind HTTP (`fairlead-engine serve`)."""
+"""Fairlead's engine: continuous batching over a paged KV cache, in process (`LLM`) or behind HTTP (`serve`)."""
 
 from typing import TYPE_CHECKING, Any
 

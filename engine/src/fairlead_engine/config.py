@@ -54,7 +54,8 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     """Whether requests share the KV of common prefixes."""
     num_threads: int | None = None
-    """CPU threads for one operation. None = the cores this process may use."""
+    """CPU threads for one operation; more than there are CPUs to run them slow every engine of the machine down. The
+    operator sets it from the pod's CPU limit or request. None = the cores this process may use."""
     seed: int = 0
     """Seeds the random draws of requests that bring no seed of their own."""
 
@@ -113,7 +114,9 @@ class ServerConfig:
     """Seconds (also as 15m) that running requests get to finish when draining; then they are aborted."""
     max_body_bytes: int = 16 * 2**20
     """Largest request body (also as 16Mi); a larger one is answered with 413."""
-    max_choices: int = 16
+    body_timeout: float = 30.0
+    """Seconds (also as 500ms, 30s) a request's body may take to arrive; then it is answered with 408."""
+    max_choices: int = 128
     """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`."""
     step_timeout: float = 120.0
     """Seconds one step may take before `/health` reports the core as hung and the kubelet restarts the pod."""
@@ -126,6 +129,7 @@ class ServerConfig:
         _within("drain_grace", self.drain_grace, 0.0, 3600.0)
         _within("drain_timeout", self.drain_timeout, 0.0, 7 * 86400.0)
         _within("max_body_bytes", self.max_body_bytes, 1024, 2**30)
+        _within("body_timeout", self.body_timeout, 0.1, 3600.0)
         _within("max_choices", self.max_choices, 1, 1024)
         _within("step_timeout", self.step_timeout, 1.0, 86400.0)
 

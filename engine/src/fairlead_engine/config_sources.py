@@ -1,13 +1,14 @@
 """Where settings come from: command-line flags over a YAML or JSON file over the defaults.
 
-Names are the fields of `EngineConfig` and `ServerConfig` in kebab-case, the same on the command line and in the file. An
-unknown key or a value of the wrong type is a `ConfigError` that names it and, for a likely typo, the name that was meant.
+Names are the fields of `EngineConfig` and `ServerConfig` in kebab-case, the same on the command line and in the file.
+An unknown key or a value of the wrong type is a `ConfigError` that names it and, for a likely typo, what was meant.
 """
 
 import argparse
 import ast
 import difflib
 import inspect
+import itertools
 import textwrap
 import types
 import typing
@@ -26,6 +27,7 @@ _TIME_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS: dict[str, Mapping[str, float]] = {
     "kv_cache_memory": _BYTE_UNITS,
     "max_body_bytes": _BYTE_UNITS,
+    "body_timeout": _TIME_UNITS,
     "drain_grace": _TIME_UNITS,
     "drain_timeout": _TIME_UNITS,
     "step_timeout": _TIME_UNITS,
@@ -34,7 +36,7 @@ _UNITS: dict[str, Mapping[str, float]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One flag per setting, and `--config`. A flag that is not given leaves no trace, so that the file's value stands."""
+    """One flag per setting, and `--config`. A flag that is not given leaves no trace: the file's value stands."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -59,7 +61,7 @@ def _add_flag(group: argparse._ArgumentGroup, kind: type, name: str, annotation:
 def from_arguments(arguments: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
     """The settings of parsed flags and of the file they name. Raises `ConfigError`."""
     settings = read_file(arguments.config) if arguments.config else {}
-    given = {name: value for kind in _KINDS for name in _names(kind) if (value := _given(arguments, name)) is not None}
+    given = {name: getattr(arguments, name) for kind in _KINDS for name in _names(kind) if hasattr(arguments, name)}
     return from_settings({**settings, **given})
 
 
@@ -147,10 +149,6 @@ def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _given(arguments: argparse.Namespace, name: str) -> Any:
-    return getattr(arguments, name, None)
-
-
 def _names(kind: type) -> list[str]:
     return [field.name for field in fields(kind)]
 
@@ -173,7 +171,7 @@ def docstrings(kind: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     body = typing.cast(ast.ClassDef, tree.body[0]).body
     found = {}
-    for statement, after in zip(body, body[1:], strict=False):
+    for statement, after in itertools.pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             text = after.value if isinstance(after, ast.Expr) else None
             if isinstance(text, ast.Constant) and isinstance(text.value, str):

@@ -129,8 +129,17 @@ class Draining(EngineError):
         super().__init__(message)
 
 
+class NotReady(EngineError):
+    """The model is still being loaded; nothing was started (HTTP 503)."""
+
+    reason = "Loading"
+
+    def __init__(self, message: str = "the model is still being loaded") -> None:
+        super().__init__(message)
+
+
 class EngineDead(EngineError):
-    """The core process died or hangs; what was running on it is lost (HTTP 500, or 503 before anything started)."""
+    """The core process died; what was running on it is lost (HTTP 500)."""
 
     reason = "EngineDead"
 

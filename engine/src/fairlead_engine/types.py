@@ -3,7 +3,6 @@
 Everyone imports this module and it imports nobody: no tensors, no HTTP, no I/O.
 """
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -92,7 +91,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _within(name: str, value: float, low: float, high: float, *, open_below: bool = False) -> None:
-    if not math.isfinite(value) or not low <= value <= high or (open_below and value == low):
+    if not low <= value <= high or (open_below and value == low):  # false for NaN too
         bracket = "(" if open_below else "["
         raise ValueError(f"{name} must be in {bracket}{low}, {high}], not {value}")
 
@@ -184,23 +183,24 @@ class Sequence:
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """A sequence's share of one step: tokens `[start, end)` of it are computed."""
+    """A sequence's share of one step: tokens `[start, end)` of it are computed.
+
+    `start` and `samples` are settled when the step is planned and stay true after it, when the sequence has moved on.
+    """
 
     sequence: Sequence
     num_tokens: int
+    start: int = field(init=False)
+    samples: bool = field(init=False)
+    """Whether this step reaches the sequence's last token, so that a new one is chosen."""
 
-    @property
-    def start(self) -> int:
-        return self.sequence.num_computed_tokens
+    def __post_init__(self) -> None:
+        self.start = self.sequence.num_computed_tokens
+        self.samples = self.end == self.sequence.num_tokens
 
     @property
     def end(self) -> int:
-        return self.sequence.num_computed_tokens + self.num_tokens
-
-    @property
-    def samples(self) -> bool:
-        """Whether this step reaches the sequence's last token, so that a new one is chosen."""
-        return self.end == self.sequence.num_tokens
+        return self.start + self.num_tokens
 
 
 @dataclass(slots=True)

@@ -1,0 +1,10 @@
+"""Decoder-only language models: configuration, weights, layers. The runner calls it; it knows no requests, no sampling.
+
+Start at `decoder.Decoder.__call__`, the story of one forward pass. transformers is not needed to read a checkpoint.
+"""
+
+from fairlead_engine.model.config import ModelConfig
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.loading import load_model
+
+__all__ = ["Decoder", "ModelConfig", "load_model"]

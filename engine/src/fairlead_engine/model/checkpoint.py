@@ -1,0 +1,149 @@
+"""A checkpoint's tensors: which file holds which, read on demand from memory-mapped safetensors files.
+
+It checks names and shapes and keeps account of what was read; what the tensors mean is `loading`'s business.
+"""
+
+import json
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+_RECOMPUTED = "rotary_emb.inv_freq"
+"""Older checkpoints store the rotary frequencies, which follow from the configuration."""
+
+
+class Checkpoint:
+    """The tensors of one folder, converted to one dtype and device as they are read. Use as a context manager.
+
+    All methods raise ModelLoadError, naming the tensor or file.
+    """
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype = dtype
+        self.device = device
+        self._folder = folder
+        self._files: dict[str, Any] = {}
+        self._file_of: dict[str, str] = {}
+        self._read: set[str] = set()
+        self._open = ExitStack()
+
+    def __enter__(self) -> "Checkpoint":
+        with ExitStack() as opening:
+            index = self._folder / INDEX_FILE
+            if index.exists():
+                self._file_of = _read_index(index)
+            else:
+                self._file_of = dict.fromkeys(self._file(SINGLE_FILE, opening).keys(), SINGLE_FILE)
+            for name in sorted(set(self._file_of.values())):
+                self._file(name, opening)
+            self._open = opening.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """The tensor of that name, which must have that shape, as a new one in our dtype on our device."""
+        return self.stacked([name], [shape[0]], *shape[1:])
+
+    def stacked(self, names: Iterable[str], rows: Iterable[int], *columns: int) -> Tensor:
+        """Several tensors below one another: the i-th must have shape [rows[i], *columns]."""
+        rows = list(rows)
+        stack = torch.empty((sum(rows), *columns), dtype=self.dtype, device=self.device)
+        for name, part in zip(names, torch.split(stack, rows), strict=True):
+            part.copy_(self._find(name, tuple(part.shape)))
+        return stack
+
+    def check_all_read(self, *, unless: str | None = None) -> None:
+        """Refuses tensors that nobody asked for, `unless` excepted: a model that ignores weights computes nonsense."""
+        unread = sorted(set(self._file_of) - self._read - {unless})
+        unread = [name for name in unread if not name.endswith(_RECOMPUTED)]
+        if unread:
+            some = ", ".join(unread[:3]) + (" and others" if len(unread) > 3 else "")
+            raise ModelLoadError(
+                ModelLoadReason.UNEXPECTED_TENSOR,
+                f"{self._folder} holds {len(unread)} tensors that its config.json does not account for: {some}. "
+                "Check that config.json belongs to these weights (biases, architecture, quantisation).",
+            )
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if name not in self._file_of:
+            raise ModelLoadError(
+                ModelLoadReason.MISSING_TENSOR,
+                f"{self._folder} has no tensor {name}, expected with shape {list(shape)}. "
+                "Check that all files of the checkpoint are there and that config.json belongs to them.",
+            )
+        file = self._file_of[name]
+        try:
+            found: Tensor = self._files[file].get_tensor(name)
+        except SafetensorError as error:
+            raise ModelLoadError(
+                ModelLoadReason.MISSING_TENSOR,
+                f"{self._folder / file} does not hold the tensor {name} that the index places there ({error}). "
+                "Fetch the checkpoint again.",
+            ) from error
+        if tuple(found.shape) != shape:
+            raise ModelLoadError(
+                ModelLoadReason.TENSOR_SHAPE_MISMATCH,
+                f"{self._folder / file}: tensor {name} should have shape {list(shape)} but has {list(found.shape)}. "
+                "Check that config.json belongs to these weights.",
+            )
+        if not found.is_floating_point():
+            raise ModelLoadError(
+                ModelLoadReason.CHECKPOINT_INVALID,
+                f"{self._folder / file}: tensor {name} holds {found.dtype}, not floating-point numbers. "
+                "Use the model's unquantised checkpoint.",
+            )
+        self._read.add(name)
+        return found
+
+    def _file(self, name: str, opening: ExitStack) -> Any:
+        if name not in self._files:
+            self._files[name] = opening.enter_context(_open_safetensors(self._folder / name))
+        return self._files[name]
+
+
+def _open_safetensors(path: Path) -> Any:
+    if not path.is_file():
+        raise ModelLoadError(
+            ModelLoadReason.CHECKPOINT_INVALID,
+            f"{path} does not exist. The engine reads weights from {SINGLE_FILE}, or from the files that {INDEX_FILE} "
+            "lists; fetch what is missing, or convert the checkpoint to safetensors.",
+        )
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(
+            ModelLoadReason.CHECKPOINT_INVALID,
+            f"{path} cannot be read as safetensors ({error}). It is damaged or incomplete: fetch it again.",
+        ) from error
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Tensor name → file name. File names with folders in them are refused: they could lead out of the checkpoint."""
+    try:
+        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        named = all(isinstance(file, str) and Path(file).name == file for file in weight_map.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelLoadError(
+            ModelLoadReason.CHECKPOINT_INVALID, f"{path} has no usable weight_map ({error!r}); fetch it again"
+        ) from error
+    if not named:
+        raise ModelLoadError(
+            ModelLoadReason.CHECKPOINT_INVALID,
+            f"{path} places tensors in files outside its folder; move all files into one folder",
+        )
+    return dict(weight_map)

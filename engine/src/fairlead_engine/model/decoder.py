@@ -1,0 +1,41 @@
+"""The decoder: tokens in, logits out, keys and values written to the cache on the way.
+
+The runner calls it once per step. It knows no requests: which token belongs to whom is in the step's attention plan.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from fairlead_engine.model.config import ModelConfig
+from fairlead_engine.model.layers import DecoderLayer, ForwardInput, LayerCache, RMSNorm, Rotation
+from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.rope import RotaryEmbedding
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A loaded model: immutable, and safe to call with any cache of its shape."""
+
+    config: ModelConfig
+    embedding: Tensor
+    """[vocab, hidden]."""
+    rotary: RotaryEmbedding
+    layers: tuple[DecoderLayer, ...]
+    final_norm: RMSNorm
+    head: Linear
+    num_parameters: int
+    """Distinct weights; a tied output projection counts once."""
+    weight_bytes: int
+    """Memory the weights take as loaded; a tied projection that had to be packed counts again."""
+
+    def __call__(self, step: ForwardInput, caches: Sequence[LayerCache]) -> Tensor:
+        """Runs one step and returns the logits of its sample rows [samples, vocab], in the weights' dtype."""
+        rotation = Rotation(*self.rotary(step.positions, self.embedding.dtype))
+        hidden = functional.embedding(step.token_ids, self.embedding)
+        for layer, cache in zip(self.layers[:-1], caches[:-1], strict=True):
+            hidden = layer(hidden, step, rotation, cache)
+        hidden = self.layers[-1](hidden, step, rotation, caches[-1], step.sample_rows)
+        return self.head(self.final_norm(hidden))

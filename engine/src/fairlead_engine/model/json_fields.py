@@ -1,0 +1,107 @@
+"""Typed reading of a checkpoint's JSON files: a wrong type is named with file, field, value and what was expected."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+
+
+class JsonFields:
+    """A JSON object and where it came from. Every reader raises ModelLoadError with reason ModelConfigInvalid.
+
+    A field that is absent or null takes the default; without a default it is required.
+    """
+
+    def __init__(self, path: Path, values: dict[str, Any], prefix: str = "") -> None:
+        self.path = path
+        self._values = values
+        self._prefix = prefix
+
+    @classmethod
+    def read(cls, path: Path) -> "JsonFields":
+        """Raises ModelLoadError with reason ModelNotFound when there is no such file."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ModelLoadError(
+                ModelLoadReason.MODEL_NOT_FOUND,
+                f"{path.parent} has no {path.name}; give the folder of a Hugging Face style model",
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ModelLoadError(
+                ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} cannot be read as JSON ({error}); fetch it again"
+            ) from error
+        if not isinstance(values, dict):
+            raise ModelLoadError(
+                ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} must hold a JSON object; fetch it again"
+            )
+        return cls(path, values)
+
+    @classmethod
+    def empty(cls, path: Path) -> "JsonFields":
+        """No fields: every reader gives its default."""
+        return cls(path, {})
+
+    def invalid(self, name: str, problem: str) -> ModelLoadError:
+        """The error that says what is wrong with a field; to be raised by the caller."""
+        value = self._values.get(name)
+        given = "is missing and" if value is None else f"is {value!r} but"
+        return ModelLoadError(
+            ModelLoadReason.MODEL_CONFIG_INVALID,
+            f"{self.path}: {self._prefix}{name} {given} {problem}; correct the file or fetch it again",
+        )
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self._values.get(name) is not None
+
+    def positive_int(self, name: str, default: int | None = None) -> int:
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.invalid(name, "must be a positive integer")
+        return value
+
+    def positive_number(self, name: str, default: float | None = None) -> float:
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise self.invalid(name, "must be a positive number")
+        return float(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self._values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise self.invalid(name, "must be true or false")
+        return value
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self.invalid(name, "must be a text")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """A list of texts; empty when absent."""
+        value = self._values.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.invalid(name, "must be a list of texts")
+        return value
+
+    def section(self, name: str) -> "JsonFields | None":
+        """A nested object; None when absent or empty."""
+        value = self._values.get(name) or {}
+        if not isinstance(value, dict):
+            raise self.invalid(name, "must be an object")
+        return JsonFields(self.path, value, f"{self._prefix}{name}.") if value else None
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """One token id or a list of them; empty when absent."""
+        value = self._values.get(name)
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0 for token_id in ids):
+            raise self.invalid(name, "must be a token id or a list of them")
+        return tuple(ids)

@@ -1,0 +1,73 @@
+"""Matrix products with weights: the plain one, and oneDNN's with the weight packed once into its own layout.
+
+Packing wins on CPUs because oneDNN otherwise reorders the weight inside every call: 10-25 % on a product of 32 rows in
+bfloat16 (3072 x 512: 239 us packed against 299 us plain, one thread, AVX512-BF16), more in float32.
+"""
+
+import logging
+from functools import cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+logger = logging.getLogger(__name__)
+
+
+class Linear(Protocol):
+    """x [rows, in_features] → [rows, out_features], bias included."""
+
+    copies_weight: bool
+    """Whether it holds a copy of the weight it was made from."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class PlainLinear:
+    """Through torch, on any device."""
+
+    copies_weight = False
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self._weight, self._bias)
+
+
+class PackedLinear:
+    """Through oneDNN on a CPU. Drop the original weight to free its memory."""
+
+    copies_weight = True
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return product
+
+
+def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """The fastest linear layer for this weight [out_features, in_features] and the device it is on."""
+    if weight.device.type == "cpu" and can_pack(weight.dtype):
+        return PackedLinear(weight, bias)
+    return PlainLinear(weight, bias)
+
+
+@cache
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether this build and this CPU run packed products in `dtype` and get them right.
+
+    The operators are not torch's public interface, so a small product is tried once; version numbers prove nothing.
+    """
+    weight = (torch.arange(1024, dtype=torch.float32) % 7 - 3).view(32, 32).to(dtype)
+    x = (torch.arange(64, dtype=torch.float32) % 5 - 2).view(2, 32).to(dtype)
+    try:
+        return bool(torch.equal(PackedLinear(weight)(x), functional.linear(x, weight)))
+    except (AttributeError, NotImplementedError, RuntimeError) as error:
+        logger.info("oneDNN cannot pack %s weights here, using plain products: %s", dtype, error)
+        return False

@@ -1,0 +1,114 @@
+"""Drawing tokens from logits: temperature, top-k, top-p, min-p, then one uniform number against the cumulative weights.
+
+Inverting the cumulative distribution needs a single random number per token, which makes it cheap that a draw depends
+on nothing but seed and position. Sums run in float64, so that a vocabulary of any size leaves no token out.
+"""
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.types import SamplingParams
+
+NUCLEUS_WIDTH = 1024
+"""Top-p looks among this many likeliest tokens first and sorts the whole vocabulary only where they do not suffice:
+sorting 150,000 logits takes milliseconds per row, and a nucleus is seldom wider."""
+
+_LEAST_TEMPERATURE = 1e-6
+"""Below it a draw is an argmax in float32 anyway, and dividing by it must not overflow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Rows that each need a token."""
+
+    scaled: Tensor
+    """float32 [rows, vocab]: logits over temperature, the likeliest token's at 0."""
+    params: Many[SamplingParams]
+    uniforms: Many[float]
+    """In [0, 1)."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self.scaled.shape[1]
+
+    def pick(self, rows: list[int]) -> "Draws":
+        """Only these rows, in ascending order."""
+        if len(rows) == len(self.params):
+            return self
+        return Draws(self.scaled[rows], [self.params[row] for row in rows], [self.uniforms[row] for row in rows])
+
+
+def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Many[float]) -> list[int]:
+    """One token id per row of float32 logits [rows, vocab]; `uniforms` are in [0, 1)."""
+    temperatures = _column([max(p.temperature, _LEAST_TEMPERATURE) for p in params], logits)
+    draws = Draws((logits - logits.amax(dim=-1, keepdim=True)) / temperatures, params, uniforms)
+    truncated = [p.top_p < 1.0 or 0 < p.top_k < draws.vocab_size for p in params]
+    drawn = [0] * len(params)
+    for wanted, method in ((True, _draw_sorted), (False, _draw_dense)):
+        rows = [row for row, is_truncated in enumerate(truncated) if is_truncated is wanted]
+        if rows:
+            _fill(drawn, rows, method(draws.pick(rows)))
+    return drawn
+
+
+def truncate(draws: Draws, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights that top-k, top-p and min-p leave to the `width` likeliest tokens of each row.
+
+    Returns weights [rows, width], best first and 0 where dropped; their token ids [rows, width]; and whether each row's
+    candidates are surely all among them [rows].
+    """
+    scaled, params, vocab_size = draws.scaled, draws.params, draws.vocab_size
+    top_k = _column([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], scaled)
+    top_p = _column([p.top_p if p.top_p < 1.0 else float("inf") for p in params], scaled)
+    min_p = _column([p.min_p for p in params], scaled)
+    values, token_ids = scaled.topk(width, dim=-1)
+    values = values.masked_fill(torch.arange(width, device=scaled.device) >= top_k, float("-inf"))
+    among = torch.where(top_k <= width, values.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
+    probabilities = (values - among).exp()
+    cumulative = probabilities.cumsum(dim=-1)
+    dropped = (cumulative - probabilities >= top_p) | (probabilities < min_p * probabilities[:, :1])
+    complete = (top_k <= width) | (cumulative[:, -1:] >= top_p)
+    return probabilities.masked_fill(dropped, 0.0), token_ids, complete.squeeze(-1)
+
+
+def _draw_sorted(draws: Draws) -> list[int]:
+    """Rows with top-k or top-p: among as many likeliest tokens as they probably need, else among all."""
+    width = max(p.top_k if 0 < p.top_k < draws.vocab_size else NUCLEUS_WIDTH for p in draws.params)
+    drawn, incomplete = _draw_among(draws, min(width, draws.vocab_size))
+    if incomplete:
+        _fill(drawn, incomplete, _draw_among(draws.pick(incomplete), draws.vocab_size)[0])
+    return drawn
+
+
+def _draw_among(draws: Draws, width: int) -> tuple[list[int], list[int]]:
+    """Tokens drawn among each row's `width` likeliest, and the rows for which those do not suffice."""
+    weights, token_ids, complete = truncate(draws, width)
+    drawn: list[int] = token_ids.gather(1, _invert(weights, draws.uniforms)).squeeze(1).tolist()
+    return drawn, [row for row, suffices in enumerate(complete.tolist()) if not suffices]
+
+
+def _draw_dense(draws: Draws) -> list[int]:
+    """Rows that keep the whole vocabulary, or what min-p leaves of it: nothing needs sorting."""
+    weights = draws.scaled.exp()
+    if any(p.min_p > 0.0 for p in draws.params):
+        weights = weights.masked_fill(weights < _column([p.min_p for p in draws.params], weights), 0.0)
+    return _invert(weights, draws.uniforms).squeeze(1).tolist()
+
+
+def _invert(weights: Tensor, uniforms: Many[float]) -> Tensor:
+    """Columns [rows, 1] where each row's cumulative weight first exceeds its uniform's share of the total."""
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    shares = torch.tensor(uniforms, dtype=torch.float64, device=weights.device).unsqueeze(1) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, shares, right=True).clamp_(max=weights.shape[1] - 1)
+
+
+def _column(values: Many[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=like.device).unsqueeze(1)
+
+
+def _fill(drawn: list[int], rows: list[int], token_ids: list[int]) -> None:
+    for row, token_id in zip(rows, token_ids, strict=True):
+        drawn[row] = token_id

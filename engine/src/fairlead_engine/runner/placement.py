@@ -1,0 +1,70 @@
+"""Where, in which number format and with how many threads the model runs: settings against what the machine can do."""
+
+import logging
+import math
+import os
+from pathlib import Path
+
+import torch
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+
+logger = logging.getLogger(__name__)
+
+_CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(device: str) -> torch.device:
+    """`auto`, `cpu` or `cuda`, optionally with an index, as a device that exists. Raises ModelLoadError."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = torch.device(device)
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ModelLoadError(
+            ModelLoadReason.DEVICE_UNAVAILABLE,
+            "there is no CUDA device that torch can use; set device to cpu or auto, or install torch for CUDA",
+        )
+    return chosen
+
+
+def choose_dtype(dtype: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
+    """The number format of weights, activations and cache.
+
+    A CPU that multiplies bfloat16 natively runs half-precision checkpoints in it, any other one in float32. float16 is
+    never used on a CPU: products in it are several times slower than in either.
+    """
+    if device.type == "cuda":
+        return _DTYPES[checkpoint_dtype if dtype == "auto" else dtype]
+    half = torch.bfloat16 if cpu_multiplies_bfloat16() else torch.float32
+    if dtype == "float16":
+        logger.warning("float16 is slow on a CPU; running in %s instead", str(half).removeprefix("torch."))
+        return half
+    if dtype == "auto":
+        return torch.float32 if checkpoint_dtype == "float32" else half
+    return _DTYPES[dtype]
+
+
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether this CPU has matrix instructions for bfloat16 (AMX or AVX512-BF16); a torch that cannot tell means no."""
+    if not hasattr(torch.cpu, "get_capabilities"):
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def set_num_threads(num_threads: int | None) -> None:
+    """Sets how many threads one operation uses; None leaves torch's own choice, lowered to a container's CPU limit."""
+    chosen = num_threads or min(torch.get_num_threads(), _allowed_cores())
+    if chosen != torch.get_num_threads():
+        torch.set_num_threads(chosen)
+
+
+def _allowed_cores() -> int:
+    """Cores this process may run on: its affinity, and a cgroup's CPU quota rounded up."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _CGROUP_CPU_LIMIT.read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no cgroup v2, or no limit ("max")
+        return cores

@@ -1,0 +1,124 @@
+"""Choosing tokens from logits: penalties, suppressed ends, temperature, truncation, the draw, and log-probabilities.
+
+The order is that of transformers: penalties, minimum length, temperature, top-k, top-p, min-p. Log-probabilities are
+those of the raw logits. A batch in which every sequence is plainly greedy takes one argmax and nothing else.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.runner.drawing import draw
+from fairlead_engine.runner.penalties import TokenCounts, is_penalised, penalise
+from fairlead_engine.runner.randomness import uniform
+from fairlead_engine.types import SampledToken, SamplingParams, Sequence, TokenLogprobs
+
+
+class Sampler:
+    """Samples for many sequences at once; what it chooses for one does not depend on the others.
+
+    It remembers token counts of requests that use penalties, until they are forgotten, and nothing else.
+    """
+
+    def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], seed: int = 0) -> None:
+        self._vocab_size = vocab_size
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._seed = seed
+        self._counts: dict[str, TokenCounts] = {}
+
+    def sample(self, logits: Tensor, sequences: Many[Sequence]) -> list[SampledToken]:
+        """One token per row of logits [rows, vocab]; row i belongs to sequences[i], whose next token it predicts."""
+        if all(_is_plain(sequence) for sequence in sequences):
+            return [SampledToken(token_id) for token_id in _argmax(logits)]
+        logits = logits.float()
+        token_ids = self._choose(self._adjust(logits, sequences), sequences)
+        return [
+            SampledToken(token_id, token_logprobs(row, token_id, sequence.sampling.logprobs))
+            for token_id, row, sequence in zip(token_ids, logits, sequences, strict=True)
+        ]
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drops the token counts of these requests."""
+        for request_id in request_ids:
+            self._counts.pop(request_id, None)
+
+    def _adjust(self, logits: Tensor, sequences: Many[Sequence]) -> Tensor:
+        """Penalties and suppressed ends, on a copy as soon as any sequence needs them."""
+        adjusted = logits
+        for row, sequence in enumerate(sequences):
+            penalised, suppressed = is_penalised(sequence.sampling), self._suppressed(sequence)
+            if adjusted is logits and (penalised or suppressed):
+                adjusted = logits.clone()
+            if penalised:
+                penalise(adjusted[row], self._counts_of(sequence, logits.device), sequence.sampling)
+            if suppressed:
+                adjusted[row, suppressed] = float("-inf")
+        return adjusted
+
+    def _choose(self, logits: Tensor, sequences: Many[Sequence]) -> list[int]:
+        """The likeliest token of greedy sequences, a drawn one of all others."""
+        rows = [row for row, sequence in enumerate(sequences) if not sequence.sampling.greedy]
+        if len(rows) == len(sequences):
+            return self._draw(logits, sequences)
+        token_ids = _argmax(logits)
+        if rows:
+            for row, token_id in zip(rows, self._draw(logits[rows], [sequences[row] for row in rows]), strict=True):
+                token_ids[row] = token_id
+        return token_ids
+
+    def _draw(self, logits: Tensor, sequences: Many[Sequence]) -> list[int]:
+        uniforms = [
+            uniform(sequence.sampling.seed, sequence.num_output_tokens, self._seed, sequence.request_id)
+            for sequence in sequences
+        ]
+        return draw(logits, [sequence.sampling for sequence in sequences], uniforms)
+
+    def _suppressed(self, sequence: Sequence) -> list[int]:
+        """The tokens that would end a sequence that is still too short to end."""
+        if not _is_too_short(sequence):
+            return []
+        ends = set(sequence.sampling.stop_token_ids)
+        if not sequence.sampling.ignore_eos:
+            ends.update(self._eos_token_ids)
+        return [token_id for token_id in ends if token_id < self._vocab_size]
+
+    def _counts_of(self, sequence: Sequence, device: torch.device) -> TokenCounts:
+        counts = self._counts.get(sequence.request_id)
+        if counts is None:
+            counts = self._counts[sequence.request_id] = TokenCounts(self._vocab_size, device)
+        counts.catch_up(sequence)
+        return counts
+
+
+def token_logprobs(logits: Tensor, token_id: int, num_top: int | None) -> TokenLogprobs | None:
+    """Log-probability and rank of the chosen token and the likeliest ones, from logits [vocab]; None = not asked."""
+    if num_top is None:
+        return None
+    logprobs = logits.log_softmax(dim=-1)
+    chosen = logprobs[token_id]
+    values, token_ids = logprobs.topk(min(num_top, len(logprobs)))
+    return TokenLogprobs(
+        token_id=token_id,
+        logprob=float(chosen),
+        top=list(zip(token_ids.tolist(), values.tolist(), strict=True)),
+        rank=int((logprobs > chosen).sum()),
+    )
+
+
+def _is_plain(sequence: Sequence) -> bool:
+    params: SamplingParams = sequence.sampling
+    return params.greedy and params.logprobs is None and not is_penalised(params) and not _is_too_short(sequence)
+
+
+def _is_too_short(sequence: Sequence) -> bool:
+    return sequence.num_output_tokens < sequence.sampling.min_tokens
+
+
+def _argmax(logits: Tensor) -> list[int]:
+    """Each row's likeliest token, the first of equals. On a CPU numpy's is vectorised (6 to 30 times faster)."""
+    if logits.device.type == "cpu":
+        likeliest: list[int] = logits.float().numpy().argmax(-1).tolist()
+        return likeliest
+    return logits.argmax(-1).tolist()

@@ -1,0 +1,113 @@
+"""Checkpoints with random weights, of any supported shape, for tests and benchmarks without a download.
+
+Written in the Hugging Face layout, so that other engines load the same files.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from fairlead_engine.model.config import ModelConfig
+
+Shape = tuple[int, ...]
+
+
+def llama_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Llama, with changes."""
+    return {**_fields("LlamaForCausalLM", "llama"), "head_dim": 16, **changes}
+
+
+def qwen3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Qwen3, with changes. Its heads are wider than hidden size over heads."""
+    return {**_fields("Qwen3ForCausalLM", "qwen3"), "head_dim": 32, **changes}
+
+
+def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int = 0, num_shards: int = 1) -> Path:
+    """Writes `config.json` and safetensors with normally distributed weights in the dtype that `fields` names.
+
+    The scale keeps activations near one, so that logits differ enough to tell a right model from a wrong one. The same
+    arguments give the same weights. Returns the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(fields, indent=2))
+    config = ModelConfig.from_folder(folder)
+    generator = torch.Generator().manual_seed(seed)
+    dtype = getattr(torch, config.dtype)
+    tensors = {name: _random(name, shape, generator).to(dtype) for name, shape in tensor_shapes(config)}
+    if num_shards == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    else:
+        _save_shards(folder, tensors, num_shards)
+    return folder
+
+
+def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    """Name and shape of every tensor of a checkpoint with this configuration."""
+    hidden, head_dim = config.hidden_size, config.head_dim
+    query, kv, inner = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.intermediate_size
+    attention = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, query)}
+    feed_forward = {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
+    yield "model.embed_tokens.weight", (config.vocab_size, hidden)
+    for index in range(config.num_layers):
+        prefix = f"model.layers.{index}"
+        yield f"{prefix}.input_layernorm.weight", (hidden,)
+        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
+        yield from _linears(f"{prefix}.self_attn", attention, config.attention_bias)
+        yield from _linears(f"{prefix}.mlp", feed_forward, config.mlp_bias)
+        if config.qk_norm:
+            yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
+            yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
+    yield "model.norm.weight", (hidden,)
+    if not config.tie_word_embeddings:
+        yield "lm_head.weight", (config.vocab_size, hidden)
+
+
+def _fields(architecture: str, model_type: str) -> dict[str, Any]:
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": 256,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "dtype": "float32",
+    }
+
+
+def _linears(prefix: str, shapes: Mapping[str, Shape], bias: bool) -> Iterator[tuple[str, Shape]]:
+    for name, shape in shapes.items():
+        yield f"{prefix}.{name}.weight", shape
+        if bias:
+            yield f"{prefix}.{name}.bias", shape[:1]
+
+
+def _random(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
+    values = torch.randn(shape, generator=generator)
+    if len(shape) == 1:
+        return 0.1 * values if name.endswith(".bias") else 1 + 0.1 * values
+    return values / math.sqrt(shape[1])
+
+
+def _save_shards(folder: Path, tensors: dict[str, torch.Tensor], num_shards: int) -> None:
+    weight_map = {
+        name: f"model-{1 + index % num_shards:05}-of-{num_shards:05}.safetensors" for index, name in enumerate(tensors)
+    }
+    for file in sorted(set(weight_map.values())):
+        part = {name: tensors[name] for name, place in weight_map.items() if place == file}
+        save_file(part, folder / file, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))

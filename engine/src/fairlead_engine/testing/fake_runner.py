@@ -1,0 +1,112 @@
+"""A runner without a model, whose every token depends on the KV it finds where the block tables point.
+
+It keeps a store indexed by physical slot, as a real cache is. Each slot holds a digest of all tokens up to its
+position, as a real key does implicitly. So a wrong block table, a block shared or freed too early, a skipped token or a
+cached prefix of another prompt changes the output or fails an assertion, never passes unseen.
+"""
+
+import hashlib
+import struct
+from collections.abc import Collection
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from fairlead_engine.types import Batch, SampledToken, ScheduledSequence, TokenLogprobs
+
+BYTES_PER_SLOT = 64
+"""What one token is said to take in the cache."""
+
+_EMPTY = b"\0" * 8
+
+
+@dataclass(frozen=True)
+class FakeModelConfig:
+    """What the engine asks of a model's configuration."""
+
+    architecture: str = "FakeForCausalLM"
+    vocab_size: int = 64
+    max_position_embeddings: int = 128
+    eos_token_ids: tuple[int, ...] = (0,)
+
+
+class FakeRunner:
+    """A deterministic stand-in for `ModelRunner`: the next token is a function of the tokens read through the table.
+
+    `batches` keeps the shape of every step: (start, number of tokens) per item. `forgotten` lists the request ids it
+    was told to forget.
+    """
+
+    device = "cpu"
+    dtype = "float32"
+    num_parameters = 1000
+    weight_bytes = 4000
+
+    def __init__(self, model_config: FakeModelConfig | None = None, *, block_size: int = 4) -> None:
+        self.model_config = model_config or FakeModelConfig()
+        self.block_size = block_size
+        self.batches: list[list[tuple[int, int]]] = []
+        self.forgotten: list[str] = []
+        self._store: list[bytes | None] = []
+
+    def kv_bytes_per_block(self) -> int:
+        return BYTES_PER_SLOT * self.block_size
+
+    def allocate_kv_cache(self, num_blocks: int) -> None:
+        self._store = [None] * (num_blocks * self.block_size)
+
+    def run(self, batch: Batch) -> list[SampledToken | None]:
+        """Writes all items' new slots, then reads each item's whole table, as a layer of attention does."""
+        self.batches.append([(item.start, item.num_tokens) for item in batch.items])
+        self._assert_no_slot_is_written_twice(batch)
+        for item in batch.items:
+            self._write(item)
+        return [self._sample(item) for item in batch.items]
+
+    def forget(self, request_ids: Collection[str]) -> None:
+        self.forgotten.extend(request_ids)
+
+    def generate(self, prompt: Tokens[int], num_tokens: int) -> list[int]:
+        """The reference: what a prompt's output is, without any cache, end-of-sequence tokens included."""
+        digest = _EMPTY
+        for token_id in prompt:
+            digest = _extend(digest, token_id)
+        output: list[int] = []
+        for _ in range(num_tokens):
+            output.append(self._next_token(digest))
+            digest = _extend(digest, output[-1])
+        return output
+
+    def _slot(self, item: ScheduledSequence, position: int) -> int:
+        return item.sequence.block_table[position // self.block_size] * self.block_size + position % self.block_size
+
+    def _assert_no_slot_is_written_twice(self, batch: Batch) -> None:
+        slots = [self._slot(item, position) for item in batch.items for position in range(item.start, item.end)]
+        assert len(slots) == len(set(slots)), "two sequences write the same slot in one step"
+
+    def _write(self, item: ScheduledSequence) -> None:
+        digest = self._store[self._slot(item, item.start - 1)] if item.start else _EMPTY
+        for position in range(item.start, item.end):
+            assert digest is not None, f"token {position} of {item.sequence.request_id} follows one never computed"
+            digest = _extend(digest, item.sequence.token_ids[position])
+            self._store[self._slot(item, position)] = digest
+
+    def _sample(self, item: ScheduledSequence) -> SampledToken | None:
+        expected = digest = _EMPTY
+        for position in range(item.end):
+            expected = _extend(expected, item.sequence.token_ids[position])
+            found = self._store[self._slot(item, position)]
+            assert found == expected, f"slot of token {position} of {item.sequence.request_id} holds something else"
+            digest = found
+        if not item.samples:
+            return None
+        token_id = self._next_token(digest)
+        if item.sequence.sampling.logprobs is None:
+            return SampledToken(token_id)
+        return SampledToken(token_id, TokenLogprobs(token_id, -1.0, [(token_id, -1.0)]))
+
+    def _next_token(self, digest: bytes) -> int:
+        return int(struct.unpack("<Q", digest)[0] % self.model_config.vocab_size)
+
+
+def _extend(digest: bytes, token_id: int) -> bytes:
+    return hashlib.blake2b(struct.pack("<I", token_id), key=digest, digest_size=8).digest()

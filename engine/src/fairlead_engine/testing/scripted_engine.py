@@ -1,0 +1,143 @@
+"""An engine client without an engine: it answers from a script, so that a server can be tested without a model."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+
+from fairlead_engine.errors import EngineDead, QueueFull, StartError
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
+
+Script = Callable[[EngineRequest], Iterable[SequenceOutput]]
+
+
+def scripted_info(**changes: object) -> EngineInfo:
+    """An `EngineInfo` of a small engine, with `changes` applied."""
+    fields: dict[str, object] = {
+        "architecture": "ScriptedForCausalLM",
+        "dtype": "float32",
+        "device": "cpu",
+        "vocab_size": 512,
+        "max_model_len": 256,
+        "block_size": 16,
+        "num_kv_blocks": 64,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "max_num_waiting": 128,
+        "eos_token_ids": (0,),
+        "num_parameters": 1000,
+        "weight_bytes": 4000,
+        "kv_cache_bytes": 65536,
+        "load_seconds": 0.0,
+        **changes,
+    }
+    return EngineInfo(**fields)  # type: ignore[arg-type]
+
+
+def answer(
+    token_ids: Iterable[int], *, finish_reason: FinishReason = FinishReason.STOP, num_cached_tokens: int = 0
+) -> Script:
+    """A script that answers every request with these tokens, one per output."""
+    tokens = list(token_ids)
+
+    def script(request: EngineRequest) -> Iterable[SequenceOutput]:
+        for index, token_id in enumerate(tokens):
+            yield SequenceOutput(
+                request_id=request.request_id,
+                new_token_ids=[token_id],
+                finish_reason=finish_reason if index == len(tokens) - 1 else None,
+                num_cached_tokens=num_cached_tokens,
+                first_scheduled_time=request.arrival_time if index == 0 else None,
+            )
+
+    return script
+
+
+def echo(request: EngineRequest) -> Iterable[SequenceOutput]:
+    """Repeats the prompt, one token per output, up to `max_tokens`."""
+    limit = request.sampling.max_tokens or len(request.prompt_token_ids)
+    tokens = request.prompt_token_ids[:limit]
+    finish_reason = FinishReason.LENGTH if len(tokens) == request.sampling.max_tokens else FinishReason.STOP
+    return answer(tokens, finish_reason=finish_reason)(request)
+
+
+class ScriptedEngine:
+    """An `EngineClient` that plays `script` for every request; the default repeats the prompt.
+
+    `full = True` makes it refuse with `QueueFull`, `hang()` holds every answer, `die()` ends all with `EngineDead`.
+    What was asked of it is in `requests`, what clients gave up in `aborted`, what runs now in `running`.
+    """
+
+    def __init__(
+        self,
+        script: Script = echo,
+        *,
+        info: EngineInfo | None = None,
+        load: EngineLoad | None = None,
+        start_error: StartError | None = None,
+    ) -> None:
+        self.script = script
+        self.info = info or scripted_info()
+        self.load = load or EngineLoad(
+            kv_blocks_free=self.info.num_kv_blocks,
+            kv_blocks_total=self.info.num_kv_blocks,
+        )
+        self.start_error = start_error
+        self.full = False
+        self.alive = False
+        self.closed = False
+        self.step_age_seconds = 0.0
+        self.requests: list[EngineRequest] = []
+        self.aborted: list[str] = []
+        self.running: set[str] = set()
+        self._may_go_on = asyncio.Event()
+        self._may_go_on.set()
+        self._death: str | None = None
+
+    async def start(self) -> EngineInfo:
+        if self.start_error is not None:
+            raise self.start_error
+        self.alive = True
+        return self.info
+
+    async def close(self) -> None:
+        self.closed = True
+        if self.alive:
+            self.die("the engine was closed")
+
+    def hang(self, step_age_seconds: float = 0.0) -> None:
+        """Holds every answer until `resume` or `die`, as a step that never ends would."""
+        self.step_age_seconds = step_age_seconds
+        self._may_go_on.clear()
+
+    def resume(self) -> None:
+        """Ends a hang."""
+        self.step_age_seconds = 0.0
+        self._may_go_on.set()
+
+    def die(self, message: str = "the engine core has died") -> None:
+        """Ends every running request with `EngineDead`, and refuses new ones the same way."""
+        self.alive = False
+        self._death = message
+        self._may_go_on.set()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[SequenceOutput, None]:
+        self._raise_if_dead()
+        if self.full:
+            raise QueueFull
+        self.requests.append(request)
+        self.running.add(request.request_id)
+        finished = False
+        try:
+            for output in self.script(request):
+                await asyncio.sleep(0)  # as a real engine, never answer before others had their turn
+                await self._may_go_on.wait()
+                self._raise_if_dead()
+                finished = output.finish_reason is not None
+                yield output
+        finally:
+            self.running.discard(request.request_id)
+            if not finished and self._death is None:
+                self.aborted.append(request.request_id)
+
+    def _raise_if_dead(self) -> None:
+        if self._death is not None:
+            raise EngineDead(self._death)

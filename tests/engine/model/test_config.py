@@ -1,0 +1,144 @@
+"""`config.json` in its several spellings becomes one ModelConfig, or an error that names the field and the remedy."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model import ModelConfig
+from fairlead_engine.model.rope import RopeConfig, RopeKind
+from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields
+
+
+def load(folder: Path, fields: dict, generation: dict | None = None) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(fields))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    return ModelConfig.from_folder(folder)
+
+
+def without(fields: dict, *names: str) -> dict:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+def test_a_llama_is_read_as_it_says(tmp_path):
+    config = load(
+        tmp_path, llama_fields(attention_bias=True, mlp_bias=True, tie_word_embeddings=True, dtype="bfloat16")
+    )
+    assert config.architecture == "LlamaForCausalLM"
+    assert (config.num_heads, config.num_kv_heads, config.head_dim) == (4, 2, 16)
+    assert config.attention_bias and config.mlp_bias and config.tie_word_embeddings and not config.qk_norm
+    assert config.dtype == "bfloat16"
+    assert config.rope == RopeConfig(theta=10000.0)
+
+
+def test_a_qwen3_normalises_queries_and_keys(tmp_path):
+    config = load(tmp_path, qwen3_fields())
+    assert config.qk_norm and not config.mlp_bias
+    assert config.head_dim == 32
+
+
+def test_what_is_left_out_takes_the_architectures_default(tmp_path):
+    fields = without(llama_fields(), "head_dim", "num_key_value_heads", "rope_theta", "rms_norm_eps", "dtype")
+    config = load(tmp_path, fields)
+    assert (config.head_dim, config.num_kv_heads, config.rope.theta, config.dtype) == (16, 4, 10000.0, "float32")
+    assert load(tmp_path, without(qwen3_fields(), "head_dim")).head_dim == 128
+
+
+def test_the_model_type_decides_when_no_architecture_is_named(tmp_path):
+    assert load(tmp_path, without(qwen3_fields(), "architectures")).architecture == "Qwen3ForCausalLM"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2}},
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_theta": None, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500000}},
+    ],
+)
+def test_all_spellings_of_rotary_scaling_mean_the_same(fields, tmp_path):
+    config = load(tmp_path, llama_fields(**fields))
+    assert config.rope == RopeConfig(theta=5e5, kind=RopeKind.LINEAR, factor=2.0)
+
+
+def test_default_rope_parameters_carry_the_base(tmp_path):
+    fields = llama_fields(rope_theta=None, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    assert load(tmp_path, fields).rope == RopeConfig(theta=1e6)
+
+
+@pytest.mark.parametrize(
+    ("config_eos", "generation", "expected"),
+    [
+        (1, None, (1,)),
+        ([1, 2], None, (1, 2)),
+        (None, None, ()),
+        (1, {"eos_token_id": [3, 4]}, (3, 4)),
+        (1, {"temperature": 0.6}, (1,)),
+    ],
+)
+def test_the_generation_config_decides_what_ends_an_output(config_eos, generation, expected, tmp_path):
+    assert load(tmp_path, llama_fields(eos_token_id=config_eos), generation).eos_token_ids == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),
+        ({"use_sliding_window": True}, "sliding-window"),
+        ({"dtype": "float64"}, "float64"),
+    ],
+)
+def test_what_the_layers_cannot_compute_is_refused_by_name(changes, named, tmp_path):
+    with pytest.raises(ModelLoadError, match=named) as raised:
+        load(tmp_path, llama_fields(**changes))
+    assert raised.value.reason == ModelLoadReason.UNSUPPORTED_ARCHITECTURE
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"num_attention_heads": True}, "num_attention_heads"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"head_dim": 15}, "head_dim is 15 but must be even"),
+        ({"head_dim": None, "hidden_size": 65}, "num_attention_heads is 4 but must divide hidden_size"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps"),
+        ({"attention_bias": "yes"}, "attention_bias"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures"),
+        ({"hidden_act": 1}, "hidden_act"),
+        ({"eos_token_id": "</s>"}, "eos_token_id"),
+        ({"eos_token_id": 256}, "eos_token_id"),
+        ({"rope_scaling": [1]}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
+        ({"rope_scaling": {"rope_type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}}, "low_freq_factor"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_was_expected(changes, named, tmp_path):
+    with pytest.raises(ModelLoadError, match=named) as raised:
+        load(tmp_path, llama_fields(**changes))
+    assert raised.value.reason == ModelLoadReason.MODEL_CONFIG_INVALID
+    assert str(tmp_path / "config.json") in raised.value.message
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
+def test_a_file_that_is_no_json_object_is_named(text, tmp_path):
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(ModelLoadError, match=r"config\.json") as raised:
+        ModelConfig.from_folder(tmp_path)
+    assert raised.value.reason == ModelLoadReason.MODEL_CONFIG_INVALID
+
+
+def test_a_folder_without_a_config_is_no_model(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ModelLoadError, match=folder.name) as raised:
+            ModelConfig.from_folder(folder)
+        assert raised.value.reason == ModelLoadReason.MODEL_NOT_FOUND

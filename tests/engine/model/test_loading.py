@@ -1,0 +1,154 @@
+"""Checkpoints load whole or not at all, and what does not fit is named: file, tensor, expected and found shape."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model import Decoder, ModelConfig, load_model
+from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields, tensor_shapes, write_random_checkpoint
+
+CPU = torch.device("cpu")
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+    return load_model(folder, ModelConfig.from_folder(folder), dtype, CPU)
+
+
+def change(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    tensors = load_file(folder / WEIGHTS)
+    edit(tensors)
+    save_file(tensors, folder / WEIGHTS)
+
+
+def refusal(folder: Path) -> ModelLoadError:
+    with pytest.raises(ModelLoadError) as raised:
+        load(folder)
+    return raised.value
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return write_random_checkpoint(tmp_path / "model", llama_fields())
+
+
+@pytest.fixture
+def sharded(tmp_path) -> Path:
+    return write_random_checkpoint(tmp_path / "sharded", llama_fields(), num_shards=2)
+
+
+@pytest.mark.parametrize("fields", [llama_fields(attention_bias=True, mlp_bias=True), qwen3_fields()])
+def test_parameters_and_bytes_are_counted(fields, tmp_path):
+    model = load(write_random_checkpoint(tmp_path, fields), torch.bfloat16)
+    expected = sum(torch.Size(shape).numel() for _, shape in tensor_shapes(model.config))
+    assert model.num_parameters == expected
+    assert model.weight_bytes == 2 * expected
+
+
+def test_a_tied_projection_is_counted_once_as_parameters(tmp_path):
+    model = load(write_random_checkpoint(tmp_path, llama_fields(tie_word_embeddings=True)))
+    table = model.embedding.numel()
+    assert model.num_parameters == sum(torch.Size(shape).numel() for _, shape in tensor_shapes(model.config))
+    copies = 1 if model.head.copies_weight else 0
+    assert model.weight_bytes == 4 * (model.num_parameters + copies * table)
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
+def test_weights_are_converted_to_the_dtype_asked_for(stored, wanted, tmp_path):
+    folder = write_random_checkpoint(tmp_path, llama_fields(dtype=stored))
+    found = load(folder, wanted).embedding
+    assert found.dtype is wanted
+    assert torch.equal(found, load_file(folder / WEIGHTS)["model.embed_tokens.weight"].to(wanted))
+
+
+def test_a_missing_tensor_is_named_with_its_shape(folder):
+    change(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    error = refusal(folder)
+    assert error.reason == ModelLoadReason.MISSING_TENSOR
+    assert "model.layers.1.mlp.up_proj.weight" in error.message
+    assert "[96, 64]" in error.message
+
+
+def test_a_misshapen_tensor_is_named_with_both_shapes(folder):
+    change(folder, lambda tensors: tensors.update({"model.layers.0.self_attn.k_proj.weight": torch.zeros(16, 64)}))
+    error = refusal(folder)
+    assert error.reason == ModelLoadReason.TENSOR_SHAPE_MISMATCH
+    for part in ("model.layers.0.self_attn.k_proj.weight", "[32, 64]", "[16, 64]", WEIGHTS):
+        assert part in error.message
+
+
+def test_weights_that_the_config_does_not_account_for_are_named(folder):
+    change(folder, lambda tensors: tensors.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}))
+    error = refusal(folder)
+    assert error.reason == ModelLoadReason.UNEXPECTED_TENSOR
+    assert "model.layers.0.self_attn.q_proj.bias" in error.message
+
+
+def test_integers_are_no_weights(folder):
+    change(folder, lambda tensors: tensors.update({"model.norm.weight": torch.ones(64, dtype=torch.int8)}))
+    error = refusal(folder)
+    assert error.reason == ModelLoadReason.CHECKPOINT_INVALID
+    assert "model.norm.weight" in error.message
+
+
+def test_stored_rotary_frequencies_and_a_stored_tied_head_are_ignored(tmp_path):
+    folder = write_random_checkpoint(tmp_path, llama_fields(tie_word_embeddings=True))
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8), "lm_head.weight": torch.ones(256, 64)}
+    change(folder, lambda tensors: tensors.update(extra))
+    assert load(folder).config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_a_truncated_file_is_named(keep, folder):
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[:keep])
+    error = refusal(folder)
+    assert error.reason == ModelLoadReason.CHECKPOINT_INVALID
+    assert str(folder / WEIGHTS) in error.message
+
+
+def test_a_folder_without_weights_says_what_is_read(folder):
+    (folder / WEIGHTS).rename(folder / "pytorch_model.bin")
+    error = refusal(folder)
+    assert error.reason == ModelLoadReason.CHECKPOINT_INVALID
+    assert WEIGHTS in error.message
+    assert "convert" in error.message
+
+
+def test_shards_load_as_one(sharded, folder):
+    whole, parts = load(folder), load(sharded)
+    assert parts.num_parameters == whole.num_parameters
+    assert torch.equal(parts.embedding, whole.embedding)
+
+
+def test_a_missing_shard_is_named(sharded):
+    (sharded / "model-00002-of-00002.safetensors").unlink()
+    error = refusal(sharded)
+    assert error.reason == ModelLoadReason.CHECKPOINT_INVALID
+    assert "model-00002-of-00002.safetensors" in error.message
+
+
+def test_a_tensor_that_its_shard_does_not_hold_is_named(sharded):
+    index = json.loads((sharded / INDEX).read_text())
+    index["weight_map"]["model.norm.weight"] = next(
+        file for file in set(index["weight_map"].values()) if file != index["weight_map"]["model.norm.weight"]
+    )
+    (sharded / INDEX).write_text(json.dumps(index))
+    error = refusal(sharded)
+    assert error.reason == ModelLoadReason.MISSING_TENSOR
+    assert "model.norm.weight" in error.message
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../b.safetensors"}}'])
+def test_an_unusable_index_is_named(text, sharded):
+    (sharded / INDEX).write_text(text)
+    error = refusal(sharded)
+    assert error.reason == ModelLoadReason.CHECKPOINT_INVALID
+    assert INDEX in error.message

@@ -1,0 +1,138 @@
+"""Draws follow temperature, top-k, top-p and min-p, for every uniform number and every width of the vocabulary."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead_engine.runner import drawing
+from fairlead_engine.runner.drawing import draw
+from fairlead_engine.runner.randomness import uniform
+from fairlead_engine.types import SamplingParams
+
+GRID = 400
+"""Evenly spaced uniforms that sweep a whole distribution."""
+
+PARAMS = [
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.5),
+    SamplingParams(temperature=3.0, top_k=4),
+    SamplingParams(temperature=1.0, top_p=0.7),
+    SamplingParams(temperature=1.0, min_p=0.2),
+    SamplingParams(temperature=1.5, top_k=10, top_p=0.6),
+    SamplingParams(temperature=1.5, top_k=6, top_p=0.95, min_p=0.3),
+    SamplingParams(temperature=1.0, top_k=-1, top_p=1e-6),
+]
+
+
+def sweep(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """The share of each token over all uniforms, [vocab]."""
+    uniforms = [(index + 0.5) / GRID for index in range(GRID)]
+    drawn = draw(logits.repeat(GRID, 1), [params] * GRID, uniforms)
+    return torch.bincount(torch.tensor(drawn), minlength=logits.shape[-1]) / GRID
+
+
+def reference_distribution(logits: list[float], params: SamplingParams) -> list[float]:
+    """Temperature, then top-k, top-p and min-p, each on the renormalised rest, written out."""
+    weights = torch.tensor(logits, dtype=torch.float64).div(params.temperature).softmax(0).tolist()
+    order = sorted(range(len(weights)), key=lambda token: -weights[token])
+    if params.top_k > 0:
+        order = order[: params.top_k]
+    total = sum(weights[token] for token in order)
+    kept, mass = [], 0.0
+    for token in order:
+        if params.top_p < 1.0 and mass >= params.top_p:
+            break
+        kept.append(token)
+        mass += weights[token] / total
+    kept = [token for token in kept if weights[token] >= params.min_p * weights[order[0]]]
+    total = sum(weights[token] for token in kept)
+    return [weights[token] / total if token in kept else 0.0 for token in range(len(weights))]
+
+
+def make_logits(seed: int, vocab: int = 20) -> torch.Tensor:
+    return 2 * torch.randn(vocab, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("width", [2, 1024], ids=["narrow", "wide"])
+def test_draws_have_the_distribution_the_settings_define(params, width, monkeypatch):
+    monkeypatch.setattr(drawing, "NUCLEUS_WIDTH", width)
+    for seed in range(5):
+        logits = make_logits(seed)
+        expected = torch.tensor(reference_distribution(logits.tolist(), params))
+        found = sweep(logits, params)
+        assert float((found - expected).abs().max()) <= 2 / GRID
+        assert bool((found[expected == 0] == 0).all())
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_the_kept_tokens_are_those_that_transformers_keeps(params, reference):
+    from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    logits = make_logits(11)
+    scores = TemperatureLogitsWarper(params.temperature)(None, logits.clone().unsqueeze(0))
+    if params.top_k > 0:
+        scores = TopKLogitsWarper(params.top_k)(None, scores)
+    if params.top_p < 1.0:
+        scores = TopPLogitsWarper(params.top_p)(None, scores)
+    if params.min_p > 0.0:
+        scores = MinPLogitsWarper(params.min_p)(None, scores)
+    expected = scores[0].softmax(-1)
+    assert float((sweep(logits, params) - expected).abs().max()) <= 2 / GRID
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(-50, 50, width=32), min_size=2, max_size=40),
+    st.floats(0, 1, exclude_max=True),
+    st.floats(1e-6, 20),
+    st.integers(0, 45),
+    st.floats(0.01, 1),
+    st.floats(0, 1),
+)
+def test_a_drawn_token_is_never_one_that_was_dropped(logits, share, temperature, top_k, top_p, min_p):
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    (token_id,) = draw(torch.tensor([logits]), [params], [share])
+    best = max(logits)
+    likelier = sum(logit > logits[token_id] for logit in logits)
+    assert top_k == 0 or likelier < top_k
+    assert logits[token_id] == best or min_p <= 1.01 * torch.tensor((logits[token_id] - best) / temperature).exp()
+
+
+def test_suppressed_tokens_are_never_drawn():
+    logits = torch.full((1, 6), float("-inf"))
+    logits[0, 4] = -3.0
+    for params in PARAMS:
+        assert draw(logits, [params], [0.999]) == [4]
+
+
+def test_a_temperature_near_zero_is_greedy():
+    logits = make_logits(1)
+    shares = [0.0, 0.3, 0.999999]
+    drawn = draw(logits.repeat(3, 1), [SamplingParams(temperature=1e-30)] * 3, shares)
+    assert drawn == [int(logits.argmax())] * 3
+
+
+def test_every_token_of_a_large_flat_vocabulary_can_be_drawn():
+    vocab = 150_000
+    drawn = draw(torch.zeros(3, vocab), [SamplingParams()] * 3, [0.0, 0.5, 1 - 2.0**-52])
+    assert drawn == [0, vocab // 2, vocab - 1]
+
+
+def test_uniforms_are_a_function_of_seed_and_position():
+    assert uniform(5, 9, 0, "a") == uniform(5, 9, 1, "b")
+    assert len({uniform(seed, position, 0, "a") for seed in range(-20, 20) for position in range(50)}) == 2000
+    assert uniform(None, 9, 0, "a") == uniform(None, 9, 0, "a")
+    assert len({uniform(None, n, seed, name) for n in range(20) for seed in range(5) for name in "abc"}) == 300
+
+
+def test_uniforms_fill_the_unit_interval_evenly_and_independently():
+    """Fixed inputs, so fixed results: the limits are what a chi-square of 1 in 1000 allows."""
+    values = torch.tensor([[uniform(seed, position, 0, "") for position in range(100)] for seed in range(100)])
+    counts = torch.histc(values, bins=50, min=0.0, max=1.0)
+    assert float(((counts - 200) ** 2 / 200).sum()) < 85.4
+    assert float(values.min()) >= 0.0 and float(values.max()) < 1.0
+    for table in (values, values.T):
+        neighbours = torch.corrcoef(torch.stack((table[:, :-1].flatten(), table[:, 1:].flatten())))
+        assert abs(float(neighbours[0, 1])) < 0.033

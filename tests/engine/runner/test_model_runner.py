@@ -1,0 +1,58 @@
+"""The runner's books: sizes, number formats, and what it keeps about requests."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairlead_engine.errors import ModelLoadError
+from fairlead_engine.runner import ModelRunner
+from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("models") / "qwen3", qwen3_fields())
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_a_blocks_bytes_are_keys_and_values_of_all_layers(dtype, size, folder):
+    runner = ModelRunner(folder, dtype=dtype, device="cpu", block_size=8, num_threads=1)
+    assert runner.kv_bytes_per_block() == 2 * 2 * 2 * 32 * 8 * size
+    assert str(runner.dtype) == f"torch.{dtype}"
+    assert str(runner.device) == "cpu"
+
+
+def test_the_last_block_of_the_cache_can_be_used(folder):
+    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner.allocate_kv_cache(3)
+    sequence = Sequence("r", [5, 6, 7, 8, 9], 5, SamplingParams(temperature=0.0), block_table=[1, 2])
+    (token,) = runner.run(Batch([ScheduledSequence(sequence, 5)]))
+    assert 0 <= token.token_id < runner.model_config.vocab_size
+
+
+def test_running_a_batch_changes_no_sequence(folder):
+    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner.allocate_kv_cache(4)
+    sampling = SamplingParams(presence_penalty=1.0, top_p=0.9, logprobs=2, min_tokens=3)
+    sequence = Sequence("r", [5, 6, 7], 3, sampling, block_table=[0])
+    for _ in range(2):
+        runner.run(Batch([ScheduledSequence(sequence, 3)]))
+    assert (sequence.token_ids, sequence.block_table, sequence.num_computed_tokens) == ([5, 6, 7], [0], 0)
+    runner.forget(["r", "unknown"])
+
+
+def test_a_checkpoint_that_cannot_be_served_fails_at_construction(tmp_path):
+    write_random_checkpoint(tmp_path, llama_fields())
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors"):
+        ModelRunner(tmp_path, device="cpu")
+
+
+def test_inference_builds_no_gradients(folder):
+    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner.allocate_kv_cache(1)
+    with torch.enable_grad():
+        sequence = Sequence("r", [5, 6], 2, SamplingParams(temperature=0.0), block_table=[0])
+        assert runner.run(Batch([ScheduledSequence(sequence, 2)]))[0] is not None

@@ -1,0 +1,205 @@
+"""The runner chooses transformers' tokens, whatever the checkpoint's shape, batch, chunks and block tables."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairlead_engine.runner import ModelRunner
+from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+
+GREEDY = SamplingParams(temperature=0.0)
+NUM_BLOCKS = 512
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+SHAPES = {
+    "llama": llama_fields(),
+    "llama-tied": llama_fields(tie_word_embeddings=True),
+    "llama-biases": llama_fields(attention_bias=True, mlp_bias=True),
+    "llama-one-kv-head": llama_fields(num_key_value_heads=1, num_hidden_layers=3),
+    "llama-all-kv-heads": llama_fields(num_key_value_heads=4, head_dim=8),
+    "llama-wide-heads": llama_fields(head_dim=64, hidden_size=32),
+    "llama-one-layer": llama_fields(num_hidden_layers=1),
+    "llama-linear-rope": llama_fields(rope_scaling={"type": "linear", "factor": 4.0}),
+    "llama-llama3-rope": llama_fields(rope_theta=500000.0, rope_scaling=LLAMA3_ROPE),
+    "llama-rope-parameters": llama_fields(rope_parameters={**LLAMA3_ROPE, "rope_theta": 500.0}),
+    "qwen3": qwen3_fields(),
+    "qwen3-tied": qwen3_fields(tie_word_embeddings=True),
+    "qwen3-biases": qwen3_fields(attention_bias=True),
+    "qwen3-wide-groups": qwen3_fields(num_attention_heads=8, num_key_value_heads=1, head_dim=24, rope_theta=1e6),
+}
+
+
+def make_runner(folder: Path, *, block_size: int = 16, dtype: str = "float32") -> ModelRunner:
+    runner = ModelRunner(folder, dtype=dtype, device="cpu", block_size=block_size, num_threads=1)
+    runner.allocate_kv_cache(NUM_BLOCKS)
+    return runner
+
+
+def make_prompts(*lengths: int) -> list[list[int]]:
+    draw = random.Random(sum(lengths))
+    return [[draw.randrange(2, 256) for _ in range(length)] for length in lengths]
+
+
+def place(
+    prompts: list[list[int]], block_size: int, num_new: int, scatter: random.Random | None = None
+) -> list[Sequence]:
+    """Sequences with room for their outputs, in consecutive blocks or in random ones."""
+    free = list(range(NUM_BLOCKS))
+    if scatter is not None:
+        scatter.shuffle(free)
+    sequences = []
+    for index, prompt in enumerate(prompts):
+        num_blocks = -(-(len(prompt) + num_new) // block_size)
+        table, free = free[:num_blocks], free[num_blocks:]
+        sequences.append(Sequence(f"r{index}", list(prompt), len(prompt), GREEDY, block_table=table))
+    return sequences
+
+
+def step(runner: ModelRunner, sequences: list[Sequence], budget: int) -> None:
+    """One step as a scheduler would make it: single tokens first, then chunks as far as the budget goes."""
+    items = []
+    for sequence in sorted(sequences, key=lambda s: s.num_uncomputed_tokens > 1):
+        num_tokens = min(budget, sequence.num_uncomputed_tokens)
+        if num_tokens:
+            items.append(ScheduledSequence(sequence, num_tokens))
+            budget -= num_tokens
+    sampled = runner.run(Batch(items))
+    assert [token is not None for token in sampled] == [item.samples for item in items]
+    for item, token in zip(items, sampled, strict=True):
+        item.sequence.num_computed_tokens = item.end
+        if token is not None:
+            item.sequence.token_ids.append(token.token_id)
+
+
+def generate(runner: ModelRunner, sequences: list[Sequence], num_new: int, budget: int) -> None:
+    while unfinished := [s for s in sequences if s.num_output_tokens < num_new]:
+        step(runner, unfinished, budget)
+
+
+def check(reference, folder: Path, sequences: list[Sequence]) -> None:
+    for sequence in sequences:
+        reference.check_greedy(folder, sequence.token_ids[: sequence.num_prompt_tokens], sequence.output_token_ids)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("models") / "llama", llama_fields())
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("models") / "qwen3", qwen3_fields())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, reference):
+    folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
+    sequences = place(make_prompts(1, 7, 16, 33, 90), 16, num_new=8)
+    generate(make_runner(folder), sequences, num_new=8, budget=24)
+    check(reference, folder, sequences)
+
+
+def test_shards_hold_the_same_model_as_a_single_file(tmp_path, reference):
+    folder = write_random_checkpoint(tmp_path / "sharded", qwen3_fields(), num_shards=3)
+    assert len(list(folder.glob("*.safetensors"))) == 3
+    sequences = place(make_prompts(20, 5), 16, num_new=6)
+    generate(make_runner(folder), sequences, num_new=6, budget=64)
+    check(reference, folder, sequences)
+
+
+@pytest.mark.parametrize("budget", [5, 16, 37, 512])
+def test_chunks_of_any_size_give_the_references_tokens(budget, llama, reference):
+    sequences = place(make_prompts(3, 64, 65, 17), 16, num_new=8)
+    generate(make_runner(llama), sequences, num_new=8, budget=budget)
+    check(reference, llama, sequences)
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 32])
+@pytest.mark.parametrize("scattered", [False, True], ids=["consecutive", "scattered"])
+def test_block_tables_of_any_kind_give_the_references_tokens(block_size, scattered, qwen3, reference):
+    scatter = random.Random(7) if scattered else None
+    sequences = place(make_prompts(1, 40, 23, 31), block_size, num_new=10, scatter=scatter)
+    generate(make_runner(qwen3, block_size=block_size), sequences, num_new=10, budget=29)
+    check(reference, qwen3, sequences)
+
+
+def test_sequences_that_arrive_while_others_decode_disturb_nobody(llama, reference):
+    runner = make_runner(llama)
+    sequences = place(make_prompts(30, 12, 45, 8), 16, num_new=9)
+    for arrived in range(1, len(sequences)):
+        for _ in range(2):
+            step(runner, sequences[:arrived], budget=32)
+    generate(runner, sequences, num_new=9, budget=32)
+    check(reference, llama, sequences)
+
+
+def test_a_prefix_computed_by_another_sequence_is_reused(llama, reference):
+    block_size, num_new = 8, 8
+    runner = make_runner(llama, block_size=block_size)
+    shared, *tails = make_prompts(40, 1, 9, 24)
+    first, *others = place([shared, *(shared + tail for tail in tails)], block_size, num_new)
+    generate(runner, [first], num_new=1, budget=64)
+    for other in others:
+        other.num_computed_tokens = len(shared)
+        other.block_table[:5] = first.block_table[:5]
+    generate(runner, [first, *others], num_new, budget=64)
+    check(reference, llama, [first, *others])
+
+
+def test_a_preempted_sequence_goes_on_where_it_was(qwen3, reference):
+    runner = make_runner(qwen3)
+    sequences = place(make_prompts(50, 20), 16, num_new=12)
+    generate(runner, sequences, num_new=5, budget=64)
+    preempted, other = sequences
+    preempted.num_computed_tokens = 0
+    preempted.block_table = [400, 300, 301, 100]
+    generate(runner, [other], num_new=8, budget=64)
+    generate(runner, sequences, num_new=12, budget=17)
+    check(reference, qwen3, sequences)
+
+
+def test_bfloat16_stays_close_to_float32(llama, reference):
+    runner = make_runner(llama, dtype="bfloat16")
+    assert runner.dtype is torch.bfloat16
+    sequences = place(make_prompts(60, 33, 9), 16, num_new=10)
+    generate(runner, sequences, num_new=10, budget=32)
+    for sequence in sequences:
+        logits = reference.logits(llama, sequence.token_ids[:-1])[sequence.num_prompt_tokens - 1 :]
+        chosen = logits.gather(1, torch.tensor(sequence.output_token_ids).unsqueeze(1))
+        gaps = logits.max(dim=1, keepdim=True).values - chosen
+        assert float(gaps.max()) < 0.15
+
+
+def test_a_step_in_which_nobody_samples_still_fills_the_cache(llama, reference):
+    runner = make_runner(llama)
+    (sequence,) = place(make_prompts(48), 16, num_new=4)
+    assert runner.run(Batch([ScheduledSequence(sequence, 32)])) == [None]
+    sequence.num_computed_tokens = 32
+    generate(runner, [sequence], num_new=4, budget=64)
+    check(reference, llama, [sequence])
+
+
+def test_an_empty_batch_is_no_work(llama):
+    assert make_runner(llama).run(Batch([])) == []
+
+
+def test_log_probabilities_are_the_references(llama, reference):
+    runner = make_runner(llama)
+    (sequence,) = place(make_prompts(25), 16, num_new=1)
+    sequence.sampling = SamplingParams(temperature=0.0, logprobs=4)
+    (token,) = runner.run(Batch([ScheduledSequence(sequence, 25)]))
+    expected = reference.logits(llama, sequence.token_ids)[-1].log_softmax(-1)
+    assert token.logprobs.rank == 0
+    assert [token_id for token_id, _ in token.logprobs.top] == expected.topk(4).indices.tolist()
+    assert [logprob for _, logprob in token.logprobs.top] == pytest.approx(expected.topk(4).values.tolist(), abs=1e-3)
+    assert token.logprobs.logprob == token.logprobs.top[0][1]

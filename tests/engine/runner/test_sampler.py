@@ -1,0 +1,196 @@
+"""What the sampler does to logits, against the formulas written out and against transformers' processors."""
+
+import math
+
+import pytest
+import torch
+
+from fairlead_engine.runner.sampler import Sampler
+from fairlead_engine.types import SamplingParams, Sequence
+
+VOCAB = 50
+EOS = 7
+
+
+def make_sequence(sampling: SamplingParams, prompt: list[int] | None = None, output: list[int] | None = None, name="r"):
+    prompt = [1, 2, 3] if prompt is None else prompt
+    return Sequence(name, prompt + (output or []), len(prompt), sampling)
+
+
+def make_logits(rows: int = 1, seed: int = 0, vocab: int = VOCAB) -> torch.Tensor:
+    return 3 * torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed))
+
+
+def make_sampler(seed: int = 0, vocab: int = VOCAB) -> Sampler:
+    return Sampler(vocab, (EOS,), seed)
+
+
+def choose(logits: torch.Tensor, sequence: Sequence) -> int:
+    (token,) = make_sampler().sample(logits, [sequence])
+    return token.token_id
+
+
+def greedy(**settings) -> SamplingParams:
+    return SamplingParams(temperature=0.0, **settings)
+
+
+def reference_penalties(
+    logits: list[float], prompt: list[int], output: list[int], params: SamplingParams
+) -> list[float]:
+    penalised = []
+    for token, logit in enumerate(logits):
+        if token in prompt + output:
+            logit = logit / params.repetition_penalty if logit > 0 else logit * params.repetition_penalty
+        count = output.count(token)
+        penalised.append(logit - params.frequency_penalty * count - params.presence_penalty * (count > 0))
+    return penalised
+
+
+def test_greedy_takes_the_likeliest_token_of_each_row():
+    logits = make_logits(5).to(torch.bfloat16)
+    tokens = make_sampler().sample(logits, [make_sequence(greedy()) for _ in range(5)])
+    assert [token.token_id for token in tokens] == logits.float().argmax(-1).tolist()
+    assert all(token.logprobs is None for token in tokens)
+
+
+def test_no_rows_give_no_tokens():
+    assert make_sampler().sample(torch.empty(0, VOCAB), []) == []
+
+
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {"presence_penalty": 1.5},
+        {"frequency_penalty": 0.7},
+        {"repetition_penalty": 1.8},
+        {"repetition_penalty": 0.6},
+        {"presence_penalty": -2.0, "frequency_penalty": -1.0, "repetition_penalty": 1.3},
+    ],
+)
+def test_penalties_follow_their_formulas_at_every_step(penalties):
+    params, prompt, output = greedy(**penalties), [1, 2, 3, 3, 9], []
+    sampler = make_sampler()
+    for position in range(30):
+        logits = make_logits(seed=position % 3)
+        (token,) = sampler.sample(logits.clone(), [make_sequence(params, prompt, output)])
+        expected = reference_penalties(logits[0].tolist(), prompt, output, params)
+        assert token.token_id == max(range(VOCAB), key=expected.__getitem__)
+        output.append(token.token_id)
+
+
+def test_the_repetition_penalty_is_transformers(reference):
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    params, token_ids = greedy(repetition_penalty=1.4), [1, 5, 5, 20, 30]
+    logits = make_logits(seed=4)
+    expected = RepetitionPenaltyLogitsProcessor(1.4)(torch.tensor([token_ids]), logits.clone())
+    assert choose(logits, make_sequence(params, token_ids[:2], token_ids[2:])) == int(expected.argmax())
+
+
+def test_penalties_of_one_sequence_leave_the_others_alone():
+    logits = make_logits(seed=1).repeat(3, 1)
+    likeliest = int(logits[0].argmax())
+    penalised = make_sequence(greedy(presence_penalty=2.0, frequency_penalty=2.0), output=[likeliest] * 9, name="p")
+    plain = make_sequence(greedy(), output=[likeliest] * 9, name="q")
+    tokens = make_sampler().sample(logits, [plain, penalised, plain])
+    assert [token.token_id == likeliest for token in tokens] == [True, False, True]
+
+
+def test_forgotten_counts_are_taken_again_from_the_sequence():
+    sampler, logits = make_sampler(), make_logits(seed=2)
+    likeliest = int(logits[0].argmax())
+    sequence = make_sequence(greedy(frequency_penalty=2.0), output=[likeliest] * 20)
+    before = sampler.sample(logits, [sequence])[0].token_id
+    sampler.forget(["r", "never heard of"])
+    assert sampler.sample(logits, [sequence])[0].token_id == before != likeliest
+    sampler.forget(["r"])
+    fresh = make_sequence(greedy(frequency_penalty=2.0))
+    assert sampler.sample(logits, [fresh])[0].token_id == likeliest
+
+
+def test_ends_are_suppressed_until_min_tokens():
+    logits = make_logits(seed=3)
+    logits[0, EOS], logits[0, 11] = 100.0, 90.0
+    params = greedy(min_tokens=2, stop_token_ids=(11, 10_000))
+    assert choose(logits, make_sequence(params, output=[4])) not in (EOS, 11)
+    assert choose(logits, make_sequence(params, output=[4, 5])) == EOS
+
+
+def test_an_ignored_end_of_sequence_need_not_be_suppressed():
+    logits = make_logits(seed=3)
+    logits[0, EOS] = 100.0
+    assert choose(logits, make_sequence(greedy(min_tokens=5, ignore_eos=True))) == EOS
+
+
+def test_log_probabilities_are_those_of_the_raw_logits():
+    logits = make_logits(seed=5)
+    expected = logits[0].double().log_softmax(-1)
+    likeliest = expected.argsort(descending=True).tolist()
+    params = greedy(logprobs=3, presence_penalty=2.0, frequency_penalty=2.0)
+    sequence = make_sequence(params, output=likeliest[:1] * 9)
+    (token,) = make_sampler().sample(logits, [sequence])
+    assert token.token_id == token.logprobs.token_id == likeliest[1]
+    assert token.logprobs.rank == 1
+    assert token.logprobs.logprob == pytest.approx(float(expected[likeliest[1]]), abs=1e-5)
+    assert [token_id for token_id, _ in token.logprobs.top] == likeliest[:3]
+    assert [value for _, value in token.logprobs.top] == pytest.approx(expected[likeliest[:3]].tolist(), abs=1e-5)
+
+
+def test_no_alternatives_and_more_than_the_vocabulary_are_both_answered():
+    logits = make_logits(seed=6, vocab=10)
+    sampler = make_sampler(vocab=10)
+    none, many = sampler.sample(
+        logits.repeat(2, 1), [make_sequence(greedy(logprobs=0)), make_sequence(greedy(logprobs=20))]
+    )
+    assert none.logprobs.top == [] and none.logprobs.rank == 0
+    assert len(many.logprobs.top) == 10
+    assert math.fsum(math.exp(value) for _, value in many.logprobs.top) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_mixed_batch_gives_each_sequence_what_it_gets_alone():
+    settings = [
+        greedy(),
+        SamplingParams(temperature=1.0, seed=1),
+        SamplingParams(temperature=0.7, top_k=5, seed=2),
+        greedy(repetition_penalty=1.5),
+        SamplingParams(temperature=1.3, top_p=0.8, seed=3),
+        SamplingParams(temperature=1.0, min_p=0.1, seed=4),
+        SamplingParams(temperature=2.0, top_k=9, top_p=0.9, min_p=0.02, presence_penalty=1.0, logprobs=2, seed=5),
+    ]
+    for round_ in range(20):
+        logits = make_logits(len(settings), seed=round_)
+        sequences = [
+            make_sequence(params, output=list(range(round_)), name=str(index)) for index, params in enumerate(settings)
+        ]
+        together = make_sampler().sample(logits, sequences)
+        alone = [make_sampler().sample(logits[i : i + 1], [sequence])[0] for i, sequence in enumerate(sequences)]
+        assert [token.token_id for token in together] == [token.token_id for token in alone]
+
+
+def test_a_seed_decides_the_draws_whatever_engine_and_request():
+    logits, params = make_logits(seed=8), SamplingParams(temperature=5.0, seed=42)
+    draws = [
+        [
+            make_sampler(seed=engine_seed)
+            .sample(logits, [make_sequence(params, output=[0] * n, name=name)])[0]
+            .token_id
+            for n in range(50)
+        ]
+        for engine_seed, name in ((0, "a"), (1, "b"))
+    ]
+    assert draws[0] == draws[1]
+    assert len(set(draws[0])) > 10
+
+
+def test_requests_without_a_seed_draw_differently():
+    logits, params = make_logits(seed=8), SamplingParams(temperature=5.0)
+
+    def draws(engine_seed: int, name: str) -> list[int]:
+        sampler = make_sampler(seed=engine_seed)
+        return [
+            sampler.sample(logits, [make_sequence(params, output=[0] * n, name=name)])[0].token_id for n in range(50)
+        ]
+
+    assert draws(0, "a") == draws(0, "a")
+    assert draws(0, "a") != draws(0, "b")
+    assert draws(0, "a") != draws(1, "a")
