@@ -1,0 +1,208 @@
+"""The one logical block manager: which physical block holds which tokens of which sequence.
+
+The scheduler calls it before each step (`match`, `share`, `extend`), after it (`publish`) and when a sequence leaves
+(`free`). It knows block ids and hashes, never tensors; the runner reads the block tables it fills.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Protocol
+
+from fairlead_engine.core.free_blocks import FreeBlocks
+from fairlead_engine.types import Sequence
+from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
+
+
+class BlockListener(Protocol):
+    """Hears which prefixes the cache holds. Calls come from within a step and must return at once."""
+
+    def stored(self, parent: BlockHash, hashes: list[BlockHash]) -> None:
+        """These hashes, each the parent of the next, can be reused from now on; none of them could before."""
+        ...
+
+    def removed(self, block_hash: BlockHash) -> None:
+        """The last block with this hash was given to somebody else."""
+        ...
+
+
+class BlockManager:
+    """`num_blocks` blocks of `block_size` tokens, each in exactly one state.
+
+    - *in use*: in the block tables of one or more sequences, which its reference count counts;
+    - *evictable*: in no table, but holding a published prefix; evicted in order of least recent use;
+    - *empty*: in no table and holding nothing anybody could ask for.
+
+    A whole computed block is published under its hash, which covers all tokens before it. Several blocks may hold the
+    same hash: equal prompts that run side by side keep their own, so that block tables only ever grow at the end. A
+    sequence gives its blocks back last one first, so that the tail of a chain is evicted before its head, which more
+    prompts share. Which free block a table gets is `FreeBlocks`' business. Source: PagedAttention and automatic prefix
+    caching of vLLM (Kwon et al., 2023).
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_caching: bool = True,
+        listener: BlockListener | None = None,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.listener = listener
+        self._ref_count = [0] * num_blocks
+        self._hash_of: list[BlockHash | None] = [None] * num_blocks
+        self._blocks_of: dict[BlockHash, list[int]] = {}
+        self._free = FreeBlocks(num_blocks)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be allocated: empty and evictable ones."""
+        return len(self._free)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-num_tokens // self.block_size)
+
+    # -- prefix cache ----------------------------------------------------------------------------------------------
+
+    def match(self, sequence: Sequence) -> list[int]:
+        """The longest cached prefix of a sequence, as blocks; changes nothing but the sequence's hashes.
+
+        Never covers the sequence's last token: it is computed in any case, as its logits choose the next one. Valid
+        until the next `share`, `extend` or `publish`.
+        """
+        if not self.enable_prefix_caching:
+            return []
+        self._extend_hashes(sequence, sequence.num_tokens)
+        matched: list[int] = []
+        for block_hash in sequence.block_hashes[: num_cacheable_blocks(sequence.num_tokens, self.block_size)]:
+            blocks = self._blocks_of.get(block_hash)
+            if blocks is None:
+                break
+            following = matched[-1] + 1 if matched else -1
+            matched.append(following if following in blocks else blocks[0])
+        return matched
+
+    def num_needed(self, sequence: Sequence, matched: list[int]) -> int:
+        """Free blocks it takes to hold all tokens of a waiting sequence, `matched` being its cached prefix.
+
+        A matched block that nobody uses now is free as well, and will no longer be.
+        """
+        num_unused = sum(1 for block in matched if not self._ref_count[block])
+        return self.num_blocks_for(sequence.num_tokens) - len(matched) + num_unused
+
+    def share(self, sequence: Sequence, matched: list[int]) -> None:
+        """Starts the sequence's block table with its cached prefix."""
+        assert not sequence.block_table
+        for block in matched:
+            if not self._ref_count[block]:
+                self._free.reuse(block)
+            self._ref_count[block] += 1
+        sequence.block_table.extend(matched)
+
+    def publish(self, sequence: Sequence, start: int) -> None:
+        """Makes the blocks that were completed since token `start` reusable, now that their KV is computed."""
+        if not self.enable_prefix_caching:
+            return
+        first, end = start // self.block_size, sequence.num_computed_tokens // self.block_size
+        if first == end:
+            return
+        self._extend_hashes(sequence, end * self.block_size)
+        new: list[BlockHash] = []
+        for index in range(first, end):
+            block_hash = sequence.block_hashes[index]
+            if self._register(sequence.block_table[index], block_hash):
+                new.append(block_hash)
+            else:
+                self._announce(sequence, index, new)
+                new = []
+        self._announce(sequence, end, new)
+
+    # -- allocation ------------------------------------------------------------------------------------------------
+
+    def covers(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether the block table already holds `num_tokens` tokens."""
+        return num_tokens <= len(sequence.block_table) * self.block_size
+
+    def can_extend(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether there are enough free blocks for the table to cover `num_tokens`."""
+        return self.num_blocks_for(num_tokens) - len(sequence.block_table) <= self.num_free
+
+    def extend(self, sequence: Sequence, num_tokens: int, expected_tokens: int) -> None:
+        """Lets the block table cover `num_tokens` tokens; call `can_extend` first.
+
+        `expected_tokens` says how long the sequence may become, so that it is put where it has room to grow.
+        """
+        table = sequence.block_table
+        expected = self.num_blocks_for(max(num_tokens, expected_tokens))
+        for _ in range(self.num_blocks_for(num_tokens) - len(table)):
+            block = self._free.take(table[-1] if table else None, expected - len(table))
+            self._evict(block)
+            self._ref_count[block] = 1
+            table.append(block)
+
+    def free(self, sequence: Sequence) -> None:
+        """Gives back all blocks of a sequence, last one first."""
+        if sequence.block_table:
+            self._free.end_run(sequence.block_table[-1])
+        for block in reversed(sequence.block_table):
+            self._ref_count[block] -= 1
+            if not self._ref_count[block]:
+                self._free.release(block, evictable=self._hash_of[block] is not None)
+        sequence.block_table.clear()
+
+    # -- invariants ------------------------------------------------------------------------------------------------
+
+    def check(self, sequences: Iterable[Sequence]) -> None:
+        """Raises AssertionError unless every block is in exactly one state and every count is right.
+
+        `sequences` are all that may hold blocks.
+        """
+        uses = Counter(block for sequence in sequences for block in sequence.block_table)
+        expected = [0] * self.num_blocks
+        for block, count in uses.items():
+            expected[block] = count
+        assert self._ref_count == expected, "reference counts differ from block tables"
+        published = {block: block_hash for block_hash, blocks in self._blocks_of.items() for block in blocks}
+        assert self._hash_of == [published.get(block) for block in range(self.num_blocks)], "the hash index is wrong"
+        self._free.check(in_use=set(uses), evictable=published.keys() - uses.keys())
+
+    # -- the rest is private ---------------------------------------------------------------------------------------
+
+    def _extend_hashes(self, sequence: Sequence, num_tokens: int) -> None:
+        """Hashes the whole blocks among the first `num_tokens` tokens that have no hash yet."""
+        hashes = sequence.block_hashes
+        start = len(hashes) * self.block_size
+        if num_tokens - start < self.block_size:
+            return
+        parent = hashes[-1] if hashes else ROOT
+        tokens = sequence.token_ids[start:num_tokens]
+        hashes.extend(hash_blocks(tokens, self.block_size, parent=parent, extra=sequence.extra))
+
+    def _register(self, block: int, block_hash: BlockHash) -> bool:
+        """Files a block under its hash; whether the hash is new to the cache."""
+        self._hash_of[block] = block_hash
+        blocks = self._blocks_of.setdefault(block_hash, [])
+        blocks.append(block)
+        return len(blocks) == 1
+
+    def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
+        """Tells the listener about new hashes, which are the sequence's up to block `end`."""
+        if self.listener is not None and hashes:
+            first = end - len(hashes)
+            self.listener.stored(sequence.block_hashes[first - 1] if first else ROOT, hashes)
+
+    def _evict(self, block: int) -> None:
+        """Forgets the prefix that a block held, if it held one."""
+        block_hash = self._hash_of[block]
+        if block_hash is None:
+            return
+        self._hash_of[block] = None
+        blocks = self._blocks_of[block_hash]
+        blocks.remove(block)
+        if not blocks:
+            del self._blocks_of[block_hash]
+            if self.listener is not None:
+                self.listener.removed(block_hash)

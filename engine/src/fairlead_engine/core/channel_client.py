@@ -1,0 +1,139 @@
+"""The half of an engine client that does not care where the core runs: who gets which output, load and liveness."""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+
+from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped
+from fairlead_engine.core.request_stream import RequestStream
+from fairlead_engine.errors import EngineDead, QueueFull, RequestError, start_error
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
+
+
+class ChannelClient(ABC):
+    """An `EngineClient` over a pair of message lines. Subclasses start a core and carry the messages.
+
+    They call `_handle` for every reply and `_die` when the core is gone, both on the event loop of `start`.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[str, RequestStream] = {}
+        self._started: asyncio.Future[EngineInfo] | None = None
+        self._info: EngineInfo | None = None
+        self._load = EngineLoad()
+        self._death: str | None = "the engine core has not been started"
+        self._num_sent = 0
+        # Monotonic seconds since when the core has owed the next reply; None = it owes nothing.
+        self._owed_since: float | None = None
+
+    async def start(self) -> EngineInfo:
+        """Starts the core; see `EngineClient.start`."""
+        self._started = asyncio.get_running_loop().create_future()
+        try:
+            await self._launch()
+            return await self._started
+        except BaseException:
+            self._started.cancel()
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Stops the core; see `EngineClient.close`."""
+        self._die("the engine core was closed")
+        await self._shut_down()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[SequenceOutput, None]:
+        """Runs one request; see `EngineClient.generate`."""
+        stream = self._open(request.request_id)
+        finished = False
+        try:
+            self._send(Add(request))
+            while not finished:
+                output = await stream.take()
+                if output.finish_reason is FinishReason.REJECTED:
+                    finished = True
+                    raise QueueFull(output.message or "the engine's queue is full")
+                finished = output.finish_reason is not None
+                yield output
+        finally:
+            del self._streams[request.request_id]
+            if not finished and self.alive:
+                self._send(Abort(request.request_id))
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise EngineDead("the engine core has not started")
+        return self._info
+
+    @property
+    def load(self) -> EngineLoad:
+        return self._load
+
+    @property
+    def alive(self) -> bool:
+        return self._death is None
+
+    @property
+    def step_age_seconds(self) -> float:
+        return 0.0 if self._owed_since is None else time.monotonic() - self._owed_since
+
+    @abstractmethod
+    async def _launch(self) -> None:
+        """Starts the core; `Started` or `Failed` comes later."""
+
+    @abstractmethod
+    async def _shut_down(self) -> None:
+        """Ends the core and releases everything; must bear being called twice, and after a failed `_launch`."""
+
+    @abstractmethod
+    def _transmit(self, command: Command) -> None:
+        """Carries one command to the core, in order, without waiting."""
+
+    def _open(self, request_id: str) -> RequestStream:
+        if self._death is not None:
+            raise EngineDead(self._death)
+        if request_id in self._streams:
+            raise RequestError("request_id", f"a request with the id {request_id!r} is running already")
+        stream = self._streams[request_id] = RequestStream()
+        return stream
+
+    def _send(self, command: Command) -> None:
+        self._transmit(command)  # first, as what cannot be sent is not owed
+        self._num_sent += 1
+        if self._owed_since is None:
+            self._owed_since = time.monotonic()
+
+    def _handle(self, reply: Reply) -> None:
+        starting = self._started if self._started is not None and not self._started.done() else None
+        match reply:
+            case Stepped():
+                self._deliver(reply)
+            case Started(info, load) if starting is not None:
+                self._info, self._load, self._death = info, load, None
+                starting.set_result(info)
+            case Failed(reason, message) if starting is not None:
+                starting.set_exception(start_error(reason, message))
+            case Died(message):
+                self._die(message)
+
+    def _deliver(self, step: Stepped) -> None:
+        self._load = step.load
+        owes = step.num_commands < self._num_sent or step.load.running + step.load.waiting > 0
+        self._owed_since = time.monotonic() if owes else None
+        for output in step.outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None:  # else its consumer has just left, and the abort is on its way
+                stream.put(output)
+
+    def _die(self, message: str) -> None:
+        """Ends every running request with `EngineDead`; only the first cause counts."""
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(EngineDead(message))
+        if self._death is not None:
+            return
+        self._death = message
+        self._owed_since = None
+        for stream in self._streams.values():
+            stream.fail(EngineDead(message))

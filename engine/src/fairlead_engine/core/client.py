@@ -1,0 +1,58 @@
+"""What the server sees of an engine: `EngineClient`, an asyncio interface to a core that runs somewhere else.
+
+`InProcessClient` keeps the core in a thread, `ProcessClient` in a child process, and
+`fairlead_engine.testing.ScriptedEngine` has none at all. Nothing here imports torch, so the HTTP process never does.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, SequenceOutput
+
+
+class EngineClient(Protocol):
+    """One engine core, as asyncio code uses it. `start` comes first, `close` last; both belong to one event loop."""
+
+    async def start(self) -> EngineInfo:
+        """Loads the model and returns once a real forward pass has run.
+
+        Raises `ModelLoadError`, `KVCacheTooSmall` or another `StartError` with the core's own reason and message.
+        """
+        ...
+
+    def generate(self, request: EngineRequest) -> AsyncGenerator[SequenceOutput, None]:
+        """Runs one request; the last output, and only that one, has a finish reason.
+
+        Outputs of several steps come merged when the consumer is slower than the engine. Closing the iterator early
+        aborts the request: its blocks are free within one step. Nothing is sent before the first `anext`.
+
+        Raises `QueueFull` before anything was computed, `EngineDead` when the core died or is closed.
+        """
+        ...
+
+    @property
+    def info(self) -> EngineInfo:
+        """What `start` returned; `EngineDead` before that."""
+        ...
+
+    @property
+    def load(self) -> EngineLoad:
+        """The newest load the core reported."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether the core has started and neither died nor been closed."""
+        ...
+
+    @property
+    def step_age_seconds(self) -> float:
+        """How long the core has owed an answer: the age of the running step, 0 when it has nothing to do.
+
+        A step that hangs shows here, since the core can no longer say so itself.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Stops the core. Requests that still run end with `EngineDead`. May be called twice."""
+        ...

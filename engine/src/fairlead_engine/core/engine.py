@@ -1,0 +1,187 @@
+"""The engine: `Engine.step()` is the story of the whole core; read it first.
+
+A core loop (`loop.py`) calls `add`, `abort` and `step` from one thread. The engine wires scheduler, block manager,
+runner and step cost together and reports what happened; each decision is one of theirs.
+"""
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.block_manager import BlockListener, BlockManager
+from fairlead_engine.core.cache_size import choose_max_model_len, choose_num_blocks
+from fairlead_engine.core.clock import Clock
+from fairlead_engine.core.runner import Runner, load_runner
+from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
+from fairlead_engine.core.step_cost import StepCost
+from fairlead_engine.core.warm_up import warm_up
+from fairlead_engine.types import (
+    Batch,
+    EngineInfo,
+    EngineLoad,
+    EngineRequest,
+    FinishReason,
+    SampledToken,
+    Sequence,
+    SequenceOutput,
+)
+from fairlead_protocol.blocks import extra_bytes
+
+
+class Engine:
+    """A model with everything it takes to serve many requests at once; synchronous, for one thread.
+
+    The constructor loads the model, sizes the cache and runs a real prefill and decode. It raises ModelLoadError,
+    ConfigError or KVCacheTooSmall. `runner` and `clock` stand in for the real ones in tests; `listener` hears which
+    prefixes the cache holds.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runner: Runner | None = None,
+        clock: Clock | None = None,
+        listener: BlockListener | None = None,
+    ) -> None:
+        self.clock = clock or Clock()
+        started = self.clock.now()
+        self.runner = runner or load_runner(config)
+        model, device = self.runner.model_config, str(self.runner.device)
+        self.config = config = config.for_device(device)
+        limits = _limits(config, choose_max_model_len(config, model.max_position_embeddings))
+        num_blocks = choose_num_blocks(
+            config,
+            device=device,
+            bytes_per_block=self.runner.kv_bytes_per_block(),
+            max_model_len=limits.max_model_len,
+        )
+        self.runner.allocate_kv_cache(num_blocks)
+        self.blocks = BlockManager(
+            num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching, listener=listener
+        )
+        self.scheduler = Scheduler(self.blocks, limits, eos_token_ids=model.eos_token_ids, now=self.clock.now)
+        self.step_cost = StepCost()
+        self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, num_blocks, self.clock))
+        self.info = self._info(limits, load_seconds=self.clock.now() - started)
+
+    def step(self) -> list[SequenceOutput]:
+        """Computes the next tokens of whatever runs. Call it while `has_work`."""
+        self.clock.start()
+        batch = self.scheduler.schedule()  # decides tokens; never touches tensors
+        sampled = self.runner.run(batch)  # forward + sample; never decides
+        finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
+        self.step_cost.observe(batch, self.clock.elapsed())
+        return self.outputs(batch, sampled, finished)
+
+    def add(self, request: EngineRequest) -> SequenceOutput | None:
+        """Queues a request. Returns its only output, REJECTED or ERROR with a message, when it cannot be taken."""
+        sequence = Sequence(
+            request_id=request.request_id,
+            token_ids=list(request.prompt_token_ids),
+            num_prompt_tokens=len(request.prompt_token_ids),
+            sampling=request.sampling,
+            arrival_time=request.arrival_time,
+            priority=request.priority,
+            extra=extra_bytes(cache_salt=request.cache_salt),
+        )
+        refusal = self._unknown_token(sequence) or self.scheduler.add(sequence)
+        if refusal is None:
+            return None
+        return SequenceOutput(
+            request_id=request.request_id, new_token_ids=[], finish_reason=refusal.reason, message=refusal.message
+        )
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request without an output and frees its blocks; nothing happens when it has ended already."""
+        if self.scheduler.abort(request_id) is not None:
+            self.runner.forget([request_id])
+
+    def has_work(self) -> bool:
+        """Whether anything waits or runs."""
+        return bool(self.scheduler.sequences())
+
+    def outputs(
+        self, batch: Batch, sampled: list[SampledToken | None], finished: list[Sequence]
+    ) -> list[SequenceOutput]:
+        """What a step did, for each sequence that got a token."""
+        if finished:
+            self.runner.forget([sequence.request_id for sequence in finished])
+        return [
+            _output(item.sequence, token) for item, token in zip(batch.items, sampled, strict=True) if token is not None
+        ]
+
+    @property
+    def load(self) -> EngineLoad:
+        """How loaded the engine is now, and its counters since start."""
+        scheduler, counters = self.scheduler, self.scheduler.counters
+        return EngineLoad(
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            queued_prefill_tokens=scheduler.num_prefill_tokens,
+            kv_blocks_free=self.blocks.num_free,
+            kv_blocks_total=self.blocks.num_blocks,
+            kv_tokens=scheduler.num_kv_tokens,
+            num_steps=self.step_cost.num_steps,
+            num_preemptions=counters.num_preemptions,
+            prefix_query_tokens=counters.prefix_query_tokens,
+            prefix_hit_tokens=counters.prefix_hit_tokens,
+            prompt_tokens=counters.prompt_tokens,
+            generation_tokens=counters.generation_tokens,
+            last_step_tokens=self.step_cost.last_step_tokens,
+            last_step_seconds=self.step_cost.last_step_seconds,
+            step_cost=self.step_cost.coefficients,
+        )
+
+    def check(self) -> None:
+        """Raises AssertionError when a block is leaked, shared wrongly or counted wrongly."""
+        self.blocks.check(self.scheduler.sequences())
+
+    def _unknown_token(self, sequence: Sequence) -> Refusal | None:
+        """An id outside the vocabulary would otherwise end the whole engine inside the model."""
+        token_ids = (*sequence.token_ids, *sequence.sampling.stop_token_ids)
+        vocab_size = self.runner.model_config.vocab_size
+        if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
+            wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+            return Refusal(FinishReason.ERROR, f"token id {wrong} is not in the vocabulary of {vocab_size} tokens")
+        return None
+
+    def _info(self, limits: Limits, load_seconds: float) -> EngineInfo:
+        runner = self.runner
+        return EngineInfo(
+            architecture=runner.model_config.architecture,
+            dtype=str(runner.dtype).removeprefix("torch."),
+            device=str(runner.device),
+            vocab_size=runner.model_config.vocab_size,
+            max_model_len=limits.max_model_len,
+            block_size=self.blocks.block_size,
+            num_kv_blocks=self.blocks.num_blocks,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_num_waiting=limits.max_num_queued_tokens,  # each that waits has at least one token
+            eos_token_ids=runner.model_config.eos_token_ids,
+            num_parameters=runner.num_parameters,
+            weight_bytes=runner.weight_bytes,
+            kv_cache_bytes=self.blocks.num_blocks * runner.kv_bytes_per_block(),
+            load_seconds=load_seconds,
+        )
+
+
+def _limits(config: EngineConfig, max_model_len: int) -> Limits:
+    """`config` has been filled in by `for_device`."""
+    assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
+    return Limits(
+        max_model_len=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_queued_tokens=config.max_num_queued_tokens,
+    )
+
+
+def _output(sequence: Sequence, token: SampledToken) -> SequenceOutput:
+    is_first = sequence.num_output_tokens == 1
+    return SequenceOutput(
+        request_id=sequence.request_id,
+        new_token_ids=[token.token_id],
+        finish_reason=sequence.finish_reason,
+        num_cached_tokens=sequence.num_cached_tokens,
+        logprobs=[token.logprobs] if token.logprobs is not None else None,
+        stop_token_id=token.token_id if sequence.finish_reason is FinishReason.STOP else None,
+        first_scheduled_time=sequence.first_scheduled_time if is_first else None,
+    )

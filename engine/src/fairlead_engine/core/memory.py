@@ -1,0 +1,81 @@
+"""How much memory this process may still take: the machine's, or its container's if that is less."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_GROUPS = (
+    # controllers field in /proc/self/cgroup, mount point, limit, usage, reclaimable part of the usage
+    ("", "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""cgroup v2 and v1."""
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Bytes that can be allocated before something swaps or is killed; `root` is where proc and sys are found."""
+    return max(0, min([_free_on_machine(root), *_free_in_groups(root)]))
+
+
+def free_cuda_memory(utilization: float) -> int:
+    """Bytes of the current CUDA device left of the share `utilization` of its memory."""
+    import torch  # not at the top: this module is imported where there is no torch
+
+    free, total = torch.cuda.mem_get_info()
+    return max(0, int(total * utilization) - (total - free))
+
+
+def format_bytes(num_bytes: int) -> str:
+    """As a person writes it: 1.5 GiB, 64 MiB, 300 B."""
+    for exponent, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if num_bytes >= 1024**exponent:
+            return f"{num_bytes / 1024**exponent:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{num_bytes} B"
+
+
+def _free_on_machine(root: Path) -> int:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # no /proc: all there is
+
+
+def _free_in_groups(root: Path) -> Iterator[int]:
+    """What each control group that holds this process leaves, from its own up to the topmost."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for field, mount, limit, usage, reclaimable in _GROUPS:
+            if field in controllers.split(","):
+                for folder in _ancestors(root / mount, path):
+                    free = _free_in_group(folder, limit, usage, reclaimable)
+                    if free is not None:
+                        yield free
+
+
+def _ancestors(mount: Path, path: str) -> Iterator[Path]:
+    folder = mount / path.lstrip("/")
+    while folder != mount:
+        yield folder
+        folder = folder.parent
+    yield mount
+
+
+def _free_in_group(folder: Path, limit: str, usage: str, reclaimable: str) -> int | None:
+    """None when the group sets no limit, or is not visible from inside the container."""
+    try:
+        bound, used = int((folder / limit).read_text()), int((folder / usage).read_text())
+    except (OSError, ValueError):
+        return None
+    for line in _lines(folder / "memory.stat"):
+        name, _, value = line.partition(" ")
+        if name == reclaimable:
+            used -= int(value)
+    return bound - used
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

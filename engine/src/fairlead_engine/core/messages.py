@@ -1,0 +1,60 @@
+"""What a client and a core say to each other, whether they share a process or not.
+
+A client sends commands; the core answers with `Started` or `Failed`, and from then on with one `Stepped` for each step
+and for each round of commands that needs no step. Not to be confused with the HTTP protocol between gateway and engine.
+"""
+
+import msgspec
+
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, SequenceOutput
+
+
+class Add(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Run this request."""
+
+    request: EngineRequest
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Nobody reads this request's outputs any more."""
+
+    request_id: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """End the core now, whatever runs."""
+
+
+Command = Add | Abort | Stop
+
+
+class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The model is loaded and has run."""
+
+    info: EngineInfo
+    load: EngineLoad
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The core could not start (`StartError.to_dict`); it ends."""
+
+    reason: str
+    message: str
+
+
+class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All outputs of one step, and of the requests that were refused before it."""
+
+    outputs: list[SequenceOutput]
+    load: EngineLoad
+    num_commands: int
+    """Commands obeyed since the start; the core owes an answer while this is less than was sent."""
+
+
+class Died(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A step failed, so that what the cache holds is unknown; the core ends."""
+
+    message: str
+
+
+Reply = Started | Failed | Stepped | Died

@@ -1,0 +1,134 @@
+"""An engine client whose core is a child process: what the HTTP server uses. It never imports torch.
+
+Messages are msgspec structs as msgpack over a ZeroMQ pair on a Unix socket in a private folder.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.channel_client import ChannelClient
+from fairlead_engine.core.messages import Command, Died, Failed, Reply, Stop
+from fairlead_engine.types import EngineInfo
+
+_STOP_TIMEOUT = 5.0
+"""Seconds that a core gets to end by itself before it is killed."""
+_FAREWELL_TIMEOUT = 2.0
+"""Seconds to wait for the last words of a core that ended by itself."""
+_LONGEST_SOCKET_PATH = 100
+"""A Unix socket's path is limited to 107 bytes on Linux and 103 on macOS."""
+
+
+class ProcessClient(ChannelClient):
+    """Runs `python -m module`, a program that calls `serve_core`, and talks to it."""
+
+    def __init__(self, config: EngineConfig, *, module: str = "fairlead_engine.core") -> None:
+        super().__init__()
+        self._config = config
+        self._module = module
+        self._process: Process | None = None
+        self._folder: Path | None = None
+        self._context: zmq.asyncio.Context | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+    @property
+    def pid(self) -> int | None:
+        """The core's process id once it was started."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> EngineInfo:
+        """Starts the core; see `EngineClient.start`."""
+        info = await super().start()
+        self._remove_folder()  # both ends are connected, and a server that is killed cannot clean up
+        return info
+
+    async def _launch(self) -> None:
+        self._folder = _private_folder()
+        address = f"ipc://{self._folder}/core"
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.bind(address)
+        # -P: modules come from where this program's own do, never from the folder it happens to run in.
+        self._process = await asyncio.create_subprocess_exec(sys.executable, "-P", "-m", self._module, stdin=PIPE)
+        assert self._process.stdin is not None
+        launch = {"address": address, "parent_pid": os.getpid(), "config": self._config}
+        self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
+        receiving = asyncio.create_task(self._receive(self._socket))
+        self._tasks = [receiving, asyncio.create_task(self._watch(self._process, receiving))]
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        reply: Reply | None = None
+        while not isinstance(reply, Failed | Died):
+            reply = self._decoder.decode(await socket.recv())
+            self._handle(reply)
+
+    async def _watch(self, process: Process, receiving: "asyncio.Task[None]") -> None:
+        """Notices the core's end. One that ended by itself has mostly said why, so its last words go first."""
+        status = await process.wait()
+        if status >= 0:
+            await asyncio.wait([receiving], timeout=_FAREWELL_TIMEOUT)
+        self._die(f"the engine core has died: {_described(status)}")
+
+    def _transmit(self, command: Command) -> None:
+        assert self._socket is not None
+        self._socket.send(self._encoder.encode(command))
+
+    async def _shut_down(self) -> None:
+        if self._process is not None:
+            await self._end(self._process)
+            self._process = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self._socket is not None and self._context is not None:
+            self._socket.close(linger=0)
+            self._context.term()
+            self._socket = self._context = None
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    async def _end(self, process: Process) -> None:
+        assert process.stdin is not None
+        self._transmit(Stop())
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_TIMEOUT)
+        except TimeoutError:  # in the middle of a long step, or hung
+            process.kill()
+            await process.wait()
+        process.stdin.close()
+
+
+def _private_folder() -> Path:
+    """A folder only this user may enter, with a path short enough for a socket in it."""
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-core-"))
+    if len(os.fsencode(folder)) <= _LONGEST_SOCKET_PATH - len("/core"):
+        return folder
+    folder.rmdir()
+    return Path(tempfile.mkdtemp(prefix="fairlead-core-", dir="/tmp"))
+
+
+def _described(status: int) -> str:
+    if status >= 0:
+        return f"it ended with status {status}"
+    hint = "; if nobody did that, its container is short of memory" if -status == signal.SIGKILL else ""
+    return f"it was ended by signal {-status} ({signal.strsignal(-status)}){hint}"

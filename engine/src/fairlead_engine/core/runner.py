@@ -1,0 +1,73 @@
+"""What the engine needs of the thing that computes: `ModelRunner` in earnest, `FakeRunner` in tests."""
+
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.types import Batch, SampledToken
+
+
+class RunnerModel(Protocol):
+    """The facts about a model that scheduling depends on."""
+
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_position_embeddings(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+
+class Runner(Protocol):
+    """Computes batches. It never decides what runs and only reads the sequences it is given."""
+
+    @property
+    def model_config(self) -> RunnerModel: ...
+    @property
+    def device(self) -> Any:
+        """Prints as cpu, cuda or cuda:INDEX."""
+        ...
+
+    @property
+    def dtype(self) -> Any:
+        """Prints as the number format's name, with or without `torch.` before it."""
+        ...
+
+    @property
+    def num_parameters(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+
+    def kv_bytes_per_block(self) -> int:
+        """Bytes of cache that one block takes."""
+        ...
+
+    def allocate_kv_cache(self, num_blocks: int) -> None:
+        """Makes room for blocks 0 to `num_blocks - 1`; called once, before the first `run`."""
+        ...
+
+    def run(self, batch: Batch) -> list[SampledToken | None]:
+        """Computes a batch, one entry per item: a token where the item `samples`, None where it does not."""
+        ...
+
+    def forget(self, request_ids: Collection[str]) -> None:
+        """Drops what is kept about requests that will not run again; unknown ids are ignored."""
+        ...
+
+
+def load_runner(config: EngineConfig) -> Runner:
+    """The model of `config`, loaded. Raises ModelLoadError."""
+    # Both imports pull in torch, which only the process that computes may load.
+    from fairlead_engine.demo import resolve_model
+    from fairlead_engine.runner.model_runner import ModelRunner
+
+    return ModelRunner(
+        resolve_model(config.model),
+        dtype=config.dtype,
+        device=config.device,
+        block_size=config.block_size,
+        num_threads=config.num_threads,
+        seed=config.seed,
+    )

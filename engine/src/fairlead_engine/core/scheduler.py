@@ -1,0 +1,274 @@
+"""The scheduler: which tokens of which sequences the next step computes.
+
+`Engine.step()` calls `schedule` before the runner and `commit` after it. The scheduler alone mutates sequences; it asks
+the block manager for blocks and never touches tensors, text or sockets.
+"""
+
+from bisect import insort_left, insort_right
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.types import Batch, FinishReason, SampledToken, ScheduledSequence, Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the scheduler keeps to; all counts are tokens but `max_num_seqs`."""
+
+    max_model_len: int
+    """Longest prompt plus output."""
+    max_num_seqs: int
+    """Sequences that one step may run; at most `max_num_batched_tokens`, as each takes a token of every step."""
+    max_num_batched_tokens: int
+    """Token budget of one step."""
+    max_num_queued_tokens: int
+    """Tokens that may wait to be computed before new requests are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a sequence was not taken, as its finish reason and a sentence for the client."""
+
+    reason: FinishReason
+    message: str
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the scheduler has done since it started; the fields are `EngineLoad`'s, which documents them."""
+
+    num_preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
+def _rank(sequence: Sequence) -> tuple[int, float]:
+    """Who comes first: lower priority value, then earlier arrival."""
+    return sequence.priority, sequence.arrival_time
+
+
+class Scheduler:
+    """One token budget per step and no phases: a sequence has tokens that are not computed yet, many or one.
+
+    Running sequences come first, then waiting ones, both by priority and arrival. A prompt that exceeds the budget is
+    computed in chunks beside the others' decodes. When blocks run out, the last running sequence is preempted: it gives
+    all its blocks back, waits where its rank puts it (before everything that never ran), and computes its tokens again
+    later, most of which its own published blocks then spare it. The first running sequence is never preempted for
+    another and always fits the cache, so every step gets something done. Sources: the unified budget of vLLM's V1
+    scheduler; chunked prefill of Sarathi-Serve (Agrawal et al., 2024).
+    """
+
+    def __init__(
+        self, blocks: BlockManager, limits: Limits, *, eos_token_ids: Collection[int], now: Callable[[], float]
+    ) -> None:
+        assert limits.max_num_seqs <= limits.max_num_batched_tokens
+        self.blocks = blocks
+        self.limits = limits
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.counters = Counters()
+        self.waiting: list[Sequence] = []
+        """By rank."""
+        self.running: list[Sequence] = []
+        """By rank, so the last one is the one to preempt."""
+        # The last token of a full context is never fed back, so it needs no room in the cache.
+        self.max_len = min(limits.max_model_len, blocks.num_blocks * blocks.block_size + 1)
+        self._sequences: dict[str, Sequence] = {}
+        self._now = now
+
+    # -- requests come and go --------------------------------------------------------------------------------------
+
+    def add(self, sequence: Sequence) -> Refusal | None:
+        """Queues a sequence, or says why not."""
+        refusal = self._refusal(sequence)
+        if refusal is None:
+            self._sequences[sequence.request_id] = sequence
+            insort_right(self.waiting, sequence, key=_rank)
+        return refusal
+
+    def abort(self, request_id: str) -> Sequence | None:
+        """Ends a sequence now and frees its blocks; None when it has ended already. Not between schedule and commit."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return None
+        sequence.finish_reason = FinishReason.ABORT
+        self._remove([sequence])
+        return sequence
+
+    def sequences(self) -> Collection[Sequence]:
+        """All that wait or run."""
+        return self._sequences.values()
+
+    @property
+    def num_queued_tokens(self) -> int:
+        """Tokens of waiting sequences."""
+        return sum(sequence.num_tokens for sequence in self.waiting)
+
+    @property
+    def num_prefill_tokens(self) -> int:
+        """Tokens still to be computed that are not decodes: all that wait, and what is left of running prompts."""
+        unfinished = (sequence.num_uncomputed_tokens for sequence in self.running)
+        return self.num_queued_tokens + sum(num_tokens for num_tokens in unfinished if num_tokens > 1)
+
+    @property
+    def num_kv_tokens(self) -> int:
+        """Tokens of running sequences that are in the cache."""
+        return sum(sequence.num_computed_tokens for sequence in self.running)
+
+    def _refusal(self, sequence: Sequence) -> Refusal | None:
+        if not sequence.num_tokens:
+            return Refusal(FinishReason.ERROR, "the prompt is empty; it needs at least one token")
+        if sequence.request_id in self._sequences:
+            return Refusal(FinishReason.ERROR, f"a request with the id {sequence.request_id!r} is running already")
+        if sequence.num_tokens >= self.max_len:
+            return Refusal(
+                FinishReason.ERROR,
+                f"the prompt has {sequence.num_tokens} tokens; "
+                f"at most {self.max_len - 1} leave room for an output within the context of {self.max_len}",
+            )
+        num_queued = self.num_queued_tokens
+        if self.waiting and num_queued + sequence.num_tokens > self.limits.max_num_queued_tokens:
+            return Refusal(
+                FinishReason.REJECTED,
+                f"the queue is full: {num_queued} of {self.limits.max_num_queued_tokens} prompt tokens wait already",
+            )
+        return None
+
+    # -- before the step -------------------------------------------------------------------------------------------
+
+    def schedule(self) -> Batch:
+        """Plans one step: shares out the token budget and sees that every block it writes exists."""
+        num_preemptions = self.counters.num_preemptions
+        items = self._schedule_running(self.limits.max_num_batched_tokens)
+        if self.counters.num_preemptions == num_preemptions:
+            items += self._admit_waiting(self.limits.max_num_batched_tokens - sum(item.num_tokens for item in items))
+        items.sort(key=lambda item: item.num_tokens > 1)
+        return Batch(items)
+
+    def _schedule_running(self, budget: int) -> list[ScheduledSequence]:
+        items: list[ScheduledSequence] = []
+        while len(items) < len(self.running):
+            sequence = self.running[len(items)]
+            # One token is kept for each sequence behind it, so that a long prompt never stops others' decodes.
+            num_behind = len(self.running) - len(items) - 1
+            num_tokens = min(sequence.num_uncomputed_tokens, budget - num_behind)
+            if not self._make_room(sequence, num_tokens):
+                break
+            items.append(self._take(sequence, num_tokens))
+            budget -= num_tokens
+        return items
+
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Preempts from the end until the sequence can go on; False when that meant itself."""
+        end = sequence.num_computed_tokens + num_tokens
+        while not (self.blocks.covers(sequence, end) or self.blocks.can_extend(sequence, end)):
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.blocks.free(sequence)
+        sequence.num_computed_tokens = 0
+        sequence.num_preemptions += 1
+        self.counters.num_preemptions += 1
+        insort_left(self.waiting, sequence, key=_rank)
+
+    def _admit_waiting(self, budget: int) -> list[ScheduledSequence]:
+        items: list[ScheduledSequence] = []
+        while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
+            sequence = self.waiting[0]
+            matched = self.blocks.match(sequence)
+            if self.blocks.num_needed(sequence, matched) > self.blocks.num_free - self._num_reserved_blocks():
+                break
+            del self.waiting[0]
+            self._admit(sequence, matched)
+            items.append(self._take(sequence, min(sequence.num_uncomputed_tokens, budget)))
+            budget -= items[-1].num_tokens
+        return items
+
+    def _num_reserved_blocks(self) -> int:
+        """Blocks that running sequences are sure to want: the rest of their prompts, and one more each.
+
+        Who is admitted leaves these free, or it would soon preempt somebody or be preempted.
+        """
+        blocks = self.blocks
+        return sum(
+            blocks.num_blocks_for(sequence.num_tokens) + 1 - len(sequence.block_table) for sequence in self.running
+        )
+
+    def _admit(self, sequence: Sequence, matched: list[int]) -> None:
+        self.blocks.share(sequence, matched)
+        sequence.num_computed_tokens = len(matched) * self.blocks.block_size
+        if sequence.first_scheduled_time is None:
+            sequence.first_scheduled_time = self._now()
+            sequence.num_cached_tokens = sequence.num_computed_tokens
+            self.counters.prefix_query_tokens += sequence.num_prompt_tokens
+            self.counters.prefix_hit_tokens += sequence.num_cached_tokens
+        insort_right(self.running, sequence, key=_rank)
+
+    def _take(self, sequence: Sequence, num_tokens: int) -> ScheduledSequence:
+        item = ScheduledSequence(sequence, num_tokens)
+        if not self.blocks.covers(sequence, item.end):
+            self.blocks.extend(sequence, item.end, self._expected_tokens(sequence))
+        return item
+
+    def _expected_tokens(self, sequence: Sequence) -> int:
+        """How far the sequence may grow where it is put, but for what it has: its share if all were as long."""
+        longest = min(self.max_len, sequence.num_prompt_tokens + (sequence.sampling.max_tokens or self.max_len))
+        share = self.blocks.num_blocks * self.blocks.block_size // self.limits.max_num_seqs
+        return max(sequence.num_tokens, min(longest, share))
+
+    # -- after the step --------------------------------------------------------------------------------------------
+
+    def commit(self, batch: Batch, sampled: list[SampledToken | None]) -> list[Sequence]:
+        """Writes a step's results into its sequences, publishes full blocks and frees what ended.
+
+        `sampled` has one entry per item: a token exactly where the item `samples`. Returns the sequences that ended.
+        """
+        finished: list[Sequence] = []
+        for item, token in zip(batch.items, sampled, strict=True):
+            sequence = item.sequence
+            assert item.samples == (token is not None), (
+                "the runner must sample exactly where a sequence's end is reached"
+            )
+            sequence.num_computed_tokens = item.end
+            self.blocks.publish(sequence, item.start)
+            if token is not None:
+                self._append(sequence, token.token_id)
+            if sequence.finish_reason is not None:
+                finished.append(sequence)
+        self._remove(finished)
+        return finished
+
+    def _append(self, sequence: Sequence, token_id: int) -> None:
+        sequence.token_ids.append(token_id)
+        sequence.finish_reason = self._finish_reason(sequence)
+        self.counters.generation_tokens += 1
+        if sequence.num_output_tokens == 1:
+            self.counters.prompt_tokens += sequence.num_prompt_tokens
+
+    def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
+        sampling, token_id = sequence.sampling, sequence.token_ids[-1]
+        if sequence.num_output_tokens >= sampling.min_tokens:
+            if token_id in sampling.stop_token_ids:
+                return FinishReason.STOP
+            if token_id in self.eos_token_ids and not sampling.ignore_eos:
+                return FinishReason.STOP
+        if sequence.num_output_tokens == sampling.max_tokens or sequence.num_tokens >= self.max_len:
+            return FinishReason.LENGTH
+        return None
+
+    def _remove(self, ended: list[Sequence]) -> None:
+        """Forgets sequences that have a finish reason, and frees their blocks."""
+        if not ended:
+            return
+        for sequence in ended:
+            self.blocks.free(sequence)
+            del self._sequences[sequence.request_id]
+        self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
+        self.waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]

@@ -1,0 +1,158 @@
+"""What a step costs, learnt online from the steps the engine runs.
+
+`step = base + prefill_token·p + prefill_context·c + decode_seq·d + kv_token·k` seconds, all coefficients ≥ 0. The
+engine publishes them with its load, and the gateway predicts time to first token from them. This module knows how big
+batches were and how long they took, nothing else.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead_engine.types import Batch
+
+Vector = npt.NDArray[np.float64]
+
+
+class StepWork(NamedTuple):
+    """How much of each kind of work a step holds: the regressors of the step-cost model."""
+
+    base: float
+    """1: every step pays it once."""
+    prefill_token: float
+    """Tokens of items that compute more than one."""
+    prefill_context: float
+    """Tokens that those attend to: the sum over them of their positions."""
+    decode_seq: float
+    """Items that compute one token."""
+    kv_token: float
+    """Tokens that those attend to."""
+
+    @classmethod
+    def of(cls, batch: Batch) -> "StepWork":
+        prefill_token = prefill_context = decode_seq = kv_token = 0
+        for item in batch.items:
+            if item.num_tokens == 1:
+                decode_seq += 1
+                kv_token += item.end
+            else:
+                prefill_token += item.num_tokens
+                prefill_context += item.num_tokens * (item.start + item.end - 1) // 2
+        return cls(1, prefill_token, prefill_context, decode_seq, kv_token)
+
+
+class StepCost:
+    """Exponentially weighted, non-negative least squares on five coefficients.
+
+    - Each step counts relative to how long it took, so a coefficient explains short decode steps as well as long
+      prefills, and a step that something else delayed weighs little. Old steps fade with `half_life` steps.
+    - `set_prior` remembers what warm-up taught. It keeps a small constant weight, so that a kind of work the present
+      load lacks keeps a sensible cost instead of a random one.
+    - `observe` adds to the normal equations; they are solved every `solve_every` steps by `solve_nonnegative`. Together
+      that is some 20 µs of a step.
+    """
+
+    def __init__(self, *, half_life: float = 256.0, prior_weight: float = 0.05, solve_every: int = 16) -> None:
+        self._decay = 0.5 ** (1.0 / half_life)
+        self._prior_weight = prior_weight
+        self._solve_every = solve_every
+        size = len(StepWork._fields)
+        # The normal equations, gram · coefficients = moment, of the observed steps and of the prior.
+        self._gram, self._moment = np.zeros((size, size)), np.zeros(size)
+        self._prior_gram, self._prior_moment = np.zeros((size, size)), np.zeros(size)
+        self._coefficients = np.zeros(size)
+        self._residual = 0.0
+        self._residual_weight = 0.0
+        self._num_learnt = 0
+        self.num_steps = 0
+        self.last_step_tokens = 0
+        self.last_step_seconds = 0.0
+
+    def observe(self, batch: Batch, seconds: float) -> None:
+        """Counts a step and learns from it; from one without work or time there is nothing to learn."""
+        self.num_steps += 1
+        self.last_step_tokens = batch.num_tokens
+        self.last_step_seconds = seconds
+        if not batch or seconds <= 0.0:
+            return
+        row = np.array(StepWork.of(batch)) / seconds
+        self._learn_residual(float(row @ self._coefficients) - 1.0)
+        self._gram = self._decay * self._gram + np.outer(row, row)
+        self._moment = self._decay * self._moment + row
+        self._num_learnt += 1
+        if self._num_learnt % self._solve_every == 0:
+            self._solve()
+
+    def set_prior(self, steps: list[tuple[StepWork, float]]) -> None:
+        """Replaces the prior: (work, seconds) of a few steps that were measured on purpose."""
+        rows = np.array([np.array(work) / seconds for work, seconds in steps if seconds > 0.0])
+        if not rows.size:
+            return
+        self._prior_gram = self._prior_weight * rows.T @ rows
+        self._prior_moment = self._prior_weight * rows.sum(axis=0)
+        self._solve()
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """Seconds per unit of each kind of work, and `residual`: the typical relative error of recent predictions.
+
+        Empty until something was learnt.
+        """
+        if not self._coefficients.any():
+            return {}
+        named = dict(zip(StepWork._fields, self._coefficients.tolist(), strict=True))
+        return {**named, "residual": self._residual}
+
+    def predict(self, work: StepWork) -> float:
+        """Seconds that a step with this work takes; 0 until something was learnt."""
+        return float(np.array(work) @ self._coefficients)
+
+    def _solve(self) -> None:
+        self._coefficients = solve_nonnegative(self._gram + self._prior_gram, self._moment + self._prior_moment)
+
+    def _learn_residual(self, error: float) -> None:
+        """A fading mean of the absolute relative error, of predictions made before the step was seen."""
+        if not self._coefficients.any():
+            return
+        self._residual_weight = self._residual_weight * self._decay + 1.0
+        self._residual += (min(abs(error), 1.0) - self._residual) / self._residual_weight
+
+
+def solve_nonnegative(gram: Vector, moment: Vector) -> Vector:
+    """The x ≥ 0 that minimises `x·gram·x / 2 - moment·x`, for a symmetric positive semi-definite `gram` [n, n].
+
+    The active-set method of Lawson and Hanson (Solving Least Squares Problems, 1974, chapter 23) on the normal
+    equations: a handful of solutions of at most n equations. Variables are scaled to a unit diagonal first, since one
+    may count sequences and another millions of tokens; a variable that never occurred stays 0.
+    """
+    scale = np.sqrt(np.diag(gram))
+    known = scale > 0.0
+    safe_scale = np.where(known, scale, 1.0)
+    scaled = gram / np.outer(safe_scale, safe_scale) + 1e-9 * np.eye(len(moment))
+    target = moment / safe_scale
+    x = np.zeros(len(moment))
+    free = np.zeros(len(moment), dtype=bool)
+    for _ in range(4 * len(moment)):  # it ends long before, but rounding must not make it circle
+        gradient = np.where(free | ~known, -np.inf, target - scaled @ x)
+        best = int(np.argmax(gradient))
+        if gradient[best] <= 1e-10:
+            break
+        free[best] = True
+        x = _descend(scaled, target, x, free)
+    result: Vector = x / safe_scale
+    return result
+
+
+def _descend(gram: Vector, moment: Vector, x: Vector, free: npt.NDArray[np.bool_]) -> Vector:
+    """Moves `x` to the optimum of the free variables, fixing at 0 each one that would become negative on the way."""
+    while True:
+        optimum = np.zeros_like(x)
+        optimum[free] = np.linalg.solve(gram[np.ix_(free, free)], moment[free])
+        blocking = free & (optimum < 0.0)
+        if not blocking.any():
+            return optimum
+        steps = x[blocking] / (x[blocking] - optimum[blocking])
+        x = np.where(free, x + steps.min() * (optimum - x), 0.0)
+        free &= ~(blocking & (x <= 1e-15))
+        x[~free] = 0.0

@@ -1,0 +1,188 @@
+"""The engine as a whole, on a fake runner: what goes in, what comes out, what it reports."""
+
+import pytest
+
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.testing import FakeClock, FakeModelConfig, FakeRunner, make_request
+from fairlead_engine.testing.fake_engine import fake_config
+from fairlead_engine.types import FinishReason, SequenceOutput
+
+MODEL = FakeModelConfig(vocab_size=50, max_position_embeddings=64, eos_token_ids=())
+
+
+def make_engine(clock: FakeClock | None = None, **changes: object) -> tuple[Engine, FakeRunner]:
+    runner = FakeRunner(MODEL)
+    engine = Engine(fake_config(**changes), runner, clock or FakeClock())  # type: ignore[arg-type]
+    return engine, runner
+
+
+def run(engine: Engine) -> list[SequenceOutput]:
+    outputs = []
+    while engine.has_work():
+        outputs += engine.step()
+        engine.check()
+    return outputs
+
+
+def test_info_reports_what_was_settled_at_start() -> None:
+    engine, _ = make_engine(num_blocks=32)
+    info = engine.info
+    assert (info.max_model_len, info.block_size, info.num_kv_blocks) == (64, 4, 32)
+    assert (info.max_num_seqs, info.max_num_batched_tokens, info.vocab_size) == (8, 32, 50)
+    assert info.kv_cache_bytes == engine.config.kv_cache_memory
+    assert info.architecture == "FakeForCausalLM"
+
+
+def test_a_real_prefill_and_decode_run_before_the_engine_is_there() -> None:
+    engine, runner = make_engine()
+    assert (0, 32) in runner.batches[0], "a prefill of the whole budget"
+    assert any(all(num_tokens == 1 for _, num_tokens in batch) for batch in runner.batches)
+    assert set(runner.forgotten) == {f"warm-up-{index}" for index in range(4)}
+    assert engine.load == engine.load.__class__(kv_blocks_free=64, kv_blocks_total=64)
+
+
+@pytest.mark.parametrize("max_model_len", [2, 3, 5, 64])
+@pytest.mark.parametrize("block_size", [1, 16])
+def test_warm_up_fits_the_smallest_cache_that_is_allowed(max_model_len: int, block_size: int) -> None:
+    num_blocks = -(-max_model_len // block_size)
+    runner = FakeRunner(MODEL, block_size=block_size)
+    config = fake_config(num_blocks=num_blocks, block_size=block_size, max_model_len=max_model_len)
+    engine = Engine(config, runner, FakeClock())
+    engine.add(make_request(prompt=[1]))
+    assert run(engine)[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_a_cache_too_small_for_one_sequence_is_an_error_at_start() -> None:
+    with pytest.raises(KVCacheTooSmall, match="at most 12"):
+        make_engine(num_blocks=3)
+
+
+def test_outputs_carry_each_new_token_and_end_with_a_reason() -> None:
+    engine, runner = make_engine()
+    engine.add(make_request("a", [5, 6, 7], max_tokens=3))
+    outputs = run(engine)
+    assert [output.new_token_ids for output in outputs] == [[token] for token in runner.generate([5, 6, 7], 3)]
+    assert [output.finish_reason for output in outputs] == [None, None, FinishReason.LENGTH]
+    assert runner.forgotten[-1] == "a"
+
+
+def test_the_first_output_says_when_it_was_scheduled_and_what_was_cached() -> None:
+    clock = FakeClock(now=500.0)
+    engine, _ = make_engine(clock)
+    for arrival in (1.0, 2.0):
+        clock.advance(10.0)
+        engine.add(make_request(f"at-{arrival}", range(9), arrival_time=arrival, max_tokens=2))
+        first, second = run(engine)
+    assert (first.first_scheduled_time, second.first_scheduled_time) == (520.0, None)
+    assert first.num_cached_tokens == second.num_cached_tokens == 8
+
+
+def test_logprobs_come_with_their_tokens_when_asked_for() -> None:
+    engine, _ = make_engine()
+    engine.add(make_request("with", [1, 2], max_tokens=1, logprobs=0))
+    engine.add(make_request("without", [1, 2], max_tokens=1))
+    with_logprobs, without = run(engine)
+    assert with_logprobs.logprobs is not None
+    assert with_logprobs.logprobs[0].token_id == with_logprobs.new_token_ids[0]
+    assert without.logprobs is None
+
+
+def test_a_stop_token_is_named() -> None:
+    engine, runner = make_engine()
+    stop = runner.generate([1, 2, 3], 2)[1]
+    engine.add(make_request(prompt=[1, 2, 3], stop_token_ids=(stop,)))
+    last = run(engine)[-1]
+    assert (last.finish_reason, last.stop_token_id, last.new_token_ids) == (FinishReason.STOP, stop, [stop])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "stops", "words"),
+    [([], (), "empty"), ([1, 50], (), "token id 50"), ([-1], (), "token id -1"), ([1], (99,), "token id 99")],
+)
+def test_a_bad_request_ends_with_an_error_and_a_sentence(prompt: list[int], stops: tuple[int, ...], words: str) -> None:
+    engine, _ = make_engine()
+    output = engine.add(make_request("bad", prompt, stop_token_ids=stops))
+    assert output is not None
+    assert (output.request_id, output.finish_reason) == ("bad", FinishReason.ERROR)
+    assert words in (output.message or "")
+    assert not engine.has_work()
+
+
+def test_a_full_queue_is_answered_with_rejected() -> None:
+    engine, _ = make_engine(max_num_queued_tokens=4)
+    assert engine.add(make_request("a", [1] * 4)) is None
+    output = engine.add(make_request("b", [1]))
+    assert output is not None
+    assert output.finish_reason is FinishReason.REJECTED
+
+
+def test_an_abort_frees_blocks_and_sampler_state_at_once() -> None:
+    engine, runner = make_engine()
+    engine.add(make_request("a", range(20)))
+    engine.step()
+    engine.abort("a")
+    assert engine.load.kv_blocks_free == 64
+    assert runner.forgotten[-1] == "a"
+    assert not engine.has_work()
+    engine.abort("a")
+    assert runner.forgotten.count("a") == 1
+
+
+def test_load_shows_the_moment_and_the_history() -> None:
+    engine, _ = make_engine(max_num_seqs=1)
+    engine.add(make_request("a", range(20), max_tokens=2))
+    engine.add(make_request("b", range(30, 36), max_tokens=2))
+    engine.step()
+    load = engine.load
+    assert (load.running, load.waiting, load.queued_prefill_tokens, load.kv_tokens) == (1, 1, 6, 20)
+    assert (load.kv_blocks_free, load.kv_blocks_total) == (59, 64)
+    run(engine)
+    load = engine.load
+    assert (load.running, load.waiting, load.queued_prefill_tokens, load.kv_tokens) == (0, 0, 0, 0)
+    assert (load.num_steps, load.prompt_tokens, load.generation_tokens, load.last_step_tokens) == (4, 26, 4, 1)
+
+
+class TickingRunner(FakeRunner):
+    """Takes a millisecond of fake time for each token."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(MODEL)
+        self.clock = clock
+
+    def run(self, batch):  # type: ignore[no-untyped-def]
+        self.clock.advance(0.001 * batch.num_tokens)
+        return super().run(batch)
+
+
+def test_the_step_cost_is_known_from_warm_up_and_follows_the_clock() -> None:
+    clock = FakeClock()
+    engine = Engine(fake_config(), TickingRunner(clock), clock)
+    assert engine.load.step_cost["prefill_token"] == pytest.approx(0.001, rel=0.05)
+    engine.add(make_request("a", range(12), max_tokens=40))
+    run(engine)
+    load = engine.load
+    assert load.last_step_seconds == pytest.approx(0.001)
+    assert set(load.step_cost) == {"base", "prefill_token", "prefill_context", "decode_seq", "kv_token", "residual"}
+
+
+class Recorder:
+    """Counts hashes that come and go."""
+
+    def __init__(self) -> None:
+        self.num_stored = 0
+
+    def stored(self, parent: bytes, hashes: list[bytes]) -> None:
+        self.num_stored += len(hashes)
+
+    def removed(self, block_hash: bytes) -> None:
+        raise AssertionError("the cache is large enough")
+
+
+def test_a_listener_hears_of_published_blocks_and_never_of_warm_up() -> None:
+    recorder = Recorder()
+    engine = Engine(fake_config(), FakeRunner(MODEL), FakeClock(), recorder)
+    assert recorder.num_stored == 0
+    engine.add(make_request("a", range(9), max_tokens=4))
+    run(engine)
+    assert recorder.num_stored == 3

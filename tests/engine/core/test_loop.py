@@ -1,0 +1,90 @@
+"""The core loop, with a channel that plays commands back: one reply per step, and an answer to everything."""
+
+import pytest
+
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.loop import run_core
+from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped, Stop
+from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.testing import make_request
+from fairlead_engine.testing.fake_engine import fake_config, make_fake_engine
+from fairlead_engine.types import FinishReason
+
+
+class PlayedChannel:
+    """Hands out one list of commands per call, then `Stop`; remembers timeouts and replies."""
+
+    def __init__(self, *rounds: list[Command]) -> None:
+        self.rounds = list(rounds)
+        self.timeouts: list[float | None] = []
+        self.replies: list[Reply] = []
+
+    def receive(self, timeout: float | None) -> list[Command]:
+        self.timeouts.append(timeout)
+        return self.rounds.pop(0) if self.rounds else [Stop()]
+
+    def send(self, reply: Reply) -> None:
+        self.replies.append(reply)
+
+
+def run(*rounds: list[Command], misbehaviour: str = "") -> tuple[bool, PlayedChannel]:
+    channel = PlayedChannel(*rounds)
+    return run_core(lambda: make_fake_engine(fake_config(misbehaviour)), channel), channel
+
+
+def steps(channel: PlayedChannel) -> list[Stepped]:
+    return [reply for reply in channel.replies if isinstance(reply, Stepped)]
+
+
+def test_each_step_is_one_reply_with_every_output() -> None:
+    add = [Add(make_request(name, [index], max_tokens=2, ignore_eos=True)) for index, name in enumerate("abc")]
+    ended, channel = run(add, [])
+    assert ended
+    assert isinstance(channel.replies[0], Started)
+    assert [len(step.outputs) for step in steps(channel)] == [3, 3]
+    assert all(output.finish_reason is FinishReason.LENGTH for output in steps(channel)[1].outputs)
+
+
+def test_every_round_of_commands_is_acknowledged_even_without_a_step() -> None:
+    _, channel = run([Abort("nobody"), Abort("either")], [Add(make_request("bad", []))])
+    assert [step.num_commands for step in steps(channel)] == [2, 3]
+    assert steps(channel)[1].outputs[0].finish_reason is FinishReason.ERROR
+
+
+def test_an_abort_takes_effect_before_the_next_step() -> None:
+    add = Add(make_request("a", range(20), max_tokens=50, ignore_eos=True))
+    _, channel = run([add], [Abort("a")])
+    first, second = steps(channel)
+    assert first.load.kv_blocks_free < second.load.kv_blocks_free == second.load.kv_blocks_total
+    assert not second.outputs
+
+
+def test_it_polls_while_there_is_work_and_blocks_when_there_is_none() -> None:
+    _, channel = run([Add(make_request("a", max_tokens=2, ignore_eos=True))], [], [], [])
+    assert channel.timeouts == [1.0, 0.0, 1.0, None, 1.0]
+
+
+def test_the_books_are_checked_in_a_quiet_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(engine: Engine) -> None:
+        raise AssertionError("a block is leaked")
+
+    monkeypatch.setattr(Engine, "check", check)
+    ended, channel = run([])
+    assert not ended
+    assert channel.replies[-1] == Died("the engine core has died: AssertionError: a block is leaked")
+
+
+def test_a_step_that_fails_is_told_before_the_core_ends() -> None:
+    ended, channel = run([Add(make_request("a"))], misbehaviour="fail_at_step=1")
+    assert not ended
+    assert channel.replies[-1] == Died("the engine core has died: RuntimeError: this step was told to fail")
+
+
+def test_a_start_that_fails_is_told_with_its_reason() -> None:
+    channel = PlayedChannel()
+
+    def make_engine() -> Engine:
+        raise KVCacheTooSmall("too little memory")
+
+    assert not run_core(make_engine, channel)
+    assert channel.replies == [Failed("NotEnoughMemory", "too little memory")]

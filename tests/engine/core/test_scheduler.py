@@ -1,0 +1,294 @@
+"""The scheduler's policy: who gets which tokens of a step, who waits, who gives way, and why each sequence ends."""
+
+import pytest
+
+from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.core.scheduler import Limits, Scheduler
+from fairlead_engine.types import Batch, FinishReason, SampledToken, SamplingParams, Sequence
+
+EOS = 0
+TOKEN = 5
+
+
+def make_scheduler(
+    num_blocks: int = 64,
+    *,
+    block_size: int = 4,
+    max_model_len: int = 64,
+    max_num_seqs: int = 4,
+    budget: int = 16,
+    queue: int = 1000,
+) -> Scheduler:
+    limits = Limits(
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        max_num_queued_tokens=queue,
+    )
+    return Scheduler(BlockManager(num_blocks, block_size), limits, eos_token_ids=(EOS,), now=lambda: 7.0)
+
+
+def make_sequence(
+    request_id: str, num_tokens: int, *, arrival: float = 0.0, priority: int = 0, **sampling: object
+) -> Sequence:
+    """A prompt that shares no block with that of another id."""
+    return Sequence(
+        request_id=request_id,
+        token_ids=[sum(request_id.encode()) * 100 + position for position in range(num_tokens)],
+        num_prompt_tokens=num_tokens,
+        sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
+        arrival_time=arrival,
+        priority=priority,
+    )
+
+
+def shares(batch: Batch) -> list[tuple[str, int]]:
+    return [(item.sequence.request_id, item.num_tokens) for item in batch.items]
+
+
+def step(scheduler: Scheduler, token_id: int = TOKEN) -> list[tuple[str, int]]:
+    """One step in which every sampled token is `token_id`; returns each item's share."""
+    batch = scheduler.schedule()
+    scheduler.commit(batch, [SampledToken(token_id) if item.samples else None for item in batch.items])
+    scheduler.blocks.check(scheduler.sequences())
+    return shares(batch)
+
+
+def names(sequences: list[Sequence]) -> list[str]:
+    return [sequence.request_id for sequence in sequences]
+
+
+def test_a_long_prompt_is_computed_in_chunks_of_the_budget() -> None:
+    scheduler = make_scheduler(budget=16)
+    sequence = make_sequence("a", 40)
+    scheduler.add(sequence)
+    assert [step(scheduler) for _ in range(4)] == [[("a", 16)], [("a", 16)], [("a", 8)], [("a", 1)]]
+    assert sequence.num_output_tokens == 2
+
+
+def test_decodes_run_beside_a_chunk_of_another_prompt_and_come_first() -> None:
+    scheduler = make_scheduler(budget=16)
+    scheduler.add(make_sequence("a", 4))
+    step(scheduler)
+    scheduler.add(make_sequence("b", 40))
+    assert step(scheduler) == [("a", 1), ("b", 15)]
+    assert step(scheduler) == [("a", 1), ("b", 15)]
+    assert step(scheduler) == [("a", 1), ("b", 10)]
+
+
+def test_several_prompts_share_one_step() -> None:
+    scheduler = make_scheduler(budget=16)
+    for name in "abc":
+        scheduler.add(make_sequence(name, 6))
+    assert step(scheduler) == [("a", 6), ("b", 6), ("c", 4)]
+
+
+def test_a_long_prompt_of_high_priority_does_not_stop_decodes() -> None:
+    scheduler = make_scheduler(budget=16)
+    scheduler.add(make_sequence("low", 4, priority=1))
+    step(scheduler)
+    scheduler.add(make_sequence("high", 40, priority=0))
+    assert step(scheduler) == [("low", 1), ("high", 15)]
+    assert step(scheduler) == [("low", 1), ("high", 15)]
+
+
+def test_no_more_than_max_num_seqs_run() -> None:
+    scheduler = make_scheduler(max_num_seqs=2)
+    for name in "abc":
+        scheduler.add(make_sequence(name, 2, max_tokens=2))
+    assert step(scheduler) == [("a", 2), ("b", 2)]
+    assert step(scheduler) == [("a", 1), ("b", 1)]
+    assert step(scheduler) == [("c", 2)]
+
+
+def test_waiting_sequences_go_by_priority_then_arrival_then_order_of_adding() -> None:
+    scheduler = make_scheduler()
+    for name, priority, arrival in (("late", 0, 2.0), ("tie", 0, 1.0), ("tie2", 0, 1.0), ("urgent", -1, 9.0)):
+        scheduler.add(make_sequence(name, 2, priority=priority, arrival=arrival))
+    assert names(scheduler.waiting) == ["urgent", "tie", "tie2", "late"]
+
+
+def test_the_last_running_sequence_is_preempted_and_waits_in_front() -> None:
+    scheduler = make_scheduler(num_blocks=6, block_size=4, budget=32, max_model_len=24)
+    for name in "ab":
+        scheduler.add(make_sequence(name, 8))
+    scheduler.add(make_sequence("c", 8))
+    assert step(scheduler) == [("a", 8), ("b", 8)]
+    for _ in range(4):
+        assert step(scheduler) == [("a", 1), ("b", 1)]
+    assert step(scheduler) == [("a", 1)]
+    assert names(scheduler.waiting) == ["b", "c"]
+    assert scheduler.counters.num_preemptions == 1
+    assert scheduler.sequences() and scheduler.waiting[0].num_computed_tokens == 0
+
+
+def test_a_preempted_sequence_goes_on_from_its_own_published_blocks() -> None:
+    scheduler = make_scheduler(num_blocks=6, block_size=4, budget=32, max_model_len=24)
+    a, b = make_sequence("a", 8, max_tokens=6), make_sequence("b", 8, max_tokens=8)
+    for sequence in (a, b):
+        scheduler.add(sequence)
+    while not b.num_preemptions:
+        step(scheduler)
+    while b not in scheduler.running:
+        step(scheduler)
+    assert a.finish_reason is FinishReason.LENGTH
+    assert b.num_cached_tokens == 0, "what counts is the first admission"
+    while b.finish_reason is None:
+        step(scheduler)
+    assert b.num_output_tokens == 8
+
+
+def test_admission_leaves_room_for_the_rest_of_running_prompts() -> None:
+    scheduler = make_scheduler(num_blocks=10, block_size=4, budget=16, max_model_len=40)
+    scheduler.add(make_sequence("long", 24))
+    scheduler.add(make_sequence("b", 16))
+    assert step(scheduler) == [("long", 16)]
+    assert step(scheduler) == [("long", 8)]
+    assert names(scheduler.waiting) == ["b"], "4 blocks are free, but long will soon want one"
+    assert scheduler.counters.num_preemptions == 0
+
+
+def test_a_full_queue_rejects_and_says_how_full_it_is() -> None:
+    scheduler = make_scheduler(queue=10)
+    assert scheduler.add(make_sequence("a", 8)) is None
+    refusal = scheduler.add(make_sequence("b", 3))
+    assert refusal is not None
+    assert refusal.reason is FinishReason.REJECTED
+    assert "8 of 10 prompt tokens" in refusal.message
+    assert scheduler.add(make_sequence("c", 2)) is None
+
+
+def test_an_empty_queue_takes_one_request_of_any_length() -> None:
+    scheduler = make_scheduler(queue=10)
+    assert scheduler.add(make_sequence("a", 40)) is None
+    assert scheduler.add(make_sequence("b", 1)) is not None
+    step(scheduler)
+    assert scheduler.add(make_sequence("c", 40)) is None
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "words"), [(0, "empty"), (64, "at most 63"), (1000, "1000 tokens")], ids=["empty", "no-room", "long"]
+)
+def test_a_prompt_that_can_never_run_ends_with_an_error(num_tokens: int, words: str) -> None:
+    refusal = make_scheduler(max_model_len=64).add(make_sequence("a", num_tokens))
+    assert refusal is not None
+    assert refusal.reason is FinishReason.ERROR
+    assert words in refusal.message
+
+
+def test_a_prompt_that_exceeds_the_whole_cache_ends_with_an_error() -> None:
+    scheduler = make_scheduler(num_blocks=4, block_size=4, max_model_len=64)
+    refusal = scheduler.add(make_sequence("a", 17))
+    assert refusal is not None
+    assert refusal.reason is FinishReason.ERROR
+    assert "at most 16" in refusal.message
+
+
+def test_a_sequence_alone_ends_with_length_where_the_cache_ends() -> None:
+    scheduler = make_scheduler(num_blocks=2, block_size=4, max_model_len=64, max_num_seqs=1)
+    sequence = make_sequence("a", 8)
+    scheduler.add(sequence)
+    step(scheduler)
+    assert sequence.finish_reason is FinishReason.LENGTH
+    assert sequence.num_output_tokens == 1
+
+
+def test_a_second_request_with_a_running_id_ends_with_an_error() -> None:
+    scheduler = make_scheduler()
+    scheduler.add(make_sequence("a", 4))
+    refusal = scheduler.add(make_sequence("a", 4))
+    assert refusal is not None
+    assert refusal.reason is FinishReason.ERROR
+
+
+def test_abort_frees_waiting_and_running_sequences_at_once() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    running, waiting = make_sequence("a", 8), make_sequence("b", 8)
+    scheduler.add(running)
+    scheduler.add(waiting)
+    step(scheduler)
+    assert scheduler.abort("b") is waiting
+    assert scheduler.abort("a") is running
+    assert running.finish_reason is waiting.finish_reason is FinishReason.ABORT
+    assert scheduler.blocks.num_free == scheduler.blocks.num_blocks
+    assert not scheduler.sequences()
+    assert not scheduler.waiting + scheduler.running
+    assert scheduler.abort("a") is None
+
+
+def finish(sequence: Sequence, tokens: list[int]) -> FinishReason | None:
+    """Feeds sampled tokens until the sequence ends; returns why."""
+    scheduler = make_scheduler()
+    scheduler.add(sequence)
+    for token_id in tokens:
+        if sequence.finish_reason is None:
+            step(scheduler, token_id)
+    return sequence.finish_reason
+
+
+def test_max_tokens_ends_with_length() -> None:
+    sequence = make_sequence("a", 4, max_tokens=3)
+    assert finish(sequence, [TOKEN] * 9) is FinishReason.LENGTH
+    assert sequence.num_output_tokens == 3
+
+
+def test_the_context_limit_ends_with_length() -> None:
+    sequence = make_sequence("a", 60)
+    assert finish(sequence, [TOKEN] * 20) is FinishReason.LENGTH
+    assert sequence.num_tokens == 64
+
+
+def test_an_end_of_sequence_token_ends_with_stop_and_is_kept() -> None:
+    sequence = make_sequence("a", 4)
+    assert finish(sequence, [TOKEN, EOS]) is FinishReason.STOP
+    assert sequence.output_token_ids == [TOKEN, EOS]
+
+
+def test_ignore_eos_goes_on_but_stop_tokens_still_stop() -> None:
+    sequence = make_sequence("a", 4, ignore_eos=True, stop_token_ids=(9,))
+    assert finish(sequence, [EOS, TOKEN, 9, TOKEN]) is FinishReason.STOP
+    assert sequence.output_token_ids == [EOS, TOKEN, 9]
+
+
+def test_min_tokens_holds_back_every_stop() -> None:
+    sequence = make_sequence("a", 4, min_tokens=3, stop_token_ids=(9,))
+    assert finish(sequence, [EOS, 9, EOS, TOKEN]) is FinishReason.STOP
+    assert sequence.num_output_tokens == 3
+
+
+def test_a_stop_token_on_the_last_allowed_place_is_a_stop() -> None:
+    assert finish(make_sequence("a", 4, max_tokens=2), [TOKEN, EOS]) is FinishReason.STOP
+
+
+def test_counters_and_load_follow_the_sequences() -> None:
+    scheduler = make_scheduler(budget=16)
+    scheduler.add(make_sequence("a", 24))
+    scheduler.add(make_sequence("b", 8))
+    assert (scheduler.num_queued_tokens, scheduler.num_prefill_tokens) == (32, 32)
+    step(scheduler)
+    assert (scheduler.num_prefill_tokens, scheduler.num_kv_tokens) == (16, 16)
+    step(scheduler)
+    step(scheduler)
+    assert (scheduler.num_prefill_tokens, scheduler.num_kv_tokens) == (0, 34)
+    assert (scheduler.counters.prompt_tokens, scheduler.counters.generation_tokens) == (32, 4)
+
+
+def test_a_cached_prefix_is_skipped_and_counted_once() -> None:
+    scheduler = make_scheduler()
+    first = make_sequence("a", 12, max_tokens=1)
+    scheduler.add(first)
+    step(scheduler)
+    again = make_sequence("a", 12, max_tokens=1)
+    scheduler.add(again)
+    assert step(scheduler) == [("a", 4)]
+    assert again.num_cached_tokens == 8
+    assert again.first_scheduled_time == 7.0
+    assert (scheduler.counters.prefix_query_tokens, scheduler.counters.prefix_hit_tokens) == (24, 8)
+
+
+def test_a_runner_that_samples_in_the_wrong_place_is_caught() -> None:
+    scheduler = make_scheduler(budget=4)
+    scheduler.add(make_sequence("a", 8))
+    batch = scheduler.schedule()
+    with pytest.raises(AssertionError, match="sample exactly"):
+        scheduler.commit(batch, [SampledToken(TOKEN)])
