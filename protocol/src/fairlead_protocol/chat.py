@@ -82,14 +82,14 @@ class ChatTemplate:
         """The prompt text for `messages`; with `add_generation_prompt` it ends where the assistant's answer begins."""
         try:
             return self._template.render(
-                messages=[_with_plain_content(message) for message in messages],
+                messages=[_with_parsed_arguments(_with_plain_content(message)) for message in messages],
                 tools=list(tools) if tools else None,
                 add_generation_prompt=add_generation_prompt,
                 **{**self.special_tokens, **variables},
             )
         except ChatTemplateError:
             raise
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
+        except (jinja2.TemplateError, TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template could not render these messages: {error}") from error
 
 
@@ -99,6 +99,25 @@ def _with_plain_content(message: Message) -> Message:
     if not isinstance(content, list):
         return message
     return {**message, "content": "".join(_part_text(part) for part in content)}
+
+
+def _with_parsed_arguments(message: Message) -> Message:
+    """OpenAI's tool calls carry their arguments as JSON in a string; templates expect the object it stands for."""
+    calls = message.get("tool_calls")
+    if message.get("role") != "assistant" or not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_parsed_call(call) for call in calls]}
+
+
+def _parsed_call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):  # a model may have written anything; the template gets it as it is
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 def _part_text(part: Any) -> str:

@@ -14,12 +14,17 @@ HEADER_REQUEST_ID = "x-request-id"
 HEADER_REPLICA = "x-fairlead-replica"
 HEADER_CACHED_TOKENS = "x-fairlead-cached-tokens"
 HEADER_REASON = "x-fairlead-reason"
-"""On a refusal: one of `Reason`'s values."""
+"""On a refusal: one of the reasons below."""
 
 REASON_ENGINE_FULL = "engine-full"
 """429 from an engine whose queue is full; nothing was started, so any replica may be asked instead."""
 REASON_DRAINING = "draining"
 """503 from an engine that is shutting down; nothing was started, so another replica may be asked instead."""
+
+REASON_LOADING = "loading"
+"""503 from an engine that is still loading its model."""
+REASON_ENGINE_DEAD = "engine-dead"
+"""503 of `/ready` when the engine's core died or hangs; only a restart helps."""
 
 
 class ModelInfo(msgspec.Struct, kw_only=True, frozen=True):

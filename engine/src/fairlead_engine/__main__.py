@@ -1,0 +1,53 @@
+"""`fairlead-engine`: the command line of the engine."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from fairlead_engine import __version__
+from fairlead_engine.config_sources import add_arguments, from_arguments
+from fairlead_engine.errors import ConfigError
+from fairlead_engine.server import termination
+
+_USAGE_ERROR = 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line to the termination log as well, where the operator finds it."""
+
+    def error(self, message: str) -> NoReturn:
+        termination.report(ConfigError("command-line", message, f"see {self.prog} --help"))
+        raise SystemExit(_USAGE_ERROR)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line's grammar: one flag per setting."""
+    parser = _Parser(prog="fairlead-engine", description="Continuous-batching inference engine.")
+    parser.add_argument("--version", action="version", version=f"fairlead-engine {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model over the OpenAI API",
+        description="Serves one model over the OpenAI API.",
+        allow_abbrev=False,
+    )
+    add_arguments(serve)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status: 0 done, 1 could not start or go on, 2 wrong usage."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        engine, server = from_arguments(parsed)
+    except ConfigError as error:
+        termination.report(error)
+        return _USAGE_ERROR
+    from fairlead_engine.server.serve import run  # after the settings are known to be good: it imports the HTTP stack
+
+    return run(engine, server)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

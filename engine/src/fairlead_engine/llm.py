@@ -1,0 +1,166 @@
+"""`LLM`: a model in this process, for scripts, tests and benchmarks. No server, no other process, no asyncio.
+
+The same engine and the same text handling as behind HTTP; `generate` drives `Engine.step()` itself.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.runner import Runner
+from fairlead_engine.demo import resolve_model
+from fairlead_engine.errors import RequestError
+from fairlead_engine.server.detokenizer import Detokenizer
+from fairlead_engine.server.served_model import ModelFiles, ServedModel
+from fairlead_engine.types import (
+    EngineInfo,
+    EngineRequest,
+    FinishReason,
+    SamplingParams,
+    SequenceOutput,
+    TokenLogprobs,
+)
+from fairlead_protocol.chat import Message
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(slots=True)
+class Completion:
+    """What became of one prompt."""
+
+    prompt_token_ids: list[int]
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One entry per token, when asked for."""
+    finish_reason: FinishReason | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache."""
+
+
+class LLM:
+    """A loaded model. Settings are those of `EngineConfig`; for one thread at a time.
+
+    `LLM("demo://dinghy").generate("What is 2 + 3?")` → a list with one `Completion`. Raises the errors of
+    `fairlead_engine.errors` when the model cannot be loaded. `runner` stands in for the model in tests.
+    """
+
+    def __init__(self, model: str, *, runner: Runner | None = None, **settings: Any) -> None:
+        config = EngineConfig(model=model, **settings)
+        files = ModelFiles.read(resolve_model(model))
+        self.engine = Engine(config, runner)
+        self.model = ServedModel(config.name, files, self.engine.info)
+        self._ids = itertools.count()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was settled at load: architecture, limits, cache size."""
+        return self.engine.info
+
+    def default_sampling(self) -> SamplingParams:
+        """What the model's makers recommend, up to the end of the context."""
+        return SamplingParams(**self.model.sampling_defaults)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Completion]:
+        """Continues every prompt, given as text or token ids; completions come in the prompts' order.
+
+        `sampling` is for all prompts or one for each; None = `default_sampling()`. Raises `RequestError` for a prompt
+        that is empty, too long or not of this vocabulary.
+        """
+        ids = [self._token_ids(prompt) for prompt in _as_prompts(prompts)]
+        each = [sampling or self.default_sampling()] * len(ids) if not isinstance(sampling, Sequence) else [*sampling]
+        if len(each) != len(ids):
+            raise RequestError("sampling", f"there are {len(ids)} prompts but {len(each)} sampling parameters")
+        return self._run([_Job(prompt, params, self.model) for prompt, params in zip(ids, each, strict=True)])
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **template_variables: Any,
+    ) -> Completion:
+        """Answers one conversation through the model's chat template."""
+        prompt = self.model.chat_prompt(messages, tools=tools, variables=template_variables)
+        return self.generate([prompt], sampling)[0]
+
+    def _token_ids(self, prompt: Prompt) -> list[int]:
+        ids = self.model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self.model.check_prompt(ids, "prompt")
+        return ids
+
+    def _run(self, jobs: Sequence["_Job"]) -> list[Completion]:
+        waiting = deque(jobs)
+        running: dict[str, _Job] = {}
+        try:
+            while waiting or running:
+                while waiting and self._start(waiting[0], running):
+                    waiting.popleft()
+                for output in self.engine.step():
+                    job = running[output.request_id]
+                    if job.take(output):
+                        self.engine.abort(output.request_id)  # where a stop string ended it, the core does not know
+                        del running[output.request_id]
+        finally:
+            for request_id in running:
+                self.engine.abort(request_id)
+        return [job.completion for job in jobs]
+
+    def _start(self, job: "_Job", running: dict[str, "_Job"]) -> bool:
+        """Hands a job to the engine; False while its queue is full."""
+        request_id = str(next(self._ids))
+        refusal = self.engine.add(job.request(request_id))
+        if refusal is None:
+            running[request_id] = job
+            return True
+        if refusal.finish_reason is FinishReason.REJECTED and running:
+            return False
+        raise RequestError("prompt", refusal.message or "the engine refused the prompt")
+
+
+class _Job:
+    """One prompt on its way to a completion."""
+
+    def __init__(self, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> None:
+        model.check_sampling(sampling)
+        self.completion = Completion(prompt)
+        self._sampling = sampling
+        self._text = Detokenizer(model.vocabulary, sampling)
+
+    def request(self, request_id: str) -> EngineRequest:
+        return EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=self.completion.prompt_token_ids,
+            sampling=self._sampling,
+            arrival_time=time.time(),
+        )
+
+    def take(self, output: SequenceOutput) -> bool:
+        """Adds an output; True when the completion is complete."""
+        delta = self._text.push(output)
+        self.completion.text += delta.text
+        self.completion.token_ids += delta.token_ids
+        self.completion.logprobs += delta.logprobs
+        self.completion.finish_reason = delta.finish_reason
+        self.completion.num_cached_tokens = output.num_cached_tokens
+        return delta.finish_reason is not None
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, text or ids, as a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
+        return [[token_id for token_id in prompts if isinstance(token_id, int)]]
+    return [prompt for prompt in prompts if not isinstance(prompt, int)]

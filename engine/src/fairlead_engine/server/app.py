@@ -1,0 +1,112 @@
+"""The FastAPI application: which path leads where.
+
+Control endpoints are FastAPI's path operations. What reads a body or streams is raw ASGI on msgspec's schemas, at about
+half the processor time. `Answering` is around both, so that errors, counts and logs are the same everywhere.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from fairlead_engine import __version__
+from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, refuse
+from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
+from fairlead_engine.server.model_endpoints import ModelCard, ModelEndpoints, ModelList, TextReply, TokensReply
+from fairlead_engine.server.openapi import Documentation, RawOperation, Schema
+from fairlead_engine.server.probe_endpoints import DrainReply, ProbeEndpoints, Status
+from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from fairlead_engine.server.service import Service
+from fairlead_protocol.messages import PATH_DRAIN, PATH_MODEL, ModelInfo
+
+_CHAT = RawOperation(
+    path="/v1/chat/completions", name="chat", summary="Answer a chat", request=ChatRequest, streams=True
+)
+_COMPLETION = RawOperation(
+    path="/v1/completions", name="complete", summary="Continue prompts", request=CompletionRequest, streams=True
+)
+_TOKENIZE = RawOperation(
+    path="/tokenize",
+    name="tokenize",
+    summary="The token ids of a text or chat",
+    request=TokenizeRequest,
+    reply=TokensReply,
+)
+_DETOKENIZE = RawOperation(
+    path="/detokenize", name="detokenize", summary="The text of token ids", request=DetokenizeRequest, reply=TextReply
+)
+
+
+def build_app(service: Service) -> FastAPI:
+    """The server's application on `service`. Reading order: this table, then the endpoint it names."""
+    app = EngineApplication(service)
+    model, probe = ModelEndpoints(service), ProbeEndpoints(service)
+    app.add_raw(_CHAT, ChatEndpoint(service))
+    app.add_raw(_COMPLETION, CompletionEndpoint(service))
+    app.add_raw(_TOKENIZE, model.tokenize)
+    app.add_raw(_DETOKENIZE, model.detokenize)
+    app.add_control("GET", "/v1/models", model.list_models, ModelList)
+    app.add_control("GET", "/v1/models/{id:path}", model.get_model, ModelCard)
+    app.add_control("GET", "/health", probe.health, Status)
+    app.add_control("GET", "/ready", probe.ready, Status)
+    app.add_control("GET", "/metrics", probe.metrics, None, response_class=PlainTextResponse)
+    app.add_control("GET", PATH_MODEL, model.protocol_model, ModelInfo)
+    app.add_control("POST", PATH_DRAIN, probe.drain, DrainReply, status_code=202)
+    return app
+
+
+class EngineApplication(FastAPI):
+    """FastAPI with raw operations beside its own, both in `/openapi.json`.
+
+    Without `/docs` and `/redoc`, which load scripts from the internet, and without redirects to another slash.
+    """
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(
+            title="Fairlead engine",
+            version=__version__,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            exception_handlers={HTTPException: refuse},
+        )
+        self.add_middleware(Answering, service=service)
+        self._documentation = Documentation()
+
+    def add_raw(self, operation: RawOperation, handler: Handler) -> None:
+        """Adds a POST that `handler` answers on raw ASGI."""
+        self.router.routes.append(Route(operation.path, RawEndpoint(handler), methods=["POST"]))
+        self._documentation.add(operation)
+
+    def add_control(
+        self,
+        method: str,
+        path: str,
+        endpoint: Callable[..., Awaitable[Response]],
+        reply: Schema | None,
+        *,
+        status_code: int = 200,
+        **options: Any,
+    ) -> None:
+        """Adds a path operation whose `endpoint` encodes its `reply` itself; None = not JSON."""
+        responses = self._documentation.responses(reply, status_code)
+        self.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            status_code=status_code,
+            tags=["control"],
+            responses=responses,
+            operation_id=endpoint.__name__,
+            **options,
+        )
+
+    def openapi(self) -> dict[str, Any]:
+        """The document of `/openapi.json`, made once."""
+        if self.openapi_schema is None:
+            self._documentation.complete(super().openapi())
+        assert self.openapi_schema is not None  # FastAPI keeps what it has made
+        return self.openapi_schema

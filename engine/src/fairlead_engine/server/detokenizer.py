@@ -1,0 +1,78 @@
+"""A sequence's outputs → text for its reader.
+
+Joins token text, stop strings and log-probabilities of one sequence. `Generation` and `LLM` push what the engine core
+yields and pass on what comes out; a match of a stop string is found here, above the core, which knows only ids.
+"""
+
+from dataclasses import dataclass, field
+
+from fairlead_engine.server.stop_strings import StopStrings
+from fairlead_engine.server.token_text import Vocabulary
+from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """What one output added to a sequence's text."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One entry per token, when asked for."""
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    """Which of the request's stop strings or stop token ids ended it; None for the model's own end of sequence."""
+
+
+class Detokenizer:
+    """One sequence's text. When a delta has a finish reason the sequence is over, whatever the core still sends."""
+
+    def __init__(self, vocabulary: Vocabulary, sampling: SamplingParams, *, skip_special_tokens: bool = True) -> None:
+        self._sampling = sampling
+        self._stream = vocabulary.stream(skip_special_tokens=skip_special_tokens)
+        self._stops = StopStrings(sampling.stop, include_stop=sampling.include_stop)
+        self.num_tokens = 0
+        """Output tokens so far; those after a stop string's match are not counted."""
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        """The output's contribution to the text."""
+        text = ""
+        taken = 0
+        for token_id in output.new_token_ids:
+            taken += 1
+            is_hidden_stop = taken == len(output.new_token_ids) and self._hides(output)
+            text += self._token(token_id, is_hidden_stop)
+            if self._stops.matched is not None:
+                return self._delta(output, text, taken, FinishReason.STOP, self._stops.matched)
+        if output.finish_reason is None:
+            return self._delta(output, text, taken, None, None)
+        text += self._stops.push(self._stream.finish())
+        if self._stops.matched is not None:
+            return self._delta(output, text, taken, FinishReason.STOP, self._stops.matched)
+        stop_id = output.stop_token_id if output.stop_token_id in self._sampling.stop_token_ids else None
+        return self._delta(output, text + self._stops.finish(), taken, output.finish_reason, stop_id)
+
+    def _token(self, token_id: int, is_hidden_stop: bool) -> str:
+        self.num_tokens += 1
+        piece = "" if is_hidden_stop else self._stream.push(token_id)
+        # Text of the first `min_tokens` tokens cannot end the output, so nothing of it needs to wait either.
+        return piece if self.num_tokens <= self._sampling.min_tokens else self._stops.push(piece)
+
+    def _hides(self, output: SequenceOutput) -> bool:
+        return output.stop_token_id is not None and not self._sampling.include_stop
+
+    def _delta(
+        self,
+        output: SequenceOutput,
+        text: str,
+        num_taken: int,
+        finish_reason: FinishReason | None,
+        stop_reason: str | int | None,
+    ) -> TextDelta:
+        return TextDelta(
+            text=text,
+            token_ids=output.new_token_ids[:num_taken],
+            logprobs=(output.logprobs or [])[:num_taken],
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+        )

@@ -1,0 +1,174 @@
+"""One HTTP request and its answer on raw ASGI: the body, JSON or an event stream, and a client that leaves.
+
+Raw ASGI because a stream's cost per token is ours to keep small; routing and the control endpoints are FastAPI's.
+Knows HTTP, nothing of models.
+"""
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import AsyncIterable, Awaitable, Coroutine, Mapping
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+from fairlead_engine.config import ServerConfig
+from fairlead_engine.errors import EngineError
+from fairlead_engine.server.logs import logfmt
+from fairlead_engine.server.refusals import BodyTooLarge, BodyTooSlow, Outcome, Refusal, refusal
+from fairlead_protocol.messages import HEADER_REQUEST_ID
+
+log = logging.getLogger(__name__)
+request_log = logging.getLogger("fairlead_engine.request")
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_STREAM_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+_CLIENT_CLOSED_REQUEST = 499
+"""What the log shows where no status was sent because nobody was left to read it."""
+
+
+class ClientDisconnected(Exception):
+    """The client went away before the answer was complete."""
+
+
+class Exchange:
+    """A request being answered. Handlers fill `facts` with what the log line should say about it."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, config: ServerConfig) -> None:
+        self.scope = scope
+        self.facts: dict[str, Any] = {}
+        self.outcome = Outcome.OK
+        self.started_at = time.perf_counter()
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = self.headers.get(HEADER_REQUEST_ID, "")
+        self.request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.status: int | None = None
+        self._receive = receive
+        self._send = send
+        self._config = config
+        self._is_complete = False
+
+    async def body(self) -> bytes:
+        """The request body.
+
+        Raises `BodyTooLarge`, as early as the headers tell, `BodyTooSlow` and `ClientDisconnected`.
+        """
+        try:
+            async with asyncio.timeout(self._config.body_timeout):
+                return await self._body()
+        except TimeoutError:
+            raise BodyTooSlow(self._config.body_timeout) from None
+
+    async def _body(self) -> bytes:
+        limit = self._config.max_body_bytes
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise BodyTooLarge(limit)
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > limit:
+                raise BodyTooLarge(limit)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    async def send_json(self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Answers with encoded JSON."""
+        await self.send_body(body, "application/json", status=status, headers=headers)
+
+    async def send_body(
+        self, body: bytes, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Answers with a whole body."""
+        fields = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
+        await self._start(status, fields)
+        await self._finish(body)
+
+    async def send_events(self, events: AsyncIterable[bytes], *, headers: Mapping[str, str] | None = None) -> None:
+        """Answers with server-sent events, each chunk as soon as it is there.
+
+        An error in the middle becomes a last event with OpenAI's error object; no `[DONE]` follows it.
+        """
+        await self._start(200, {**_STREAM_HEADERS, **(headers or {})})
+        try:
+            async for chunk in events:
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except Exception as error:
+            answer = self._refused(error)
+            event = b"data: " + answer.body() + b"\n\n"
+            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+        await self._finish(b"")
+
+    async def send(self, message: Message) -> None:
+        """ASGI's `send` for an answer that is made elsewhere: notes the status and adds the request's id."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            request_id = (HEADER_REQUEST_ID.encode(), self.request_id.encode())
+            message = {**message, "headers": [request_id, *message["headers"]]}
+        await self._send(message)
+
+    async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` to its end, or cancels it at once when the client leaves. Call after the body was read."""
+        worker = asyncio.ensure_future(work)
+        watcher = asyncio.ensure_future(self._disconnected())
+        try:
+            await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            if not worker.done() and not self._is_complete:
+                raise ClientDisconnected
+            await worker
+        finally:
+            for task in (worker, watcher):
+                task.cancel()
+            await asyncio.gather(worker, watcher, return_exceptions=True)
+
+    async def answer(self, work: Awaitable[None]) -> None:
+        """Awaits `work`, which answers, and turns what it raises into an answer."""
+        try:
+            await work
+        except ClientDisconnected:
+            self.outcome = Outcome.DISCONNECTED
+        except Exception as error:
+            answer = self._refused(error)
+            if self.status is None:
+                await self.send_json(answer.body(), status=answer.status, headers=answer.headers)
+
+    def log_line(self) -> None:
+        """Writes the request's one line."""
+        seconds = time.perf_counter() - self.started_at
+        fields = {
+            "id": self.request_id,
+            "method": self.scope["method"],
+            "path": self.scope["path"],
+            "status": self.status or _CLIENT_CLOSED_REQUEST,
+            "outcome": self.outcome,
+            "seconds": round(seconds, 4),
+            **self.facts,
+        }
+        request_log.info("%s", logfmt(fields))
+
+    def _refused(self, error: Exception) -> Refusal:
+        answer = refusal(error)
+        self.outcome = answer.outcome
+        self.facts["error"] = answer.message
+        if not isinstance(error, EngineError):
+            log.error("request %s failed", self.request_id, exc_info=error)
+        return answer
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def _finish(self, body: bytes) -> None:
+        self._is_complete = True  # servers report a disconnect after a complete answer as well
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _disconnected(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,131 @@
+"""From loading to gone: which phase the server is in, which requests run, and how it drains.
+
+The drain contract of the fleet lives here. Knows neither signals nor HTTP; `serve` and the endpoints call it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+from fairlead_engine.errors import Draining, EngineError, NotReady
+
+log = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    """Where the server is in its life; phases only ever move down this list."""
+
+    LOADING = "loading"
+    """The core loads the model: not ready, takes no requests."""
+    READY = "ready"
+    """Serves."""
+    DRAINING = "draining"
+    """Not ready, but still takes requests of clients that do not know yet."""
+    REFUSING = "refusing"
+    """Takes no new requests; finishes those that run."""
+    STOPPED = "stopped"
+    """Everything has finished or was aborted: the process may exit."""
+
+
+class Admission:
+    """A request that was taken. When a drain's time is over it is stopped, by whatever was attached to do so."""
+
+    def __init__(self) -> None:
+        self._stop: Callable[[EngineError], None] | None = None
+        self._error: EngineError | None = None
+
+    def attach(self, stop: Callable[[EngineError], None]) -> None:
+        """From now on `stop` ends the request with an error for its client."""
+        self._stop = stop
+        if self._error is not None:
+            stop(self._error)
+
+    def stop(self, error: EngineError) -> None:
+        """Ends the request, at once or as soon as there is something to stop."""
+        self._error = error
+        if self._stop is not None:
+            self._stop(error)
+
+
+class Lifecycle:
+    """The server's phase and its running requests."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.LOADING
+        self.stopped = asyncio.Event()
+        self._running: set[Admission] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._hurried = asyncio.Event()
+        self._drain: asyncio.Task[None] | None = None
+
+    @property
+    def is_draining(self) -> bool:
+        return self.phase in (Phase.DRAINING, Phase.REFUSING, Phase.STOPPED)
+
+    @property
+    def num_running(self) -> int:
+        """API requests that are being answered."""
+        return len(self._running)
+
+    def ready(self) -> None:
+        """The model is loaded and warm; does nothing when the server is draining already."""
+        if self.phase is Phase.LOADING:
+            self.phase = Phase.READY
+
+    def check_accepting(self) -> None:
+        """Raises `NotReady` or `Draining` when no new request can be taken."""
+        if self.phase is Phase.LOADING:
+            raise NotReady
+        if self.phase in (Phase.REFUSING, Phase.STOPPED):
+            raise Draining
+
+    @contextmanager
+    def admitted(self) -> Iterator[Admission]:
+        """Takes a request and keeps a drain waiting for it. Raises `NotReady` or `Draining` instead when it cannot."""
+        self.check_accepting()
+        admission = Admission()
+        self._running.add(admission)
+        self._idle.clear()
+        try:
+            yield admission
+        finally:
+            self._running.discard(admission)
+            if not self._running:
+                self._idle.set()
+
+    def drain(self, *, grace_seconds: float, timeout_seconds: float) -> None:
+        """Begins to drain; returns at once, `stopped` tells the end. A second call while it drains changes nothing."""
+        if self._drain is None:
+            self._drain = asyncio.create_task(self._drained(grace_seconds, timeout_seconds))
+
+    def hurry(self) -> None:
+        """Ends a drain now: running requests are aborted."""
+        self._hurried.set()
+
+    async def _drained(self, grace_seconds: float, timeout_seconds: float) -> None:
+        was_loading = self.phase is Phase.LOADING
+        self.phase = Phase.DRAINING
+        log.info("event=draining grace_seconds=%g timeout_seconds=%g", grace_seconds, timeout_seconds)
+        if not was_loading:
+            await self._unless_hurried(self._hurried, grace_seconds)
+        self.phase = Phase.REFUSING
+        await self._unless_hurried(self._idle, timeout_seconds)
+        for admission in list(self._running):
+            admission.stop(Draining("this engine shut down before the request was complete; send it again"))
+        if self._running:
+            log.warning("event=aborted num_requests=%d", len(self._running))
+        self.phase = Phase.STOPPED
+        self.stopped.set()
+
+    async def _unless_hurried(self, event: asyncio.Event, seconds: float) -> None:
+        """Waits for `event`, at most `seconds`, and no longer once hurried."""
+        waits = {asyncio.create_task(event.wait()), asyncio.create_task(self._hurried.wait())}
+        try:
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)

@@ -1,0 +1,187 @@
+"""`/metrics`: what this engine does, under our names and, where one exists, under the name vLLM gave the same figure.
+
+Figures of the core are read from its newest load when scraped; figures of requests are observed here. Every metric of
+`SHARED` exists as `fairlead_engine_NAME` and as `vllm:NAME` with the same samples.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairlead_engine.core.client import EngineClient
+from fairlead_engine.server.refusals import Outcome
+from fairlead_engine.types import EngineInfo, EngineLoad, FinishReason
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OURS = "fairlead_engine_"
+VLLM = "vllm:"
+
+SHARED: dict[str, str] = {
+    "num_requests_waiting": "Requests in the engine that have not begun to run.",
+    "num_requests_running": "Requests that the engine is computing.",
+    "kv_cache_usage_perc": "Share of KV-cache blocks in use by running requests, from 0 to 1.",
+    "prompt_tokens": "Prompt tokens prefilled, cached ones included.",
+    "generation_tokens": "Tokens generated.",
+    "prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
+    "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
+    "num_preemptions": "Times a running request was put back to make room for another.",
+    "cache_config_info": "The KV cache's shape, in labels; the value is always 1.",
+    "time_to_first_token_seconds": "From a request's arrival to its first token.",
+    "inter_token_latency_seconds": "Between two tokens of a request.",
+    "e2e_request_latency_seconds": "From a request's arrival to its end.",
+    "request_queue_time_seconds": "From a request's arrival to the first step that computed some of it.",
+    "request_success": "Sequences that ended, by the reason they ended for.",
+}
+"""Metrics that exist under both prefixes, and their help texts."""
+
+OWN: dict[str, str] = {
+    "http_requests": "HTTP requests answered, by outcome.",
+    "queued_prefill_tokens": "Prompt tokens of waiting and running requests that are still to be computed.",
+    "kv_blocks_free": "KV-cache blocks that a new request could take.",
+    "steps": "Steps the engine has run.",
+    "last_step_seconds": "How long the newest step took.",
+    "step_age_seconds": "How long the running step has been running; 0 when idle.",
+    "step_cost_seconds": "Coefficients of the step-cost model, by name.",
+    "draining": "1 while the engine drains, else 0.",
+}
+"""Metrics that exist under our prefix only, and their help texts."""
+
+_LATENCIES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+_TOKEN_LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Metrics:
+    """The metrics of one served model, labelled `model_name`."""
+
+    def __init__(self, model_name: str) -> None:
+        self._labels = {"model_name": model_name}
+        self._registry = CollectorRegistry()
+        self._first_token = self._histogram("time_to_first_token_seconds", _LATENCIES)
+        self._inter_token = self._histogram("inter_token_latency_seconds", _TOKEN_LATENCIES)
+        self._e2e = self._histogram("e2e_request_latency_seconds", _LATENCIES)
+        self._queue = self._histogram("request_queue_time_seconds", _LATENCIES)
+        self._finished = self._counter("request_success", "finished_reason")
+        self._http = self._counter("http_requests", "outcome")
+        self._draining = Gauge(OURS + "draining", OWN["draining"], ("model_name",), registry=self._registry)
+        self.show_draining(False)
+        self._published = CollectorRegistry()
+        self._published.register(_WithAliases(self._registry))
+
+    def watch(self, client: EngineClient, info: EngineInfo) -> None:
+        """Adds the figures of a core that has started."""
+        self._registry.register(_CoreFigures(client, info, self._labels))
+
+    def show_draining(self, is_draining: bool) -> None:
+        """The engine began to drain."""
+        self._draining.labels(**self._labels).set(float(is_draining))
+
+    def queued(self, seconds: float) -> None:
+        """A sequence waited this long before its first step."""
+        self._queue.observe(max(0.0, seconds))
+
+    def first_token(self, seconds: float) -> None:
+        """A sequence's first token came this long after the request."""
+        self._first_token.observe(max(0.0, seconds))
+
+    def tokens(self, num_tokens: int, seconds: float) -> None:
+        """`num_tokens` more tokens of a sequence came together, this long after the one before."""
+        for _ in range(num_tokens):
+            self._inter_token.observe(max(0.0, seconds) / num_tokens)
+
+    def finished(self, reason: FinishReason, seconds: float) -> None:
+        """A sequence ended this long after its request arrived."""
+        self._finished.labels(**self._labels, finished_reason=reason).inc()
+        self._e2e.observe(max(0.0, seconds))
+
+    def answered(self, outcome: Outcome) -> None:
+        """An HTTP request was answered."""
+        self._http.labels(**self._labels, outcome=outcome).inc()
+
+    def render(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._published)
+
+    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
+        family = Histogram(OURS + name, SHARED[name], ("model_name",), buckets=buckets, registry=self._registry)
+        return family.labels(**self._labels)
+
+    def _counter(self, name: str, label: str) -> Counter:
+        text = SHARED.get(name) or OWN[name]
+        return Counter(OURS + name, text, ("model_name", label), registry=self._registry)
+
+
+class _CoreFigures(Collector):
+    """The core's newest load as metrics."""
+
+    def __init__(self, client: EngineClient, info: EngineInfo, labels: dict[str, str]) -> None:
+        self._client = client
+        self._info = info
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        load = self._client.load
+        yield from (self._family(GaugeMetricFamily, name, value) for name, value in self._gauges(load).items())
+        yield from (self._family(CounterMetricFamily, name, value) for name, value in self._counters(load).items())
+        yield self._cache_config()
+        cost = GaugeMetricFamily(OURS + "step_cost_seconds", OWN["step_cost_seconds"], labels=[*self._labels, "term"])
+        for term, seconds in load.step_cost.items():
+            cost.add_metric([*self._labels.values(), term], seconds)
+        yield cost
+
+    def _gauges(self, load: EngineLoad) -> dict[str, float]:
+        used = load.kv_blocks_total - load.kv_blocks_free
+        return {
+            "num_requests_waiting": load.waiting,
+            "num_requests_running": load.running,
+            "kv_cache_usage_perc": used / load.kv_blocks_total if load.kv_blocks_total else 0.0,
+            "queued_prefill_tokens": load.queued_prefill_tokens,
+            "kv_blocks_free": load.kv_blocks_free,
+            "last_step_seconds": load.last_step_seconds,
+            "step_age_seconds": self._client.step_age_seconds,
+        }
+
+    def _counters(self, load: EngineLoad) -> dict[str, float]:
+        return {
+            "prompt_tokens": load.prompt_tokens,
+            "generation_tokens": load.generation_tokens,
+            "prefix_cache_queries": load.prefix_query_tokens,
+            "prefix_cache_hits": load.prefix_hit_tokens,
+            "num_preemptions": load.num_preemptions,
+            "steps": load.num_steps,
+        }
+
+    def _cache_config(self) -> Metric:
+        shape = {"block_size": str(self._info.block_size), "num_gpu_blocks": str(self._info.num_kv_blocks)}
+        labels = {**self._labels, **shape}
+        family = GaugeMetricFamily(OURS + "cache_config_info", SHARED["cache_config_info"], labels=list(labels))
+        family.add_metric(list(labels.values()), 1)
+        return family
+
+    def _family(
+        self, kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, value: float
+    ) -> GaugeMetricFamily | CounterMetricFamily:
+        family = kind(OURS + name, SHARED.get(name) or OWN[name], labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), value)
+        return family
+
+
+class _WithAliases(Collector):
+    """A registry's metrics, those of `SHARED` under both prefixes; without the `_created` series nobody reads."""
+
+    def __init__(self, source: CollectorRegistry) -> None:
+        self._source = source
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._source.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+            if metric.name.removeprefix(OURS) in SHARED:
+                yield _renamed(metric)
+
+
+def _renamed(metric: Metric) -> Metric:
+    alias = Metric(VLLM + metric.name.removeprefix(OURS), metric.documentation, metric.type)
+    alias.samples = [sample._replace(name=VLLM + sample.name.removeprefix(OURS)) for sample in metric.samples]
+    return alias

@@ -1,0 +1,97 @@
+"""Endpoints about the model rather than for generating: names, tokenizer, limits."""
+
+import msgspec
+from starlette.responses import Response
+
+from fairlead_engine.server.exchange import Exchange
+from fairlead_engine.server.prompts import tokenize_prompt
+from fairlead_engine.server.request_body import decode
+from fairlead_engine.server.schemas import DetokenizeRequest, TokenizeRequest
+from fairlead_engine.server.served_model import ServedModel
+from fairlead_engine.server.service import Service
+from fairlead_engine.server.struct_response import StructResponse
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A model as `/v1/models` lists it, with vLLM's `max_model_len`."""
+
+    id: str
+    object: str = "model"
+    created: int
+    """Unix time at which the model was loaded."""
+    owned_by: str = "fairlead"
+    max_model_len: int
+    """Longest prompt plus output, in tokens."""
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply of `/v1/models`."""
+
+    object: str = "list"
+    data: list[ModelCard]
+
+
+class TokensReply(msgspec.Struct, frozen=True):
+    """Reply of `/tokenize`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str | None] | None
+    """The tokens as the vocabulary writes them; null unless asked for."""
+
+
+class TextReply(msgspec.Struct, frozen=True):
+    """Reply of `/detokenize`."""
+
+    prompt: str
+
+
+class ModelEndpoints:
+    """`/v1/models`, `/fairlead/v1/model`, `/tokenize` and `/detokenize`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def list_models(self) -> Response:
+        """The one model this engine serves."""
+        return StructResponse(ModelList(data=[_card(self._service.model())]))
+
+    async def get_model(self, id: str) -> Response:
+        """The model of this name."""
+        model = self._service.model()
+        model.check_name(id)
+        return StructResponse(_card(model))
+
+    async def protocol_model(self) -> Response:
+        """What a gateway needs to prepare prompts for this engine."""
+        return Response(self._service.model().protocol_json, media_type="application/json")
+
+    async def tokenize(self, exchange: Exchange) -> None:
+        """`POST /tokenize`, in vLLM's shape."""
+        body = await exchange.body()
+        model = self._service.model()
+        request = decode(body, TokenizeRequest)
+        model.check_name(request.model or model.name)
+        token_ids = await self._service.prepared(len(body), lambda: tokenize_prompt(request, model))
+        texts = None
+        if request.return_token_strs:
+            texts = [model.tokenizer.backend.id_to_token(token_id) for token_id in token_ids]
+        reply = TokensReply(len(token_ids), model.info.max_model_len, token_ids, texts)
+        await exchange.send_json(msgspec.json.encode(reply))
+
+    async def detokenize(self, exchange: Exchange) -> None:
+        """`POST /detokenize`, in vLLM's shape; special tokens are shown."""
+        body = await exchange.body()
+        model = self._service.model()
+        request = decode(body, DetokenizeRequest)
+        model.check_name(request.model or model.name)
+        model.check_token_ids(request.tokens, "tokens")
+        text = await self._service.prepared(
+            len(body), lambda: model.tokenizer.decode(request.tokens, skip_special_tokens=False)
+        )
+        await exchange.send_json(msgspec.json.encode(TextReply(text)))
+
+
+def _card(model: ServedModel) -> ModelCard:
+    return ModelCard(id=model.name, created=model.created, max_model_len=model.info.max_model_len)

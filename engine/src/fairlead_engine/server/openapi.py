@@ -1,0 +1,79 @@
+"""`/openapi.json`: what FastAPI knows of the path operations, completed by what it cannot know.
+
+Bodies here are msgspec's structs, so their schemas come from msgspec. Knows documents, not how requests are answered.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fairlead_engine.server.refusals import ErrorReply
+
+Schema = type[msgspec.Struct]
+_REFERENCE = "#/components/schemas/{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawOperation:
+    """A POST that FastAPI does not answer and so cannot describe."""
+
+    path: str
+    name: str
+    """The operation's id, snake_case."""
+    summary: str
+    request: Schema
+    reply: Schema | None = None
+    """None = an object of OpenAI's API, described there."""
+    streams: bool = False
+    """Whether `stream: true` answers with server-sent events instead."""
+
+    def description(self) -> dict[str, Any]:
+        """The operation as OpenAPI's operation object."""
+        content = _json(self.reply) if self.reply else {"application/json": {"schema": {"type": "object"}}}
+        if self.streams:
+            content["text/event-stream"] = {"schema": {"type": "string"}}
+        return {
+            "tags": ["inference"],
+            "summary": self.summary,
+            "operationId": self.name,
+            "requestBody": {"required": True, "content": _json(self.request)},
+            "responses": {"200": {"description": "Successful Response", "content": content}, "default": _ERROR},
+        }
+
+
+class Documentation:
+    """Collects, while the application is built, what FastAPI's own document will lack."""
+
+    def __init__(self) -> None:
+        self._schemas: set[Schema] = {ErrorReply}
+        self._paths: dict[str, Any] = {}
+
+    def add(self, operation: RawOperation) -> None:
+        """Describes a raw operation."""
+        self._schemas |= {schema for schema in (operation.request, operation.reply) if schema}
+        self._paths[operation.path] = {"post": operation.description()}
+
+    def responses(self, reply: Schema | None, status: int) -> dict[int | str, dict[str, Any]]:
+        """FastAPI's `responses` of an operation that answers with `reply`; None = with something else than JSON."""
+        if reply is None:
+            return {"default": _ERROR}
+        self._schemas.add(reply)
+        return {status: {"content": _json(reply)}, "default": _ERROR}
+
+    def complete(self, document: dict[str, Any]) -> None:
+        """Adds the raw operations and all schemas to FastAPI's document."""
+        _, schemas = msgspec.json.schema_components(sorted(self._schemas, key=_name), ref_template=_REFERENCE)
+        document["paths"] = {**self._paths, **document["paths"]}
+        document.setdefault("components", {})["schemas"] = schemas
+
+
+def _name(schema: Schema) -> str:
+    return schema.__name__
+
+
+def _json(schema: Schema) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REFERENCE.format(name=_name(schema))}}}
+
+
+_ERROR = {"description": "Refused or failed, in OpenAI's error shape", "content": _json(ErrorReply)}

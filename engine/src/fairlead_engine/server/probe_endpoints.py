@@ -1,0 +1,56 @@
+"""Endpoints for those who run the engine: kubelet, gateway, Prometheus, operator."""
+
+import msgspec
+from starlette.responses import Response
+
+from fairlead_engine.server import metrics
+from fairlead_engine.server.lifecycle import Phase
+from fairlead_engine.server.service import Service
+from fairlead_engine.server.struct_response import StructResponse
+from fairlead_protocol.messages import HEADER_REASON
+
+
+class Status(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Reply of `/health` and `/ready`."""
+
+    status: str
+    message: str | None = None
+    """What is wrong; absent when nothing is."""
+
+
+class DrainReply(msgspec.Struct, frozen=True):
+    """Reply of the drain."""
+
+    status: Phase
+    num_running: int
+    """Requests that are still being answered."""
+
+
+class ProbeEndpoints:
+    """`/health`, `/ready`, `/metrics` and drain."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def health(self) -> Response:
+        """503 when only a restart helps, because the core died or hangs."""
+        problem = self._service.health_problem()
+        return StructResponse(Status("failed", problem), 503) if problem else StructResponse(Status("ok"))
+
+    async def ready(self) -> Response:
+        """200 from the first warm forward pass until the drain begins, else 503."""
+        problem = self._service.readiness_problem()
+        if problem is None:
+            return StructResponse(Status("ready"))
+        reason, message = problem
+        return StructResponse(Status(reason, message), 503, headers={HEADER_REASON: reason})
+
+    async def metrics(self) -> Response:
+        """Everything this engine counts, in Prometheus' text format."""
+        return Response(self._service.metrics.render(), media_type=metrics.CONTENT_TYPE)
+
+    async def drain(self) -> Response:
+        """Begins to drain, as SIGTERM does; answers at once."""
+        self._service.drain()
+        lifecycle = self._service.lifecycle
+        return StructResponse(DrainReply(lifecycle.phase, lifecycle.num_running), 202)

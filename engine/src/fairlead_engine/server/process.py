@@ -1,0 +1,140 @@
+"""One serving process: HTTP, lifecycle, signals and the core's fate are wired together here, once."""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.core.client import EngineClient
+from fairlead_engine.errors import EngineDead
+from fairlead_engine.server import logs
+from fairlead_engine.server.app import build_app
+from fairlead_engine.server.served_model import ModelFiles
+from fairlead_engine.server.service import Service
+from fairlead_engine.types import EngineInfo
+
+log = logging.getLogger(__name__)
+
+_KEEP_ALIVE_SECONDS = 75
+"""Idle connections stay open this long: gateways reuse them, and the side that connects should be the one to close."""
+_SHUTDOWN_SECONDS = 5
+"""Answers already written get this long to leave when the server stops."""
+_INTERRUPT_SECONDS = 5.0
+"""Running requests get this long after Ctrl-C, when a person waits."""
+_DEAD_LINGER_SECONDS = 3.0
+"""After the core's death the process still answers this long, so that clients and probes learn the reason."""
+_WATCH_SECONDS = 0.2
+
+
+class ServerProcess:
+    """Serves `client`, whose core `starting` is about to report, on `listener`."""
+
+    def __init__(
+        self,
+        engine: EngineConfig,
+        server: ServerConfig,
+        folder: Path,
+        listener: socket.socket,
+        client: EngineClient,
+        starting: "asyncio.Task[EngineInfo]",
+    ) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._listener = listener
+        self._client = client
+        self._starting = starting
+        self._service = Service(engine.name, client, server)
+        self._http = _HTTPServer(
+            uvicorn.Config(
+                build_app(self._service),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            )
+        )
+
+    async def serve(self) -> None:
+        """Loads, serves, drains; then stops the core. Raises what keeps it from starting or going on."""
+        self._handle_signals()
+        http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        life = asyncio.create_task(self._live())
+        stopped = asyncio.create_task(self._service.lifecycle.stopped.wait())
+        try:
+            done, _ = await asyncio.wait({http, life, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (life, stopped):
+                task.cancel()
+            await asyncio.gather(life, stopped, return_exceptions=True)
+            self._http.should_exit = True
+            await http
+            await self._client.close()
+            log.info("event=stopped")
+
+    async def _live(self) -> None:
+        """Becomes ready, then watches the core; ends only with an error."""
+        await self._load()
+        while self._client.alive:
+            await asyncio.sleep(_WATCH_SECONDS)
+        await asyncio.sleep(_DEAD_LINGER_SECONDS)
+        raise EngineDead("the engine core has died; its last words are in the log above")
+
+    async def _load(self) -> None:
+        began = time.perf_counter()
+        host, port = self._listener.getsockname()[:2]
+        log.info("%s", logs.logfmt({"event": "loading", "model": self._folder, "url": f"http://{host}:{port}"}))
+        info, files = await asyncio.gather(self._starting, asyncio.to_thread(ModelFiles.read, self._folder))
+        self._service.ready(files, info)
+        facts = {
+            "event": "ready",
+            "name": self._engine.name,
+            "url": f"http://{host}:{port}",
+            "architecture": info.architecture,
+            "dtype": info.dtype,
+            "device": info.device,
+            "max_model_len": info.max_model_len,
+            "kv_blocks": info.num_kv_blocks,
+            "seconds": round(time.perf_counter() - began, 2),
+        }
+        log.info("%s", logs.logfmt(facts))
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+
+    def _terminate(self) -> None:
+        """SIGTERM drains as configured; a second one stops now."""
+        if self._service.lifecycle.is_draining:
+            self._service.lifecycle.hurry()
+        else:
+            self._service.drain()
+
+    def _interrupt(self) -> None:
+        """SIGINT drains without grace; a second one stops now."""
+        if self._service.lifecycle.is_draining:
+            self._service.lifecycle.hurry()
+        else:
+            self._service.drain(quickly_within=_INTERRUPT_SECONDS)
+
+
+class _HTTPServer(uvicorn.Server):
+    """uvicorn without its signal handling: signals are the lifecycle's business here."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

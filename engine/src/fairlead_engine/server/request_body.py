@@ -1,0 +1,86 @@
+"""Bytes of a request body → one of our schemas, or a `RequestError` that names the field.
+
+Knows JSON and schemas in general, not what the fields mean.
+"""
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from fairlead_engine.errors import RequestError
+
+Schema = TypeVar("Schema", bound=msgspec.Struct)
+
+_PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
+_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
+
+
+def decode(body: bytes, schema: type[Schema]) -> Schema:
+    """The request in `body`. Unknown fields, wrong types and numbers that are not finite are refused by name."""
+    try:
+        return cast(Schema, _decoder(schema).decode(body))
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), schema) from None
+    except RecursionError:
+        raise RequestError(None, "the request body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _malformed(body, error) from None
+
+
+@cache
+def _decoder(schema: type[Schema]) -> msgspec.json.Decoder[Schema]:
+    return msgspec.json.Decoder(schema)
+
+
+def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
+    place = _PLACE.match(problem)
+    assert place is not None  # the pattern matches any text
+    text, path = place["problem"], (place["path"] or "$").removeprefix("$").removeprefix(".")
+    if found := _UNKNOWN.match(text):
+        name = f"{path}.{found['name']}" if path else found["name"]
+        return RequestError(name, f"unknown field {name!r}{_suggestion(found['name'], path, schema)}")
+    if found := _MISSING.match(text):
+        name = f"{path}.{found['name']}" if path else found["name"]
+        return RequestError(name, f"the field {name!r} is missing")
+    if not path:
+        return RequestError(None, f"the request body must be a JSON object: {_lower_first(text)}")
+    return RequestError(path, f"{path}: {_lower_first(text)}")
+
+
+def _suggestion(name: str, path: str, schema: type[msgspec.Struct]) -> str:
+    close = [] if path else difflib.get_close_matches(name, schema.__struct_fields__, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _malformed(body: bytes, error: Exception) -> RequestError:
+    """Says which field is NaN or infinite where that is what is wrong: JSON has no such numbers, Python writes them."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return RequestError(None, f"the request body is not valid JSON: {error}")
+    path = next(_not_finite(content), None)
+    if path is None:
+        return RequestError(None, f"the request body is not valid JSON: {error}")
+    return RequestError(path, f"{path} must be a finite number")
+
+
+def _not_finite(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield path
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from _not_finite(part, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list):
+        for position, part in enumerate(value):
+            yield from _not_finite(part, f"{path}[{position}]")
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,164 @@
+"""The requests of the OpenAI API that this server understands, and of vLLM's `/tokenize` and `/detokenize`.
+
+A field that would change the result and is not supported is in the schema, so that it can be refused with advice rather
+than as unknown; fields that change nothing are accepted and ignored. Everything optional may be null.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from fairlead_engine.errors import RequestError
+
+Text = str | list[str]
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What a stream carries besides text."""
+
+    include_usage: bool | None = None
+
+
+class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What chat and text completions have in common. The second group of fields is vLLM's extension."""
+
+    model: str
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    n: int | None = None
+    stop: Text | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: str | None = None
+
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    logit_bias: Any = None
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+
+    response_format: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+    prediction: Any = None
+
+
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[Any]
+    """A text, several texts, token ids, or several lists of token ids."""
+    echo: bool | None = None
+    logprobs: int | None = None
+
+    best_of: int | None = None
+    suffix: str | None = None
+
+
+class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`POST /tokenize`: a text, or a chat to be rendered first."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    add_special_tokens: bool | None = None
+    """None = true for a text, false for a chat, whose template writes them itself."""
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`POST /detokenize`."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+_Harmless = Callable[[Any], bool]
+_UNSUPPORTED: dict[str, tuple[_Harmless, str]] = {
+    "logit_bias": (lambda value: value == {}, "leave it out"),
+    "response_format": (lambda value: value == {"type": "text"}, "ask for the format in the prompt"),
+    "functions": (lambda value: value == [], "describe functions in `tools`"),
+    "function_call": (lambda value: value in ("none", "auto"), "use `tool_choice`"),
+    "tool_choice": (lambda value: value in ("none", "auto"), 'only "auto" and "none" can be chosen'),
+    "modalities": (lambda value: value == ["text"], "this model writes text only"),
+    "audio": (lambda value: False, "this model writes text only"),
+    "reasoning_effort": (lambda value: False, "use `chat_template_kwargs` if the model's template has such a switch"),
+    "verbosity": (lambda value: value == "medium", "ask for it in the prompt"),
+    "web_search_options": (lambda value: False, "leave it out"),
+    "suffix": (lambda value: value == "", "leave it out"),
+}
+"""Fields that would change the result: the values that do not, and what to do instead of the others."""
+
+
+def check(request: ChatRequest | CompletionRequest) -> None:
+    """Raises `RequestError` for fields that do not go together or whose effect this server does not have."""
+    for name, (harmless, advice) in _UNSUPPORTED.items():
+        value = getattr(request, name, None)
+        if value is not None and not harmless(value):
+            raise RequestError(name, f"{name} = {_shown(value)} is not supported; {advice}", "unsupported_value")
+    if request.stream_options is not None and not request.stream:
+        raise RequestError("stream_options", "stream_options needs stream = true")
+    if isinstance(request, CompletionRequest):
+        _check_completion(request)
+    elif request.tools and request.parallel_tool_calls is False:
+        raise _unsupported("parallel_tool_calls", "parallel_tool_calls = false together with tools")
+
+
+def _check_completion(request: CompletionRequest) -> None:
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise _unsupported("best_of", "best_of other than n")
+    if request.echo and request.logprobs is not None:
+        raise _unsupported("echo", "echo together with logprobs")
+
+
+def _unsupported(name: str, what: str) -> RequestError:
+    return RequestError(name, f"{what} is not supported; leave it out", "unsupported_value")
+
+
+def _shown(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 80 else text[:79] + "…"

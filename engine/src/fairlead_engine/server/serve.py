@@ -1,0 +1,66 @@
+"""`fairlead-engine serve`: take the address, start the core, then serve.
+
+The core starts before this process imports its HTTP stack: loading a model takes longest, and both take a core each.
+`run` is what the command line calls; what happens then is `ServerProcess.serve`.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+
+from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.core.process_client import ProcessClient
+from fairlead_engine.demo import resolve_model
+from fairlead_engine.errors import AddressUnavailable, EngineError
+from fairlead_engine.server import logs, termination
+
+
+def run(engine: EngineConfig, server: ServerConfig) -> int:
+    """Serves until drained; returns the process's exit status. Start-up errors go to the termination log."""
+    logs.configure(server.log_level)
+    try:
+        folder = resolve_model(engine.model)
+        with listening_socket(server.host, server.port) as listener:
+            uvloop.run(_serve(engine, server, folder, listener))
+    except EngineError as error:
+        termination.report(error)
+        return 1
+    return 0
+
+
+async def _serve(engine: EngineConfig, server: ServerConfig, folder: Path, listener: socket.socket) -> None:
+    client = ProcessClient(engine)
+    starting = asyncio.create_task(client.start())
+    await asyncio.sleep(0)  # the core's process exists from here on
+    from fairlead_engine.server.process import ServerProcess
+
+    await ServerProcess(engine, server, folder, listener, client, starting).serve()
+
+
+@contextmanager
+def listening_socket(host: str, port: int) -> Iterator[socket.socket]:
+    """A TCP socket that listens on host and port. Raises `AddressUnavailable`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _unavailable(host, port, error) from error
+    with listener:
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen()
+        except OSError as error:
+            raise _unavailable(host, port, error) from error
+        yield listener
+
+
+def _unavailable(host: str, port: int, error: OSError) -> AddressUnavailable:
+    remedy = "stop what holds the address, or choose another --port or --host"
+    return AddressUnavailable(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}")

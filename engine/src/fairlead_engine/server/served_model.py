@@ -1,0 +1,129 @@
+"""The one model a server serves: its name, tokenizer, limits and sampling defaults; prompts are made and checked here.
+
+Exists once the core has started. Pure but for reading the model's folder.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead_engine import __version__
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
+from fairlead_engine.server.refusals import NotFound
+from fairlead_engine.server.sampling import model_defaults
+from fairlead_engine.server.token_text import Vocabulary
+from fairlead_engine.types import EngineInfo, SamplingParams
+from fairlead_protocol.chat import ChatTemplateError, Message
+from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
+
+_RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "self"})
+
+
+class ModelFiles:
+    """What the HTTP process itself reads from a model's folder."""
+
+    def __init__(self, tokenizer: PromptTokenizer, sampling_defaults: Mapping[str, Any]) -> None:
+        self.tokenizer = tokenizer
+        self.vocabulary = Vocabulary(tokenizer)
+        self.sampling_defaults = sampling_defaults
+
+    @classmethod
+    def read(cls, folder: Path) -> "ModelFiles":
+        """Raises `ModelLoadError` (TokenizerInvalid, ModelConfigInvalid)."""
+        try:
+            tokenizer = PromptTokenizer.from_folder(folder)
+        except (TokenizerError, ChatTemplateError) as error:
+            raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, str(error)) from error
+        return cls(tokenizer, model_defaults(folder))
+
+
+class ServedModel:
+    """A loaded model as requests see it."""
+
+    def __init__(self, name: str, files: ModelFiles, info: EngineInfo) -> None:
+        self.name = name
+        self.info = info
+        self.tokenizer = files.tokenizer
+        self.vocabulary = files.vocabulary
+        self.sampling_defaults = files.sampling_defaults
+        self.created = int(time.time())
+
+    def check_name(self, name: str) -> None:
+        """Raises `NotFound` for a model that is not served here."""
+        if name != self.name:
+            raise NotFound(
+                "model", f"the model {name!r} is not served here; this server has {self.name!r}", "model_not_found"
+            )
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
+    ) -> list[int]:
+        """Token ids of a chat. The template writes special tokens itself, so none are added unless asked for."""
+        if reserved := _RESERVED_VARIABLES.intersection(variables or ()):
+            raise RequestError("chat_template_kwargs", f"chat_template_kwargs must not set {min(reserved)!r}")
+        try:
+            text = self.tokenizer.render_chat(
+                messages, tools=tools, add_generation_prompt=add_generation_prompt, **(variables or {})
+            )
+        except ChatTemplateError as error:
+            raise RequestError("messages", str(error)) from error
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def check_prompt(self, token_ids: Sequence[int], field: str) -> None:
+        """Raises `RequestError` for a prompt that is empty, too long, or names tokens the model does not have."""
+        if not token_ids:
+            raise RequestError(field, f"{field} is empty; send at least one token")
+        limit = self.info.max_model_len
+        if len(token_ids) >= limit:
+            raise RequestError(
+                field,
+                f"This model's maximum context length is {limit} tokens, but the prompt has {len(token_ids)}; "
+                f"shorten it to at most {limit - 1} tokens, so that there is room for an answer",
+                "context_length_exceeded",
+            )
+        self.check_token_ids(token_ids, field)
+
+    def check_token_ids(self, token_ids: Sequence[int], field: str) -> None:
+        """Raises `RequestError` for ids outside the vocabulary."""
+        last = self.info.vocab_size - 1
+        for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= token_id <= last:
+                raise RequestError(field, f"{field} holds the token id {token_id}; ids go from 0 to {last}")
+
+    def check_sampling(self, sampling: SamplingParams) -> None:
+        """Raises `RequestError` for parameters that do not fit this model."""
+        self.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
+
+    @cached_property
+    def protocol_json(self) -> bytes:
+        """What `GET /fairlead/v1/model` answers, encoded once: a tokenizer can be many megabytes."""
+        tokenizer, info = self.tokenizer, self.info
+        message = ModelInfo(
+            engine_version=__version__,
+            served_name=self.name,
+            digest=tokenizer.digest,
+            tokenizer_json=tokenizer.tokenizer_json,
+            chat_template=tokenizer.chat_template.source if tokenizer.chat_template else None,
+            special_tokens=tokenizer.special_tokens,
+            block_size=info.block_size,
+            max_model_len=info.max_model_len,
+            max_num_seqs=info.max_num_seqs,
+            max_num_waiting=info.max_num_waiting,
+            max_num_batched_tokens=info.max_num_batched_tokens,
+            num_kv_blocks=info.num_kv_blocks,
+            dtype=info.dtype,
+            device=info.device,
+            architecture=info.architecture,
+        )
+        return msgspec.json.encode(message)

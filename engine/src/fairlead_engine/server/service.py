@@ -1,0 +1,119 @@
+"""What the endpoints share: the engine client, the model once it is loaded, the lifecycle and the metrics.
+
+Wired once per process, in `serve` or in a test. Knows neither JSON nor HTTP.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from fairlead_engine.config import ServerConfig
+from fairlead_engine.core.client import EngineClient
+from fairlead_engine.errors import Draining, NotReady, RequestError
+from fairlead_engine.server.detokenizer import Detokenizer
+from fairlead_engine.server.generation import Choice
+from fairlead_engine.server.lifecycle import Lifecycle, Phase
+from fairlead_engine.server.metrics import Metrics
+from fairlead_engine.server.sampling import for_choice
+from fairlead_engine.server.schemas import GenerationRequest
+from fairlead_engine.server.served_model import ModelFiles, ServedModel
+from fairlead_engine.types import EngineInfo, EngineRequest, SamplingParams
+from fairlead_protocol import messages
+
+Result = TypeVar("Result")
+
+_OFF_LOOP_BYTES = 32 * 1024
+"""Requests larger than this are tokenised in a thread: smaller ones take less than the hand-over and a few ms."""
+
+
+class Service:
+    """One engine and everything a request needs of it."""
+
+    def __init__(self, name: str, client: EngineClient, config: ServerConfig) -> None:
+        self.client = client
+        self.config = config
+        self.lifecycle = Lifecycle()
+        self.metrics = Metrics(name)
+        self._name = name
+        self._model: ServedModel | None = None
+        self._ids = itertools.count()
+
+    def ready(self, files: ModelFiles, info: EngineInfo) -> None:
+        """The core has started: from now on requests are taken."""
+        self._model = ServedModel(self._name, files, info)
+        self.metrics.watch(self.client, info)
+        self.lifecycle.ready()
+
+    def model(self) -> ServedModel:
+        """The loaded model. Raises `NotReady`, or `Draining` when it never will be."""
+        if self._model is None:
+            raise Draining if self.lifecycle.is_draining else NotReady
+        return self._model
+
+    def drain(self, *, quickly_within: float | None = None) -> None:
+        """Begins to drain as configured, or without grace and within so many seconds; returns at once."""
+        grace, timeout = self.config.drain_grace, self.config.drain_timeout
+        if quickly_within is not None:
+            grace, timeout = 0.0, min(timeout, quickly_within)
+        self.lifecycle.drain(grace_seconds=grace, timeout_seconds=timeout)
+        self.metrics.show_draining(True)
+
+    def health_problem(self) -> str | None:
+        """Why this process should be restarted; None while it is sound."""
+        if self._model is None:
+            return None  # loading may take long; a core that fails to load ends the process
+        if not self.client.alive:
+            return "the engine core has died"
+        age = self.client.step_age_seconds
+        if age > self.config.step_timeout:
+            return f"the engine core has been in one step for {age:.0f} s"
+        return None
+
+    def readiness_problem(self) -> tuple[str, str] | None:
+        """Why no requests should be sent here, as (reason, sentence); None when they should."""
+        if self.lifecycle.is_draining:
+            return messages.REASON_DRAINING, "this engine is shutting down"
+        if self.lifecycle.phase is Phase.LOADING:
+            return messages.REASON_LOADING, "the model is still being loaded"
+        problem = self.health_problem()
+        return (messages.REASON_ENGINE_DEAD, problem) if problem else None
+
+    async def prepared(self, size: int, prepare: Callable[[], Result]) -> Result:
+        """`prepare()`, off the event loop for a request of many bytes."""
+        return prepare() if size <= _OFF_LOOP_BYTES else await asyncio.to_thread(prepare)
+
+    def choices(
+        self,
+        request: GenerationRequest,
+        prompts: Sequence[list[int]],
+        sampling: SamplingParams,
+        *,
+        request_id: str,
+        arrival_time: float,
+    ) -> list[Choice]:
+        """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`."""
+        model = self.model()
+        model.check_sampling(sampling)
+        num_each = 1 if request.n is None else request.n
+        limit = self.config.max_choices
+        if not 1 <= num_each <= limit:
+            raise RequestError("n", f"n must be in [1, {limit}], not {num_each}")
+        if num_each * len(prompts) > limit:
+            raise RequestError(
+                "prompt", f"{len(prompts)} prompts with n = {num_each} are more than the {limit} choices of one request"
+            )
+        skip_special = request.skip_special_tokens is not False
+        serial = next(self._ids)  # clients may repeat their request ids; the core's must be unique
+        choices = []
+        for index, (prompt, each) in enumerate(itertools.product(prompts, range(num_each))):
+            engine_request = EngineRequest(
+                request_id=f"{request_id}/{serial}.{index}",
+                prompt_token_ids=prompt,
+                sampling=for_choice(sampling, each),
+                arrival_time=arrival_time,
+                cache_salt=request.cache_salt,
+            )
+            text = Detokenizer(model.vocabulary, sampling, skip_special_tokens=skip_special)
+            choices.append(Choice(index, engine_request, text))
+        return choices

@@ -1,0 +1,33 @@
+"""Last words: why the engine could not start or go on, where the kubelet and a person find them."""
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from fairlead_engine.errors import EngineError
+
+VARIABLE = "FAIRLEAD_TERMINATION_LOG"
+"""Environment variable that names the termination log where it is not at `DEFAULT_PATH`."""
+DEFAULT_PATH = Path("/dev/termination-log")
+
+
+def report(error: EngineError) -> None:
+    """Writes `{"reason", "message"}` to the termination log, where there is one, and to stderr."""
+    text = msgspec.json.encode(error.to_dict()).decode()
+    print(text, file=sys.stderr, flush=True)
+    path = _path()
+    if path is None:
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as problem:
+        print(f"the termination log {path} cannot be written: {problem}", file=sys.stderr, flush=True)
+
+
+def _path() -> Path | None:
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given)
+    return DEFAULT_PATH if DEFAULT_PATH.exists() else None

@@ -1,0 +1,129 @@
+"""Token ids → text, a token at a time, never breaking a character.
+
+Two ways, by the tokenizer's decoder. A byte-level vocabulary (GPT-2's alphabet, as in Llama 3 and Qwen) says exactly
+which bytes each token stands for, so an incremental UTF-8 decoder is both exact and cheap. Any other decoder is asked
+for the text of a short window of tokens, with and without the new one.
+"""
+
+import codecs
+import json
+from typing import Protocol
+
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_MAX_PENDING = 16
+"""Tokens whose text may wait for the rest of a character; no character needs more than four byte tokens."""
+
+
+class TokenStream(Protocol):
+    """The text of one sequence, growing."""
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain now and was not before; empty in the middle of a character."""
+
+    def finish(self) -> str:
+        """What is left: a replacement character where the last character never became whole."""
+
+
+class Vocabulary:
+    """A tokenizer's way back from ids to text and bytes. One per model; its streams hold the state of one sequence."""
+
+    def __init__(self, tokenizer: PromptTokenizer) -> None:
+        self.tokenizer = tokenizer
+        self._is_byte_level = _is_byte_level(tokenizer.tokenizer_json)
+        added = tokenizer.backend.get_added_tokens_decoder()
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._bytes: dict[int, bytes] = {}
+
+    def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
+        """A fresh stream for one sequence."""
+        if self._is_byte_level:
+            return _ByteLevelStream(self, skip_special_tokens)
+        return _WindowStream(self.tokenizer, skip_special_tokens)
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is markup (end of sequence, roles, …) that users do not see."""
+        return token_id in self._special_ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token stands for; empty for an id that the tokenizer does not know."""
+        found = self._bytes.get(token_id)
+        if found is None:
+            found = self._bytes[token_id] = self._look_up(token_id)
+        return found
+
+    def token_text(self, token_id: int) -> str:
+        """The token's own text, for log-probabilities; bytes that are no text by themselves show as U+FFFD."""
+        return self.token_bytes(token_id).decode(errors="replace")
+
+    def _look_up(self, token_id: int) -> bytes:
+        token = self.tokenizer.backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if not self._is_byte_level:
+            return self.tokenizer.decode([token_id], skip_special_tokens=False).encode()
+        try:
+            return bytes(_BYTE_OF_LETTER[letter] for letter in token)
+        except KeyError:  # an added token written in plain text
+            return token.encode()
+
+
+class _ByteLevelStream:
+    def __init__(self, vocabulary: Vocabulary, skip_special_tokens: bool) -> None:
+        self._vocabulary = vocabulary
+        self._skip_special = skip_special_tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        if self._skip_special and self._vocabulary.is_special(token_id):
+            return ""
+        return self._decoder.decode(self._vocabulary.token_bytes(token_id))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _WindowStream:
+    """Decodes the last whole piece together with what came after it, so that spacing between tokens comes out right."""
+
+    def __init__(self, tokenizer: PromptTokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special_tokens
+        self._settled: list[int] = []
+        """Tokens whose text was handed out last: the context of the next ones."""
+        self._pending: list[int] = []
+
+    def push(self, token_id: int) -> str:
+        self._pending.append(token_id)
+        text = self._new_text()
+        if text.endswith(_REPLACEMENT) and len(self._pending) < _MAX_PENDING:
+            return ""
+        if text:
+            self._settled, self._pending = self._pending, []
+        return text
+
+    def finish(self) -> str:
+        text = self._new_text()
+        self._settled, self._pending = [], []
+        return text
+
+    def _new_text(self) -> str:
+        before = self._tokenizer.decode(self._settled, skip_special_tokens=self._skip_special)
+        whole = self._tokenizer.decode(self._settled + self._pending, skip_special_tokens=self._skip_special)
+        return whole[len(before) :]
+
+
+def _is_byte_level(tokenizer_json: str) -> bool:
+    decoder = json.loads(tokenizer_json).get("decoder") or {}
+    return bool(decoder.get("type") == "ByteLevel")
+
+
+def _byte_of_letter() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, every other byte for a letter from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTE_OF_LETTER = _byte_of_letter()

@@ -1,0 +1,203 @@
+"""A tiny model with a real byte-level BPE tokenizer, apps in process on a scripted engine, and servers as processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from fairlead_engine.config import ServerConfig
+from fairlead_engine.server.app import build_app
+from fairlead_engine.server.served_model import ModelFiles
+from fairlead_engine.server.service import Service
+from fairlead_engine.testing import ScriptedEngine
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+_SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+_TEXT = [
+    "The quick brown fox jumps over the lazy dog. A fairlead guides each line to where it runs freely.",
+    "Größe, déjà vu, 日本語のテキスト, русский текст, 👩‍👩‍👧 🚢 ⚓ and more of the same.",
+    "one two three four five six seven eight nine ten eleven twelve",
+]
+READY_SECONDS = 60.0
+
+
+def tokenizer_json() -> str:
+    """A byte-level BPE tokenizer of 320 ids, the last four of them special."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=316, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_TEXT, trainer)
+    tokenizer.add_special_tokens(_SPECIAL)
+    return tokenizer.to_str()
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PromptTokenizer:
+    """The tiny model's tokenizer and chat template."""
+    return PromptTokenizer(tokenizer_json(), chat_template=CHAT_TEMPLATE, special_tokens={"eos_token": "<|end|>"})
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, tokenizer: PromptTokenizer) -> Path:
+    """The folder of a tiny Llama with random weights that answers with random text and rarely stops by itself."""
+    from fairlead_engine.testing.checkpoints import llama_fields, write_random_checkpoint
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    fields = llama_fields(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.token_id("<|end|>"))
+    write_random_checkpoint(folder, {**fields, "max_position_embeddings": 4096})
+    (folder / "tokenizer.json").write_text(tokenizer.tokenizer_json)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>"}))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return folder
+
+
+@dataclass
+class App:
+    """A server in this process: its scripted engine, its service, and a client of its ASGI application."""
+
+    engine: ScriptedEngine
+    service: Service
+    http: httpx.AsyncClient
+
+    async def chat(self, **fields: Any) -> httpx.Response:
+        """One chat request with defaults."""
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}], **fields}
+        return await self.http.post("/v1/chat/completions", json=body)
+
+    async def complete(self, **fields: Any) -> httpx.Response:
+        """One completion request with defaults."""
+        return await self.http.post("/v1/completions", json={"model": "tiny", "prompt": "ahoy", **fields})
+
+
+StartApp = Callable[..., App]
+
+
+@pytest.fixture
+async def start_app(tokenizer: PromptTokenizer) -> AsyncIterator[StartApp]:
+    """Makes an `App` on a scripted engine; `ready=False` leaves it loading."""
+    apps: list[App] = []
+
+    def start(engine: ScriptedEngine | None = None, *, ready: bool = True, **settings: Any) -> App:
+        engine = engine or ScriptedEngine()
+        engine.alive = True
+        service = Service("tiny", engine, ServerConfig(**settings))
+        if ready:
+            service.ready(ModelFiles(tokenizer, {}), engine.info)
+        transport = httpx.ASGITransport(app=build_app(service), raise_app_exceptions=False)
+        apps.append(App(engine, service, httpx.AsyncClient(transport=transport, base_url="http://engine")))
+        return apps[-1]
+
+    yield start
+    for app in apps:
+        await app.http.aclose()
+
+
+@dataclass
+class EngineProcess:
+    """`fairlead-engine serve` as a process."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+    termination_log: Path
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Returns when `holds()`; fails with the server's log when it does not within a minute."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not holds():
+            if time.monotonic() > deadline:
+                pytest.fail(f"{what} did not happen; the server's log:\n{self.log.read_text()}")
+            time.sleep(0.02)
+
+    def wait_ready(self) -> None:
+        self.wait_until(lambda: self.status("/ready") == 200 or self.process.poll() is not None, "readiness")
+        assert self.process.poll() is None, self.log.read_text()
+
+    def status(self, path: str) -> int | None:
+        """The status of a GET; None when nobody answers."""
+        try:
+            return httpx.get(self.url + path, timeout=5).status_code
+        except httpx.TransportError:
+            return None
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples."""
+        lines = httpx.get(self.url + "/metrics", timeout=5).text.splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + "{", name + " ")))
+
+    def wait_exit(self) -> int:
+        return self.process.wait(timeout=READY_SECONDS)
+
+    def core_pid(self) -> int:
+        """The process that runs the model."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        assert len(children) == 1
+        return int(children[0])
+
+
+class EngineStarter:
+    """Starts `fairlead-engine serve` with flags on a free port, and kills at the end what still runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[EngineProcess] = []
+
+    def __call__(self, *flags: str, port: int | None = None) -> EngineProcess:
+        port = free_port() if port is None else port
+        number = len(self._started)
+        log, last_words = self._folder / f"engine-{number}.log", self._folder / f"termination-{number}"
+        command = [sys.executable, "-m", "fairlead_engine", "serve", "--port", str(port), *flags]
+        environment = {**os.environ, "FAIRLEAD_TERMINATION_LOG": str(last_words), "OMP_NUM_THREADS": "1"}
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=self._folder)
+        self._started.append(EngineProcess(process, f"http://127.0.0.1:{port}", log, last_words))
+        return self._started[-1]
+
+    def kill(self) -> None:
+        for engine in self._started:
+            if engine.process.poll() is None:
+                engine.process.kill()
+            engine.process.wait()
+
+
+@pytest.fixture
+def start_engine(tmp_path: Path) -> Iterator[EngineStarter]:
+    """Starts engines for one test."""
+    starter = EngineStarter(tmp_path)
+    yield starter
+    starter.kill()
+
+
+@pytest.fixture(scope="session")
+def served(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """One engine, as `tiny`, for all tests that leave it as it was."""
+    starter = EngineStarter(tmp_path_factory.mktemp("served"))
+    engine = starter("--model", str(checkpoint), "--served-name", "tiny")
+    engine.wait_ready()
+    yield engine
+    starter.kill()
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,232 @@
+"""Requests that are wrong: an answer in OpenAI's error shape that names the field, and no work for the engine."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}]}
+
+
+def error_of(response: Any) -> dict[str, Any]:
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    return dict(body["error"])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", "hot"), ("temperature", True), ("temperature", -0.1), ("temperature", 101), ("top_p", [1]),
+        ("top_p", 0), ("top_p", 1.5), ("top_k", -2), ("top_k", 1.5), ("min_p", 2), ("presence_penalty", 3),
+        ("frequency_penalty", -3), ("repetition_penalty", 0), ("seed", 2**63), ("seed", "x"), ("max_tokens", 0),
+        ("max_tokens", -1), ("max_tokens", 10**400), ("max_completion_tokens", 0), ("min_tokens", -1), ("n", 0),
+        ("n", 129), ("n", "2"), ("stop", [""]), ("stop", 5), ("stop", ["x"] * 17), ("stop", "x" * 2000),
+        ("stop_token_ids", [-1]), ("stop_token_ids", [99999]), ("stop_token_ids", [1] * 300), ("stream", "yes"),
+        ("stream", 1), ("stream_options", {"include_usage": True}), ("top_logprobs", 2), ("logprobs", 5),
+        ("model", None), ("messages", None), ("messages", "ahoy"), ("messages", []), ("cache_salt", 5),
+        ("best_of", 2), ("echo", True), ("prompt", "ahoy"), ("temperatur", 1), ("guided_json", {}),
+    ],
+)  # fmt: skip
+async def test_a_wrong_value_in_a_chat_is_refused_by_name(start_app: Any, field: str, value: Any) -> None:
+    app = start_app()
+    response = await app.http.post("/v1/chat/completions", content=json.dumps({**CHAT, field: value}))
+    assert response.status_code == 400
+    error = error_of(response)
+    assert error["type"] == "invalid_request_error"
+    assert error["param"].startswith(field)
+    assert field in error["message"]
+    assert app.engine.requests == []
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
+@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "presence_penalty", "repetition_penalty"])
+async def test_numbers_that_are_not_finite_are_refused_by_name(start_app: Any, field: str, text: str) -> None:
+    body = json.dumps(CHAT)[:-1] + f', "{field}": {text}}}'
+    response = await start_app().http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "advice"),
+    [
+        ("tool_choice", "required", '"auto" and "none"'),
+        ("tool_choice", {"type": "function", "function": {"name": "tide"}}, '"auto" and "none"'),
+        ("response_format", {"type": "json_schema", "json_schema": {}}, "in the prompt"),
+        ("response_format", {"type": "json_object"}, "in the prompt"),
+        ("logit_bias", {"5": 10}, "leave it out"),
+        ("functions", [{"name": "f"}], "tools"),
+        ("audio", {"voice": "x"}, "text only"),
+        ("modalities", ["audio"], "text only"),
+        ("reasoning_effort", "high", "chat_template_kwargs"),
+        ("chat_template_kwargs", {"messages": []}, "messages"),
+    ],
+)
+async def test_what_would_change_the_result_and_is_not_supported_is_refused_with_advice(
+    start_app: Any, field: str, value: Any, advice: str
+) -> None:
+    response = await start_app().chat(**{field: value})
+    assert response.status_code == 400
+    error = error_of(response)
+    assert error["param"] == field
+    assert advice in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ([{"content": "x"}], "messages[0].role"),
+        ([{"role": "captain", "content": "x"}], "messages[0].role"),
+        ([{"role": ["user"], "content": "x"}], "messages[0].role"),
+        ([CHAT["messages"][0], {"role": "user"}], "messages[1].content"),  # type: ignore[index]
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "messages"),
+        (["ahoy"], "messages[0]"),
+    ],
+)
+async def test_a_wrong_message_is_refused_by_its_place(start_app: Any, messages: Any, param: str) -> None:
+    response = await start_app().chat(messages=messages)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"),
+    [
+        ("", "prompt"), ([], "prompt"), ([[]], "prompt[0]"), ([1, "a"], "prompt"), ([[1], "a"], "prompt"),
+        ([1, True], "prompt"), ([1.5], "prompt"), ([-1], "prompt"), ([512], "prompt"), ([10**30], "prompt"),
+        ([[1], [512]], "prompt[1]"), (["a", ""], "prompt[1]"), (5, "prompt"), (None, "prompt"), ({}, "prompt"),
+        ([1] * 256, "prompt"), (["a"] * 129, "prompt"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_prompt_is_refused_by_its_place(start_app: Any, prompt: Any, param: str) -> None:
+    app = start_app()
+    response = await app.complete(prompt=prompt)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+    assert app.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, "logprobs"),
+        ({"best_of": 2}, "best_of"), ({"suffix": "x"}, "suffix"), ({"echo": True, "logprobs": 1}, "echo"),
+        ({"messages": []}, "messages"), ({"stream_options": {"x": 1}, "stream": True}, "stream_options.x"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_value_in_a_completion_is_refused_by_name(
+    start_app: Any, fields: dict[str, Any], param: str
+) -> None:
+    response = await start_app().complete(**fields)
+    assert response.status_code == 400
+    assert error_of(response)["param"] == param
+
+
+async def test_a_prompt_that_is_too_long_is_refused_with_the_numbers(start_app: Any) -> None:
+    error = error_of(await start_app().complete(prompt=[1] * 300))
+    assert error["code"] == "context_length_exceeded"
+    assert "256 tokens" in error["message"]
+    assert "has 300" in error["message"]
+    assert "at most 255" in error["message"]
+
+
+async def test_the_longest_possible_prompt_is_taken(start_app: Any) -> None:
+    assert (await start_app().complete(prompt=[65] * 255)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"nonsense", b'{"model": "tiny", "messages"', b"[]", b'"text"', b"null", b"\xff\xfe", b'{"a": "\xff"}',
+     b'{"model": "\\ud800"}', b'{"messages": ' + b"[" * 100_000],
+)  # fmt: skip
+async def test_a_body_that_is_no_json_object_is_refused(start_app: Any, body: bytes) -> None:
+    response = await start_app().http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert error_of(response)["type"] == "invalid_request_error"
+
+
+async def test_a_likely_typo_is_named(start_app: Any) -> None:
+    error = error_of(await start_app().chat(temprature=1))
+    assert error["message"] == "unknown field 'temprature'; did you mean 'temperature'?"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_body_over_the_limit_is_refused_before_it_is_parsed(start_app: Any, streamed: bool) -> None:
+    app = start_app(max_body_bytes=1024)
+    body = json.dumps({**CHAT, "user": "x" * 5000}).encode()
+
+    async def chunks() -> Any:
+        for start in range(0, len(body), 500):
+            yield body[start : start + 500]
+
+    response = await app.http.post("/v1/chat/completions", content=chunks() if streamed else body)
+    assert response.status_code == 413
+    assert error_of(response)["code"] == "request_too_large"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+async def test_a_body_that_drips_is_refused_however_steadily_it_comes(start_app: Any, path: str) -> None:
+    app = start_app(body_timeout=0.1)
+
+    async def drip() -> Any:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.005)
+
+    response = await app.http.post(path, content=drip())
+    assert (response.status_code, response.headers["connection"]) == (408, "close")
+    assert error_of(response)["code"] == "request_timeout"
+    assert app.engine.requests == []
+
+
+async def test_an_unknown_model_is_404(start_app: Any) -> None:
+    response = await start_app().chat(model="other")
+    assert response.status_code == 404
+    error = error_of(response)
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert "'tiny'" in error["message"]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v2/nothing", 404), ("GET", "/", 404),
+    ("GET", "/v1/chat/completions", 405), ("DELETE", "/v1/models", 405), ("POST", "/ready", 405),
+    ("POST", "/openapi.json", 405), ("OPTIONS", "/tokenize", 405), ("GET", "/health/", 404), ("GET", "/docs", 404),
+    ("GET", "/redoc", 404), ("POST", "/v1/chat/completions/", 404)])  # fmt: skip
+async def test_unknown_paths_and_methods_have_the_same_error_shape(
+    start_app: Any, method: str, path: str, status: int
+) -> None:
+    app = start_app()
+    response = await app.http.request(method, path)
+    assert response.status_code == status
+    code = "method_not_allowed" if status == 405 else "not_found"
+    assert (error_of(response)["type"], error_of(response)["code"]) == ("invalid_request_error", code)
+    assert response.headers["x-request-id"]
+    assert ("allow" in response.headers) == (status == 405)
+    assert "http_requests_total" in app.service.metrics.render().decode()
+
+
+@pytest.mark.parametrize(("path", "allowed"), [("/health", "GET, HEAD"), ("/openapi.json", "GET, HEAD"),
+    ("/fairlead/v1/drain", "POST"), ("/v1/completions", "POST")])  # fmt: skip
+async def test_a_405_says_which_methods_are_possible(start_app: Any, path: str, allowed: str) -> None:
+    assert (await start_app().http.request("PUT", path)).headers["allow"] == allowed
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models", "/v1/models/tiny", "/openapi.json"])
+async def test_head_answers_as_get_does(start_app: Any, path: str) -> None:
+    app = start_app()
+    get, head = await app.http.get(path), await app.http.head(path)
+    assert (head.status_code, head.headers["content-type"]) == (200, get.headers["content-type"])
+
+
+async def test_a_model_without_a_chat_template_says_so(start_app: Any, tokenizer: Any) -> None:
+    from fairlead_engine.server.served_model import ModelFiles
+    from fairlead_protocol.tokenizing import PromptTokenizer
+
+    app = start_app(ready=False)
+    app.service.ready(ModelFiles(PromptTokenizer(tokenizer.tokenizer_json), {}), app.engine.info)
+    error = error_of(await app.chat())
+    assert "/v1/completions" in error["message"]

@@ -1,0 +1,291 @@
+"""From loading to gone: readiness, refusals, drain, a core that dies or hangs, and clients that leave."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from fairlead_engine.errors import Draining
+from fairlead_engine.server.app import build_app
+from fairlead_engine.server.lifecycle import Lifecycle, Phase
+from fairlead_engine.testing import ScriptedEngine, answer
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}]}
+
+
+class Connection:
+    """A client's connection at ASGI level: its answer arrives part by part, and it can leave at any time."""
+
+    def __init__(self, app: Any, body: dict[str, Any]) -> None:
+        self.status: int | None = None
+        self.parts: asyncio.Queue[bytes] = asyncio.Queue()
+        self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._incoming.put_nowait({"type": "http.request", "body": json.dumps(body).encode(), "more_body": False})
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": [], "root_path": ""}
+        self.served = asyncio.ensure_future(app(scope, self._incoming.get, self._send))
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        else:
+            self.parts.put_nowait(message["body"])
+
+    def leave(self) -> None:
+        self._incoming.put_nowait({"type": "http.disconnect"})
+
+
+async def until(condition: Any) -> None:
+    """Lets other tasks run until `condition()` holds."""
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
+
+
+async def status(app: Any, path: str) -> tuple[int, dict[str, Any], httpx.Headers]:
+    response = await app.http.get(path)
+    return response.status_code, response.json(), response.headers
+
+
+async def test_while_loading_the_server_is_healthy_but_not_ready_and_takes_nothing(start_app: Any) -> None:
+    app = start_app(ready=False)
+    assert (await status(app, "/health"))[0] == 200
+    code, body, headers = await status(app, "/ready")
+    assert (code, body["status"], headers["x-fairlead-reason"]) == (503, "loading", "loading")
+    response = await app.chat()
+    assert (response.status_code, response.headers["x-fairlead-reason"]) == (503, "loading")
+    assert int(response.headers["retry-after"]) > 0
+    assert (await app.http.get("/v1/models")).status_code == 503
+    assert (await app.http.get("/metrics")).status_code == 200
+
+
+async def test_a_full_engine_refuses_with_a_reason_before_any_work(start_app: Any) -> None:
+    engine = ScriptedEngine()
+    engine.full = True
+    app = start_app(engine)
+    for stream in (False, True):
+        response = await app.chat(stream=stream)
+        assert (response.status_code, response.headers["x-fairlead-reason"]) == (429, "engine-full")
+        assert int(response.headers["retry-after"]) >= 1
+        assert response.json()["error"]["code"] == "engine_full"
+    assert engine.requests == []
+    assert "request_success_total{" not in app.service.metrics.render().decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_refused_choice_refuses_the_request_and_ends_the_others(start_app: Any, stream: bool) -> None:
+    app = start_app()
+    refuse_after_first = app.engine.generate
+
+    def generate(request: Any) -> Any:
+        app.engine.full = bool(app.engine.requests)
+        return refuse_after_first(request)
+
+    app.engine.generate = generate
+    app.engine.hang()
+    response = await app.chat(n=3, stream=stream)
+    assert response.status_code == 429
+    assert not app.engine.running
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_ends_its_work_at_once(start_app: Any, stream: bool) -> None:
+    app = start_app()
+    app.engine.hang()
+    connection = Connection(build_app(app.service), {**CHAT, "stream": stream, "n": 2})
+    await until(lambda: len(app.engine.running) == 2)
+    connection.leave()
+    await connection.served
+    assert len(app.engine.aborted) == 2
+    assert not app.engine.running
+    assert app.service.lifecycle.num_running == 0
+    assert 'http_requests_total{model_name="tiny",outcome="disconnected"} 1.0' in app.service.metrics.render().decode()
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_ends_its_work(start_app: Any) -> None:
+    app = start_app()
+    connection = Connection(build_app(app.service), {**CHAT, "stream": True})
+    first = await connection.parts.get()
+    assert b'"role":"assistant"' in first
+    app.engine.hang()
+    connection.leave()
+    await connection.served
+    assert connection.status == 200
+    assert len(app.engine.aborted) == 1
+
+
+async def test_a_core_that_dies_ends_streams_with_an_error_event(start_app: Any) -> None:
+    app = start_app()
+    connection = Connection(build_app(app.service), {**CHAT, "stream": True})
+    await connection.parts.get()
+    app.engine.die("the engine core has died: it was killed by SIGKILL")
+    await connection.served
+    parts = [connection.parts.get_nowait() for _ in range(connection.parts.qsize())]
+    events = [line for line in b"".join(parts).split(b"\n\n") if line]
+    error = json.loads(events[-1].removeprefix(b"data: "))["error"]
+    assert (error["type"], error["code"]) == ("server_error", "engine_dead")
+    assert "SIGKILL" in error["message"]
+    assert b"[DONE]" not in b"".join(parts)
+    assert (await status(app, "/health"))[0] == 503
+    assert (await status(app, "/ready"))[2]["x-fairlead-reason"] == "engine-dead"
+    assert (await app.chat()).status_code == 500
+
+
+async def test_a_step_that_hangs_fails_health_and_readiness(start_app: Any) -> None:
+    app = start_app(step_timeout=60.0)
+    app.engine.hang(step_age_seconds=59.0)
+    assert (await status(app, "/health"))[0] == 200
+    app.engine.hang(step_age_seconds=61.0)
+    code, body, _ = await status(app, "/health")
+    assert code == 503
+    assert "one step for 61 s" in body["message"]
+    assert (await status(app, "/ready"))[0] == 503
+
+
+async def test_an_engine_that_cannot_go_on_answers_with_its_message(start_app: Any) -> None:
+    from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
+
+    def script(request: EngineRequest) -> list[SequenceOutput]:
+        return [
+            SequenceOutput(
+                request_id=request.request_id, new_token_ids=[], finish_reason=FinishReason.ERROR, message="no such id"
+            )
+        ]
+
+    response = await start_app(ScriptedEngine(script)).chat()
+    assert (response.status_code, response.json()["error"]["message"]) == (500, "no such id")
+
+
+async def test_a_defect_answers_500_without_its_details(start_app: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def script(request: object) -> list[Any]:
+        raise ZeroDivisionError("secret")
+
+    response = await start_app(ScriptedEngine(script)).chat()
+    assert response.status_code == 500
+    assert "secret" not in response.text
+    assert "ZeroDivisionError: secret" in caplog.text
+
+
+async def test_a_drain_takes_requests_for_the_grace_then_refuses_and_finishes_what_runs(start_app: Any) -> None:
+    app = start_app(drain_grace=0.05, drain_timeout=30.0)
+    app.engine.hang()
+    running = asyncio.ensure_future(app.chat())
+    await until(lambda: app.engine.running)
+    reply = await app.http.post("/fairlead/v1/drain")
+    assert (reply.status_code, reply.json()["num_running"]) == (202, 1)
+    await until(lambda: app.service.lifecycle.phase is Phase.DRAINING)
+    code, body, headers = await status(app, "/ready")
+    assert (code, body["status"], headers["x-fairlead-reason"]) == (503, "draining", "draining")
+    assert (await status(app, "/health"))[0] == 200
+    late = asyncio.ensure_future(app.chat())
+    await until(lambda: len(app.engine.running) == 2)
+    while app.service.lifecycle.phase is Phase.DRAINING:
+        await asyncio.sleep(0.01)
+    refused = await app.chat()
+    assert (refused.status_code, refused.headers["x-fairlead-reason"]) == (503, "draining")
+    assert "retry-after" in refused.headers
+    assert not app.service.lifecycle.stopped.is_set()
+    app.engine.resume()
+    assert [(await each).status_code for each in (running, late)] == [200, 200]
+    await asyncio.wait_for(app.service.lifecycle.stopped.wait(), 10)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_outlasts_the_drain_is_aborted_with_an_error(start_app: Any, stream: bool) -> None:
+    app = start_app(drain_grace=0.0, drain_timeout=0.01)
+    connection = Connection(build_app(app.service), {**CHAT, "stream": stream})
+    if stream:
+        await connection.parts.get()
+    app.engine.hang()
+    await until(lambda: app.engine.running)
+    app.service.drain()
+    await connection.served
+    text = b"".join(connection.parts.get_nowait() for _ in range(connection.parts.qsize()))
+    assert b'"code":"draining"' in text
+    assert connection.status == (200 if stream else 503)
+    assert len(app.engine.aborted) == 1
+    assert 'finished_reason="abort",model_name="tiny"} 1.0' in app.service.metrics.render().decode()
+
+
+async def test_a_drain_can_be_hurried() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.ready()
+    stopped: list[Exception] = []
+    with lifecycle.admitted() as admission:
+        admission.attach(stopped.append)
+        lifecycle.drain(grace_seconds=3600, timeout_seconds=3600)
+        await asyncio.sleep(0)
+        lifecycle.hurry()
+        await asyncio.wait_for(lifecycle.stopped.wait(), 10)
+    assert [type(error) for error in stopped] == [Draining]
+
+
+async def test_a_request_that_has_not_begun_is_aborted_when_it_does() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.ready()
+    stopped: list[Exception] = []
+    with lifecycle.admitted() as admission:
+        lifecycle.drain(grace_seconds=0, timeout_seconds=0)
+        await asyncio.wait_for(lifecycle.stopped.wait(), 10)
+        admission.attach(stopped.append)
+    assert len(stopped) == 1
+
+
+async def test_a_drain_while_loading_ends_at_once() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.drain(grace_seconds=3600, timeout_seconds=3600)
+    await asyncio.wait_for(lifecycle.stopped.wait(), 10)
+    lifecycle.ready()
+    assert lifecycle.phase is Phase.STOPPED
+
+
+@pytest.fixture
+async def scraped(start_app: Any, tokenizer: Any) -> AsyncIterator[list[str]]:
+    """The lines of `/metrics` after one request of each kind."""
+    app = start_app(ScriptedEngine(answer(tokenizer.encode("one two three"), num_cached_tokens=4)))
+    app.engine.load.running = 2
+    app.engine.load.waiting = 3
+    app.engine.load.kv_blocks_free = 16
+    app.engine.load.prefix_query_tokens = 40
+    app.engine.load.prefix_hit_tokens = 16
+    app.engine.load.step_cost = {"base": 0.001}
+    await app.chat()
+    await app.chat(stop="two")
+    await app.chat(temperature=-1)
+    yield (await app.http.get("/metrics")).text.splitlines()
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        'num_requests_running{model_name="tiny"} 2.0',
+        'num_requests_waiting{model_name="tiny"} 3.0',
+        'kv_cache_usage_perc{model_name="tiny"} 0.75',
+        'prompt_tokens_total{model_name="tiny"} 0.0',
+        'generation_tokens_total{model_name="tiny"} 0.0',
+        'num_preemptions_total{model_name="tiny"} 0.0',
+        'prefix_cache_queries_total{model_name="tiny"} 40.0',
+        'prefix_cache_hits_total{model_name="tiny"} 16.0',
+        'cache_config_info{block_size="16",model_name="tiny",num_gpu_blocks="64"} 1.0',
+        'request_success_total{finished_reason="stop",model_name="tiny"} 2.0',
+        'time_to_first_token_seconds_count{model_name="tiny"} 2.0',
+        'e2e_request_latency_seconds_count{model_name="tiny"} 2.0',
+        'request_queue_time_seconds_count{model_name="tiny"} 2.0',
+        'inter_token_latency_seconds_bucket{le="+Inf",model_name="tiny"}',
+    ],
+)
+async def test_metrics_exist_under_our_name_and_vllms(scraped: list[str], sample: str) -> None:
+    for prefix in ("fairlead_engine_", "vllm:"):
+        assert any(line.startswith(prefix + sample) for line in scraped), prefix + sample
+
+
+async def test_metrics_of_our_own_count_outcomes_and_step_cost(scraped: list[str]) -> None:
+    assert 'fairlead_engine_http_requests_total{model_name="tiny",outcome="ok"} 2.0' in scraped
+    assert 'fairlead_engine_http_requests_total{model_name="tiny",outcome="invalid"} 1.0' in scraped
+    assert 'fairlead_engine_step_cost_seconds{model_name="tiny",term="base"} 0.001' in scraped
+    assert 'fairlead_engine_draining{model_name="tiny"} 0.0' in scraped
+    assert not any("_created" in line for line in scraped)

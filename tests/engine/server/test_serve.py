@@ -1,0 +1,346 @@
+"""`fairlead-engine serve` as a process: start, answer, stream, drain, and every way it can go wrong."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from safetensors.torch import load_file, save_file
+
+PROMPT = [{"role": "user", "content": "ahoy"}]
+LONG: dict[str, Any] = {"max_tokens": 3000, "extra_body": {"ignore_eos": True}}
+
+
+@pytest.fixture
+def client() -> Iterator[Callable[[Any], openai.OpenAI]]:
+    """The official client of an engine, closed at the end."""
+    with ExitStack() as stack:
+        yield lambda engine: stack.enter_context(
+            openai.OpenAI(api_key="none", base_url=engine.url + "/v1", max_retries=0)
+        )
+
+
+def chunks_until_error(stream: Any, *, after_first: Any = None) -> list[Any]:
+    """Reads a stream that ends with an error event; runs `after_first` when the first chunk is there."""
+    chunks: list[Any] = []
+    with pytest.raises(openai.APIError) as caught:
+        for chunk in stream:
+            chunks.append(chunk)
+            if len(chunks) == 2 and after_first is not None:
+                after_first()
+    chunks.append(caught.value)
+    return chunks
+
+
+def last_words(engine: Any) -> dict[str, str]:
+    return dict(json.loads(engine.termination_log.read_text()))
+
+
+def test_it_answers_and_streams(served: Any, client: Any) -> None:
+    api = client(served)
+    reply = api.chat.completions.create(model="tiny", messages=PROMPT, max_tokens=8, temperature=0)
+    assert reply.usage.completion_tokens == 8
+    stream = api.chat.completions.create(model="tiny", messages=PROMPT, max_tokens=8, temperature=0, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == reply.choices[0].message.content
+    ids = httpx.post(served.url + "/tokenize", json={"messages": PROMPT}).json()["tokens"]
+    by_ids = api.completions.create(model="tiny", prompt=ids, max_tokens=8, temperature=0)
+    assert by_ids.choices[0].text == reply.choices[0].message.content
+
+
+def test_the_bundled_model_is_served_by_its_name(start_engine: Any, client: Any) -> None:
+    engine = start_engine("--model", "demo://dinghy")
+    engine.wait_ready()
+    api = client(engine)
+    assert [model.id for model in api.models.list()] == ["dinghy"]
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    reply = api.chat.completions.create(model="dinghy", messages=question, temperature=0)
+    assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == ("Paris", "stop")
+
+
+def test_a_seed_makes_draws_reproducible_and_choices_differ(served: Any, client: Any) -> None:
+    def draw(seed: int) -> list[str]:
+        reply = client(served).completions.create(model="tiny", prompt="ahoy", n=2, seed=seed, max_tokens=12)
+        return [choice.text for choice in reply.choices]
+
+    first = draw(1)
+    assert draw(1) == first
+    assert len({*first, *draw(5)}) == 4
+
+
+def test_logprobs_come_from_the_model(served: Any, client: Any) -> None:
+    reply = client(served).chat.completions.create(
+        model="tiny", messages=PROMPT, max_tokens=4, temperature=0, logprobs=True, top_logprobs=3
+    )
+    for entry in reply.choices[0].logprobs.content:
+        assert [top.logprob for top in entry.top_logprobs] == sorted(
+            (top.logprob for top in entry.top_logprobs), reverse=True
+        )
+        assert entry.logprob == entry.top_logprobs[0].logprob < 0
+
+
+def test_a_repeated_prompt_comes_from_the_cache(served: Any) -> None:
+    hits = served.metric("vllm:prefix_cache_hits_total")
+    body = {"model": "tiny", "prompt": list(range(50, 100)), "max_tokens": 1}
+    cached = [httpx.post(served.url + "/v1/completions", json=body).headers["x-fairlead-cached-tokens"] for _ in "ab"]
+    assert cached == ["0", "48"]
+    assert served.metric("vllm:prefix_cache_hits_total") == hits + 48
+
+
+def test_a_client_that_leaves_frees_its_blocks(served: Any, client: Any) -> None:
+    stream = client(served).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **LONG)
+    next(iter(stream))
+    assert served.metric("vllm:num_requests_running") == 1
+    stream.close()
+    served.wait_until(lambda: served.metric("vllm:num_requests_running") == 0, "the abort of the stream")
+    with pytest.raises(httpx.ReadTimeout):
+        body = {"model": "tiny", "messages": PROMPT, "max_tokens": 3000, "ignore_eos": True}
+        httpx.post(served.url + "/v1/chat/completions", json=body, timeout=0.3)
+    served.wait_until(lambda: served.metric("vllm:num_requests_running") == 0, "the abort of the plain request")
+    assert served.metric("vllm:kv_cache_usage_perc") == 0
+
+
+def test_a_body_that_comes_too_slowly_is_refused_and_its_connection_closed(start_engine: Any, checkpoint: Path) -> None:
+    engine = start_engine("--model", str(checkpoint), "--body-timeout", "200ms")
+    engine.wait_ready()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: engine\r\nContent-Length: 1000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", httpx.URL(engine.url).port), timeout=30) as connection:
+        connection.sendall(head + b'{"model": "ti')
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    header, _, body = answer.partition(b"\r\n\r\n")
+    assert header.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in header
+    error = json.loads(body)["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "request_timeout")
+    assert "0.2 s" in error["message"]
+    assert 'outcome="too-slow"} 1.0' in httpx.get(engine.url + "/metrics").text
+
+
+def test_sigterm_ends_an_idle_engine_with_status_0(start_engine: Any, checkpoint: Path) -> None:
+    engine = start_engine("--model", str(checkpoint), "--drain-grace", "0")
+    engine.wait_ready()
+    engine.process.terminate()
+    assert engine.wait_exit() == 0
+    assert not engine.termination_log.exists()
+    assert "event=stopped" in engine.log.read_text()
+
+
+def test_sigterm_under_load_finishes_what_runs_and_refuses_the_rest(
+    start_engine: Any, checkpoint: Path, client: Any
+) -> None:
+    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "200ms")
+    engine.wait_ready()
+    api = client(engine)
+    begun = threading.Barrier(5)
+
+    def read() -> str | None:
+        stream = api.chat.completions.create(
+            model="tiny", messages=PROMPT, stream=True, max_tokens=600, extra_body={"ignore_eos": True}
+        )
+        reasons = []
+        for position, chunk in enumerate(stream):
+            if position == 0:
+                begun.wait()
+            reasons.append(chunk.choices[0].finish_reason)
+        return reasons[-1]
+
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(read) for _ in range(4)]
+        begun.wait()
+        engine.process.terminate()
+        engine.wait_until(lambda: engine.status("/ready") != 200, "the end of readiness")
+        assert [each.result() for each in running] == ["length"] * 4
+    assert engine.wait_exit() == 0
+
+
+def test_a_second_signal_ends_a_drain_at_once(start_engine: Any, checkpoint: Path, client: Any) -> None:
+    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "1h")
+    engine.wait_ready()
+    stream = client(engine).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **LONG)
+
+    def stop() -> None:
+        engine.process.terminate()
+        engine.wait_until(lambda: engine.status("/ready") == 503, "the drain")
+        engine.process.terminate()
+
+    error = chunks_until_error(stream, after_first=stop)[-1]
+    assert error.code == "draining"
+    assert engine.wait_exit() == 0
+
+
+def test_draining_by_request_ends_the_process(start_engine: Any, checkpoint: Path) -> None:
+    engine = start_engine("--model", str(checkpoint), "--drain-grace", "0")
+    engine.wait_ready()
+    assert httpx.post(engine.url + "/fairlead/v1/drain").status_code == 202
+    assert engine.wait_exit() == 0
+
+
+def test_ctrl_c_while_loading_ends_the_process(start_engine: Any, checkpoint: Path) -> None:
+    engine = start_engine("--model", str(checkpoint))
+    engine.wait_until(lambda: engine.status("/health") == 200, "the first probe")
+    engine.process.send_signal(signal.SIGINT)
+    assert engine.wait_exit() == 0
+
+
+def test_a_core_killed_in_the_middle_of_a_stream_ends_it_with_an_error_event(
+    start_engine: Any, checkpoint: Path, client: Any
+) -> None:
+    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny")
+    engine.wait_ready()
+    stream = client(engine).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **LONG)
+    core = engine.core_pid()
+    *chunks, error = chunks_until_error(stream, after_first=lambda: os.kill(core, signal.SIGKILL))
+    assert len(chunks) >= 2
+    assert error.code == "engine_dead"
+    assert "signal 9" in error.message
+    assert engine.status("/health") == 503
+    assert engine.status("/ready") == 503
+    assert engine.wait_exit() == 1
+    assert last_words(engine)["reason"] == "EngineDead"
+
+
+def test_no_process_is_left_when_the_server_is_killed(start_engine: Any, checkpoint: Path) -> None:
+    engine = start_engine("--model", str(checkpoint))
+    engine.wait_ready()
+    core = Path(f"/proc/{engine.core_pid()}")
+    engine.process.kill()
+    engine.process.wait()
+    engine.wait_until(lambda: not core.exists() or "State:\tZ" in (core / "status").read_text(), "the core's end")
+
+
+def test_a_port_in_use_is_named(start_engine: Any, checkpoint: Path) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        engine = start_engine("--model", str(checkpoint), port=port)
+        assert engine.wait_exit() == 1
+    assert last_words(engine)["reason"] == "AddressUnavailable"
+    assert f"127.0.0.1:{port}" in last_words(engine)["message"]
+    assert "Traceback" not in engine.log.read_text()
+
+
+def test_a_host_that_is_not_ours_is_named(start_engine: Any, checkpoint: Path) -> None:
+    engine = start_engine("--model", str(checkpoint), "--host", "203.0.113.7")
+    assert engine.wait_exit() == 1
+    assert "203.0.113.7" in last_words(engine)["message"]
+
+
+def broken(checkpoint: Path, folder: Path, how: str) -> Path:
+    """A copy of the checkpoint with something wrong."""
+    shutil.copytree(checkpoint, folder)
+    weights = folder / "model.safetensors"
+    if how == "MissingTensor":
+        tensors = load_file(weights)
+        del tensors["model.layers.1.mlp.up_proj.weight"]
+        save_file(tensors, weights)
+    elif how == "TensorShapeMismatch":
+        tensors = load_file(weights)
+        tensors["model.norm.weight"] = tensors["model.norm.weight"][:-1].clone()
+        save_file(tensors, weights)
+    elif how == "TokenizerInvalid":
+        (folder / "tokenizer.json").write_text("{")
+    elif how == "ModelConfigInvalid":
+        (folder / "config.json").write_text("not json")
+    elif how == "UnsupportedArchitecture":
+        fields = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**fields, "architectures": ["XForCausalLM"]}))
+    elif how == "ModelNotFound":
+        shutil.rmtree(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        ("MissingTensor", "model.layers.1.mlp.up_proj.weight"),
+        ("TensorShapeMismatch", "model.norm.weight"),
+        ("TokenizerInvalid", "tokenizer.json"),
+        ("ModelConfigInvalid", "config.json"),
+        ("UnsupportedArchitecture", "XForCausalLM"),
+        ("ModelNotFound", "config.json"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_ends_in_the_termination_log(
+    start_engine: Any, checkpoint: Path, tmp_path: Path, reason: str, says: str
+) -> None:
+    engine = start_engine("--model", str(broken(checkpoint, tmp_path / "broken", reason)))
+    assert engine.wait_exit() == 1
+    words = last_words(engine)
+    assert words["reason"] == reason
+    assert says in words["message"]
+
+
+def test_too_little_memory_for_the_cache_ends_in_the_termination_log(start_engine: Any, checkpoint: Path) -> None:
+    engine = start_engine("--model", str(checkpoint), "--kv-cache-memory", "4k")
+    assert engine.wait_exit() == 1
+    assert last_words(engine)["reason"] == "NotEnoughMemory"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--max-num-seqs", "0"], "max-num-seqs"),
+        (["--max-num-sequences", "4"], "--max-num-sequences"),
+        (["--max-num", "4"], "--max-num"),
+        (["--config", "/nowhere.yaml"], "/nowhere.yaml"),
+    ],
+)
+def test_wrong_usage_ends_with_status_2_and_last_words(start_engine: Any, flags: list[str], says: str) -> None:
+    engine = start_engine("--model", "/m", *flags)
+    assert engine.wait_exit() == 2
+    assert last_words(engine)["reason"] == "InvalidConfig"
+    assert says in last_words(engine)["message"]
+
+
+def test_a_termination_log_that_cannot_be_written_does_not_hide_the_reason(tmp_path: Path) -> None:
+    environment = {**os.environ, "FAIRLEAD_TERMINATION_LOG": str(tmp_path / "missing" / "log")}
+    command = [sys.executable, "-m", "fairlead_engine", "serve", "--model", "demo://nothing"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert '"reason":"ModelNotFound"' in done.stderr
+    assert "cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        ("fairlead_engine.server.process", {"torch", "transformers", "openai", "triton", "numpy"}),
+        ("fairlead_engine.__main__, fairlead_engine.server.serve", {"fastapi", "starlette", "uvicorn", "pydantic"}),
+    ],
+    ids=["never", "before the core has been started"],
+)
+def test_the_http_process_does_not_import(modules: str, unwanted: set[str]) -> None:
+    program = f"import sys, {modules}\nsys.exit(' '.join(sorted({unwanted} & set(sys.modules))) or 0)\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_core_process_loads_a_model_without_transformers_openai_or_triton(checkpoint: Path) -> None:
+    program = (
+        "import sys\n"
+        "from fairlead_engine.config import EngineConfig\n"
+        "from fairlead_engine.core.engine import Engine\n"
+        f"Engine(EngineConfig(model={str(checkpoint)!r}, kv_cache_memory=2**24, num_threads=1))\n"
+        "sys.exit(' '.join(sorted({'transformers', 'openai', 'triton'} & set(sys.modules))) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_names_every_setting() -> None:
+    command = [sys.executable, "-m", "fairlead_engine", "serve", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for flag in ("--config", "--model", "--max-num-seqs", "--kv-cache-memory", "--drain-timeout", "--port"):
+        assert flag in done.stdout
