@@ -13,11 +13,16 @@ MAX_NAME_LENGTH = 40
 
 LABEL_LLMDEPLOYMENT = f"{GROUP}/llmdeployment"
 """On every child: the name of the LLMDeployment it belongs to."""
+LABEL_NAME = "app.kubernetes.io/name"
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_COMPONENT = "app.kubernetes.io/component"
 MANAGED_BY = "fairlead"
+ENGINE_COMPONENT = "engine"
 ANNOTATION_CONFIG_HASH = f"{GROUP}/config-hash"
 """On the pod template: changes when the mounted engine configuration does, so that the Deployment rolls."""
+ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
+"""On every child: the hash of what the operator applied last, so that it applies again only when it wants something
+else."""
 ANNOTATION_MODEL = f"{GROUP}/served-name"
 
 FIELD_MANAGER = "fairlead"
@@ -30,6 +35,8 @@ GATEWAY_PORT = 8080
 GATEWAY_SERVICE_PORT = 80
 GATEWAY_CONTROL_PORT = 8081
 OPERATOR_PORT = 8081
+CONTROL_PORT_NAME = "control"
+"""Name of the container port that metrics, health and signals are served on."""
 
 ENGINE_IMAGE = "fairlead/engine"
 """Without tag. Local mode runs this image as `python -m fairlead_engine`."""

@@ -18,9 +18,9 @@ async def server_side_apply(
 ) -> JsonObject:
     """Creates `obj`, or makes the fields it names what it says; the object as it is afterwards.
 
-    Fields that `field_manager` applied before and no longer names are removed. With `force`, fields that another manager
-    holds become ours; without, that is a KubeError with status 409. With `metadata.uid` in `obj`, only that very object is
-    changed (409 where it is gone or another has its name).
+    Fields that `field_manager` applied before and no longer names are removed. With `force`, fields that another
+    manager holds become ours; without, that is a KubeError with status 409. With `metadata.uid` in `obj`, only that
+    very object is changed (409 where it is gone or another has its name).
     """
     metadata = obj["metadata"]
     params = {"fieldManager": field_manager, "force": "true" if force else "false"}

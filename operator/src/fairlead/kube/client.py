@@ -1,10 +1,11 @@
 """KubeClient: one HTTP session to one API server. Raw objects in and out; every call has a timeout.
 
-Who calls it: Reflector, Lease, server_side_apply, the operator and the gateway. It knows no kind but what `resources` says,
-never retries (callers know what may be repeated), and turns every failure into a KubeError.
+Who calls it: Reflector, Lease, server_side_apply, the operator and the gateway. It knows no kind but what `resources`
+says, never retries (callers know what may be repeated), and turns every failure into a KubeError.
 """
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -33,8 +34,8 @@ PAGE_SIZE = 500
 class KubeError(Exception):
     """The API refused, or could not be reached.
 
-    `status` is the HTTP status, 0 when there was no answer; `reason` is Kubernetes' CamelCase word (`NotFound`, `Conflict`,
-    `Invalid`, …; `Unreachable` when there was no answer); `message` is for people.
+    `status` is the HTTP status, 0 when there was no answer; `reason` is Kubernetes' CamelCase word (`NotFound`,
+    `Conflict`, `Invalid`, …; `Unreachable` when there was no answer); `message` is for people.
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -184,8 +185,8 @@ class KubeClient:
     ) -> AsyncIterator[JsonObject]:
         """Events `{"type", "object"}` since `resource_version`, bookmarks included, until the server ends the stream.
 
-        The server is asked to end it after `timeout_seconds`; a connection that is silent for `silence_seconds` counts as
-        broken. Raises KubeError, with status 410 when `resource_version` is too old and one has to list again.
+        The server is asked to end it after `timeout_seconds`; a connection that is silent for `silence_seconds` counts
+        as broken. Raises KubeError, with status 410 when `resource_version` is too old and one has to list again.
         """
         params = _selectors(label_selector, field_selector)
         params |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
@@ -210,13 +211,8 @@ class KubeClient:
         content_type: str | None,
     ) -> "aiohttp.client._RequestContextManager":
         if self._session is None:
-            auth = None
-            if self.config.username is not None:
-                auth = aiohttp.BasicAuth(self.config.username, self.config.password or "")
-            self._session = aiohttp.ClientSession(auth=auth, connector=aiohttp.TCPConnector(limit=100))
-        headers = {"Accept": JSON}
-        if (token := self._bearer()) is not None:
-            headers["Authorization"] = f"Bearer {token}"
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100))
+        headers = {"Accept": JSON} | self._authorization()
         data = None
         if body is not None:
             headers["Content-Type"] = content_type or JSON
@@ -232,15 +228,20 @@ class KubeClient:
             server_hostname=self.config.tls_server_name,
         )
 
-    def _bearer(self) -> str | None:
-        file = self.config.token_file
+    def _authorization(self) -> dict[str, str]:
+        file, user = self.config.token_file, self.config.username
         if file is not None and time.monotonic() - self._token_read > TOKEN_FILE_SECONDS:
             try:
                 self._token = file.read_text().strip()
             except OSError as e:
                 raise KubeError(0, "Unreachable", f"cannot read the API token: {e}") from e
             self._token_read = time.monotonic()
-        return self._token
+        if self._token is not None:
+            return {"Authorization": f"Bearer {self._token}"}
+        if user is not None:
+            pair = base64.b64encode(f"{user}:{self.config.password or ''}".encode()).decode()
+            return {"Authorization": f"Basic {pair}"}
+        return {}
 
 
 def list_items(page: Mapping[str, Any]) -> list[JsonObject]:

@@ -1,7 +1,8 @@
 """Lease: one active process at a time, by a coordination.k8s.io Lease.
 
 Whoever loses it must stop acting at once (`lost`); for the operator that means to exit and start again as a candidate.
-Time is counted on our own monotonic clock from when we *saw* the record change, so clocks of other machines do not matter.
+Time is counted on our own monotonic clock from when we *saw* the record change, so clocks of other machines do not
+matter.
 """
 
 import asyncio
@@ -56,8 +57,8 @@ class Lease:
     ) -> None:
         """`identity` must be unique per process. `duration_seconds`: silence after which others may take the Lease.
 
-        It is renewed three times per duration and given up after two thirds of it without success, so that we have stopped
-        before anybody else may start.
+        It is renewed three times per duration and given up after two thirds of it without success, so that we have
+        stopped before anybody else may start.
         """
         self.client = client
         self.namespace = namespace
@@ -71,7 +72,8 @@ class Lease:
         self._renewed = float("-inf")
 
     async def acquire(self) -> None:
-        """Returns once the Lease is ours. Raises KubeError when the API refuses for good (no permission, no namespace)."""
+        """Returns once the Lease is ours. Raises KubeError when the API refuses for good (no permission, no
+        namespace)."""
         waiting_for: str | None = None
         while True:
             try:

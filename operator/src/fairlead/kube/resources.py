@@ -52,3 +52,8 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 LLMDEPLOYMENTS = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
+
+CHILDREN = (CONFIGMAPS, DEPLOYMENTS, SERVICES)
+"""The kinds of object that an LLMDeployment is made into."""
+BY_KIND = {resource.kind: resource for resource in CHILDREN}
+"""The resource of a child, by the `kind` in its manifest."""

@@ -1,7 +1,8 @@
 """Reflector: a local copy of one kind of object, kept up to date by list and watch.
 
-Who calls it: whatever follows objects without kopf (the gateway's fleet; the operator's claims). Level-triggered users only
-look at `store`; `on_change` tells them when to look. It never raises for a broken connection: it backs off and goes on.
+Who calls it: whatever follows objects without kopf (the gateway's fleet; the operator's claims). Level-triggered users
+only look at `store`; `on_change` tells them when to look. It never raises for a broken connection: it backs off and
+goes on.
 """
 
 import asyncio

@@ -1,0 +1,147 @@
+"""Conditions of an LLMDeployment: closed sets of types and reasons, and how a list of them is brought up to date."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class ConditionType(StrEnum):
+    """What a condition is about. Each is always present, so that clients can wait for any of them."""
+
+    READY = "Ready"
+    """Requests are answered by as many replicas as are desired."""
+    PROGRESSING = "Progressing"
+    """The fleet is on its way to what is desired, without anybody's help."""
+    MODEL_AVAILABLE = "ModelAvailable"
+    """The model's files were found and an engine could load them."""
+    SCALING_ACTIVE = "ScalingActive"
+    """Somebody adjusts `spec.replicas` to the load."""
+    DEGRADED = "Degraded"
+    """Something is wrong that waiting alone may not repair; the message says what to do."""
+
+
+class ConditionStatus(StrEnum):
+    """Kubernetes' three truth values."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Reason(StrEnum):
+    """Why a condition has its status. A container's own reasons (such as an engine's) may stand beside these."""
+
+    # All is well, or nothing is asked for.
+    REPLICAS_READY = "ReplicasReady"
+    """As many replicas answer as are desired."""
+    SCALED_TO_ZERO = "ScaledToZero"
+    """No replica is desired, so none runs."""
+    MODEL_LOADED = "ModelLoaded"
+    """An engine has loaded the model."""
+    COMPLETE = "Complete"
+    """Nothing is on its way: all replicas are the desired ones."""
+    AS_EXPECTED = "AsExpected"
+    """Nothing is wrong."""
+    # On the way.
+    RECONCILING = "Reconciling"
+    """The operator has applied the objects, and the cluster has not acted on them yet."""
+    SCHEDULING = "Scheduling"
+    """A pod waits for a node."""
+    CONTAINER_CREATING = "ContainerCreating"
+    """A pod has a node, which prepares volumes and image."""
+    LOADING_MODEL = "LoadingModel"
+    """An engine runs and loads the model."""
+    ROLLING_OUT = "RollingOut"
+    """The engine's Deployment is being brought to what is desired."""
+    SCALING = "Scaling"
+    """Replicas drain: they finish the requests they have, and then go."""
+    NOT_LOADED_YET = "NotLoadedYet"
+    """No engine has loaded the model yet, and none has failed to."""
+    # What the user wrote cannot be done.
+    INVALID_SPEC = "InvalidSpec"
+    """A field or a rule between fields is broken; the message names it."""
+    UNKNOWN_PROFILE = "UnknownProfile"
+    """`resources.profile` is not in the operator's settings; the message lists those that are."""
+    SOURCE_NOT_SUPPORTED = "SourceNotSupported"
+    """`model.source` is of a kind that is not served here."""
+    MODEL_SOURCE_NOT_FOUND = "ModelSourceNotFound"
+    """The PersistentVolumeClaim that `model.source` names does not exist."""
+    NAME_CONFLICT = "NameConflict"
+    """An older LLMDeployment has one of the names; this one answers to its other names only."""
+    RESOURCE_NOT_OWNED = "ResourceNotOwned"
+    """An object of a name that is needed exists and belongs to somebody else."""
+    # What the cluster or the engine says.
+    UNSCHEDULABLE = "Unschedulable"
+    """No node fits a pod; the message is the scheduler's."""
+    IMAGE_PULL_BACK_OFF = "ImagePullBackOff"
+    """The engine's image cannot be pulled."""
+    CREATE_CONTAINER_ERROR = "CreateContainerError"
+    """The container cannot be set up, for example for want of a Secret."""
+    ENGINE_START_FAILED = "EngineStartFailed"
+    """The engine said why it could not start, but not in one word; the message is its own."""
+    CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"
+    """The engine ends again and again; the message is what it said last."""
+    OUT_OF_MEMORY = "OutOfMemory"
+    """The engine took more memory than its limit and was killed."""
+    ENGINE_NOT_READY = "EngineNotReady"
+    """An engine runs, had started, and does not say that it is ready."""
+    PODS_REFUSED = "PodsRefused"
+    """Pods cannot be created, for example because of a quota or an admission webhook."""
+    APPLY_FAILED = "ApplyFailed"
+    """The API server refused an object of ours; the message is its own."""
+    # Who scales.
+    AUTOSCALING_NOT_CONFIGURED = "AutoscalingNotConfigured"
+    """`spec.autoscaling` is absent: the number of replicas is yours."""
+    SCALING_ACTIVE = "ScalingActive"
+    """The operator's autoscaler adjusts `spec.replicas`."""
+    SIGNALS_MISSING = "SignalsMissing"
+    """Gateways cannot be read, so replicas may be added, but none are taken away."""
+    EXTERNAL_AUTOSCALER = "ExternalAutoscaler"
+    """Somebody else scales, through the scale subresource."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition, without the times that only its history can tell."""
+
+    type: ConditionType
+    status: ConditionStatus
+    reason: str
+    """CamelCase; a Reason, or the word of an engine that could not start."""
+    message: str
+    """A sentence; where the user can do something, it says what."""
+
+
+def merge_conditions(
+    before: Iterable[Mapping[str, Any]], now: Sequence[Condition], *, generation: int, time: str
+) -> list[dict[str, Any]]:
+    """The `status.conditions` to apply: `lastTransitionTime` moves only where `status` changed.
+
+    `before`: what the object carries. `generation`: which spec was looked at. `time`: RFC 3339, for what changed now.
+    """
+    known = {condition.get("type"): condition for condition in before}
+    merged = []
+    for condition in now:
+        old = known.get(condition.type, {})
+        unchanged = old.get("status") == condition.status and old.get("lastTransitionTime")
+        merged.append(
+            {
+                "type": str(condition.type),
+                "status": str(condition.status),
+                "reason": str(condition.reason),
+                "message": condition.message,
+                "observedGeneration": generation,
+                "lastTransitionTime": old["lastTransitionTime"] if unchanged else time,
+            }
+        )
+    return merged
+
+
+def find_condition(status: Mapping[str, Any], type: ConditionType) -> Mapping[str, Any] | None:
+    """The condition of that type in an object's status, if there is one."""
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == type:
+            found: Mapping[str, Any] = condition
+            return found
+    return None

@@ -1,0 +1,211 @@
+"""The CustomResourceDefinition, generated from the types in `llmdeployment`.
+
+`python -m fairlead.api.crd` prints it; `crds/` holds that text and a test compares. The operator evaluates the same
+rules through `rule_violations`, for API servers that know no CEL.
+"""
+
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+
+from fairlead.api import names, rules
+from fairlead.api.llmdeployment import spec_schema
+from fairlead.api.schema import JsonSchema
+from fairlead.api.structural import Violation, check_rules
+
+SCALING_HISTORY_LENGTH = 5
+"""Changes of the count that `status.scaling.history` keeps."""
+
+
+def crd() -> dict[str, Any]:
+    """The whole object, ready to be applied. Do not change the result's schema in place."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": names.CRD_NAME, "labels": {"app.kubernetes.io/name": names.MANAGED_BY}},
+        "spec": {
+            "group": names.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": names.KIND,
+                "listKind": f"{names.KIND}List",
+                "plural": names.PLURAL,
+                "singular": names.SINGULAR,
+                "shortNames": [names.SHORT_NAME],
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": names.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": _columns(),
+                    "schema": {"openAPIV3Schema": object_schema()},
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.replicas",
+                            "statusReplicasPath": ".status.replicas",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                }
+            ],
+        },
+    }
+
+
+@cache
+def object_schema() -> JsonSchema:
+    """The structural schema of the whole object. Do not change the result."""
+    return {
+        "description": "A language model, served: engines, a name at the gateway, and their condition.",
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string", "description": "Version of this representation."},
+            "kind": {"type": "string", "description": "LLMDeployment."},
+            "metadata": {"type": "object"},
+            "spec": {"description": "The model to serve, and how."} | spec_schema(),
+            "status": _status_schema(),
+        },
+        "x-kubernetes-validations": [{"rule": rule.rule, "message": rule.message} for rule in rules.OBJECT],
+    }
+
+
+def rule_violations(body: Mapping[str, Any]) -> list[Violation]:
+    """Every rule between fields that an object breaks. For objects that `LLMDeployment.from_body` takes."""
+    return check_rules(object_schema(), body)
+
+
+def _columns() -> list[dict[str, str]]:
+    return [
+        {"name": "Model", "type": "string", "jsonPath": ".spec.model.source"},
+        {"name": "Ready", "type": "integer", "jsonPath": ".status.readyReplicas"},
+        {"name": "Desired", "type": "integer", "jsonPath": ".status.desiredReplicas"},
+        {"name": "Queue", "type": "integer", "jsonPath": ".status.scaling.signals.queue"},
+        {
+            "name": "TTFT-P90",
+            "type": "string",
+            "description": "Time to first token at targets.percentile, 90 unless set.",
+            "jsonPath": ".status.scaling.signals.ttft",
+        },
+        {"name": "Reason", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].reason'},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]
+
+
+def _status_schema() -> JsonSchema:
+    def count(description: str) -> JsonSchema:
+        return {"description": description, "type": "integer", "format": "int32", "minimum": 0}
+
+    return {
+        "description": "What the operator sees; written by it alone.",
+        "type": "object",
+        "properties": {
+            "observedGeneration": {
+                "description": "The metadata.generation that the rest of the status is about.",
+                "type": "integer",
+                "format": "int64",
+            },
+            "conditions": {
+                "description": "Ready, Progressing, ModelAvailable, ScalingActive and Degraded, each with its reason.",
+                "type": "array",
+                "items": _condition_schema(),
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+            "desiredReplicas": count("Replicas to run: spec.replicas, or its default."),
+            "replicas": count("Replicas that exist, except those that are going."),
+            "readyReplicas": count("Replicas that answer requests."),
+            "drainingReplicas": count("Replicas that finish the requests they have and then go."),
+            "selector": {"description": "Label selector of the replicas' pods, for autoscalers.", "type": "string"},
+            "url": {"description": "Base URL of the model's OpenAI API at the gateway.", "type": "string"},
+            "scaling": _scaling_schema(),
+        },
+    }
+
+
+def _scaling_schema() -> JsonSchema:
+    def count(description: str) -> JsonSchema:
+        return {"description": description, "type": "integer", "format": "int32", "minimum": 0}
+
+    def text(description: str, **limits: Any) -> JsonSchema:
+        return {"description": description, "type": "string"} | limits
+
+    event = {
+        "time": text("When spec.replicas was written.", format="date-time"),
+        "from": count("Replicas asked for before."),
+        "to": count("Replicas asked for since."),
+        "reason": text("Why, in one sentence with its numbers."),
+    }
+    signals = {
+        "queue": count("Requests that wait in the gateways."),
+        "running": count("Requests sent to replicas and not finished."),
+        "ttft": text("Time to first token at targets.percentile, over the last look; absent where none was measured."),
+        "missingGateways": count("Gateways that could not be read; absent where all could."),
+    }
+    return {
+        "description": "What Fairlead's autoscaler sees and decides; figures are rounded, and at most 10 s behind.",
+        "type": "object",
+        "properties": {
+            "desired": count("Replicas that it recommends."),
+            "reason": text("Why, in one sentence with its numbers."),
+            "lastScaleTime": text("When it last wrote spec.replicas.", format="date-time"),
+            "signals": {
+                "description": "What the gateways report; absent while none can be read.",
+                "type": "object",
+                "properties": signals,
+            },
+            "history": {
+                "description": "Its last changes of spec.replicas, newest first.",
+                "type": "array",
+                "maxItems": SCALING_HISTORY_LENGTH,
+                "items": {"type": "object", "required": list(event), "properties": event},
+                "x-kubernetes-list-type": "atomic",
+            },
+        },
+    }
+
+
+def _condition_schema() -> JsonSchema:
+    def text(description: str, **limits: Any) -> JsonSchema:
+        return {"description": description, "type": "string"} | limits
+
+    return {
+        "type": "object",
+        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+        "properties": {
+            "type": text("What the condition is about.", maxLength=316),
+            "status": text("Whether it holds.", enum=["True", "False", "Unknown"]),
+            "reason": text("Why, in one CamelCase word.", minLength=1, maxLength=1024),
+            "message": text("Why, in a sentence that says what to do.", maxLength=32768),
+            "observedGeneration": {
+                "description": "The metadata.generation it was set for.",
+                "type": "integer",
+                "format": "int64",
+                "minimum": 0,
+            },
+            "lastTransitionTime": text("When its status last changed.", format="date-time"),
+        },
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Repeats what is repeated: anchors are legal YAML that people dislike to read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def to_yaml() -> str:
+    """The text of `crds/llmdeployments.fairlead.dev.yaml`."""
+    header = "# Generated from operator/src/fairlead/api/ by `python -m fairlead.api.crd`. Do not edit.\n"
+    return header + yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(to_yaml())

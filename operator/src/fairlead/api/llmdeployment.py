@@ -1,0 +1,338 @@
+"""LLMDeployment as Python types: what users write, and what the CRD is generated from.
+
+`LLMDeployment.from_body` is the only way in. Defaults live here and not in the CRD, so that a newer version's better
+default reaches objects that never chose. A field is here only if something acts on it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Any, Self
+
+from fairlead.api import rules
+from fairlead.api.decoding import decode
+from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
+from fairlead.api.structural import Violation, validate
+
+
+class InvalidSpec(ValueError):
+    """The object cannot be understood. `path` is the field (`spec.model.source`), `message` a sentence about it."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path = path
+        self.message = message
+
+
+class Dtype(StrEnum):
+    """Number format of weights and activations."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
+class ScalingMode(StrEnum):
+    """Who writes `spec.replicas`."""
+
+    FAIRLEAD = "Fairlead"
+    EXTERNAL = "External"
+
+
+class RoutingPolicy(StrEnum):
+    """How the gateway picks a replica."""
+
+    LEAST_LOADED = "LeastLoaded"
+    ROUND_ROBIN = "RoundRobin"
+
+
+DEFAULT_QUEUE_DEPTH = 4
+"""Waiting requests per replica that an autoscaled fleet is held to where no target is set at all."""
+Name = Annotated[
+    str, Constraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._/:]*[A-Za-z0-9])?$", min_length=1, max_length=128)
+]
+"""A name of a model, as clients send it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Which model is served, and under which names."""
+
+    source: Annotated[str, Constraints(min_length=1, max_length=1024, rules=rules.SOURCE)]
+    """Where the model's folder is (config.json, safetensors, tokenizer.json): demo://NAME for a model that comes with
+    the engine, pvc://CLAIM/FOLDER for a folder on a PersistentVolumeClaim of the same namespace, file:///FOLDER for a
+    folder on the machine (only where the operator's settings allow it). hf://, s3:// and oci:// are not supported yet.
+    """
+    served_name: Annotated[Name, Constraints(default_text="metadata.name")] = ""
+    """The name clients put into the `model` field of their requests."""
+    aliases: Annotated[tuple[Name, ...], Constraints(max_items=16, list_type="set")] = ()
+    """More names for the same model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCache:
+    """The engine's paged key-value cache."""
+
+    block_size: Annotated[int | None, Constraints(minimum=1, maximum=1024, default_text="16")] = None
+    """Tokens per block. Only whole blocks are shared between prompts with the same beginning."""
+    memory: Annotated[Bytes | None, Constraints(default_text="chosen by the engine from what the machine has left")] = (
+        None
+    )
+    """Size of the cache, such as 2Gi. It bounds how many tokens can be in progress or cached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentVariable:
+    """One environment variable of the engine's container."""
+
+    name: Annotated[str, Constraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
+    """The variable's name."""
+    value: Annotated[str | None, Constraints(max_length=32768)] = None
+    """Its value."""
+    value_from: Raw | None = None
+    """Where its value comes from, as in a pod: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """How the engine runs the model. What is not set, the engine chooses by model and device."""
+
+    image: Annotated[
+        str | None, Constraints(min_length=1, max_length=512, default_text="from the operator's settings")
+    ] = None
+    """Container image of the engine."""
+    dtype: Dtype = Dtype.AUTO
+    """Number format of weights and activations; auto takes the checkpoint's, if the device computes it natively."""
+    max_model_len: Annotated[int | None, Constraints(minimum=1, default_text="the model's own limit")] = None
+    """Longest context in tokens, prompt and output together."""
+    max_num_seqs: Annotated[int | None, Constraints(minimum=1, maximum=65536, default_text="chosen by device")] = None
+    """Most sequences in one step."""
+    max_num_batched_tokens: Annotated[int | None, Constraints(minimum=1, default_text="chosen by device")] = None
+    """Most tokens in one step: the budget that prefill and decode share."""
+    max_num_queued_tokens: Annotated[int | None, Constraints(minimum=1, default_text="two steps of prefill")] = None
+    """Most prompt tokens that wait in one engine before it sends requests back to the gateway."""
+    kv_cache: KvCache = field(default_factory=KvCache)
+    """The paged key-value cache."""
+    enable_prefix_caching: bool = True
+    """Whether prompts share what was computed for an earlier prompt with the same beginning."""
+    extra_args: Annotated[
+        tuple[Annotated[str, Constraints(max_length=1024)], ...], Constraints(max_items=64, list_type="atomic")
+    ] = ()
+    """More arguments of `fairlead-engine serve`, such as --seed; they win over the fields above."""
+    env: Annotated[
+        tuple[Annotated[EnvironmentVariable, Constraints(rules=rules.ENVIRONMENT_VARIABLE)], ...],
+        Constraints(max_items=64, list_type="map", list_map_keys=("name",)),
+    ] = ()
+    """Environment variables of the engine's container."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one replica may use: a profile, or the numbers themselves."""
+
+    profile: Annotated[
+        str | None, Constraints(min_length=1, max_length=63, default_text="the default of those settings")
+    ] = None
+    """A profile of the operator's settings: requests, limits and where such pods run."""
+    gpus: Annotated[int | None, Constraints(minimum=0, maximum=64, default_text="0")] = None
+    """GPUs per replica (the resource nvidia.com/gpu)."""
+    requests: Quantities = field(default_factory=dict)
+    """Resources to reserve per replica, as in a container. Where no CPU limit says it, the CPUs reserved here are also
+    the engine's compute threads."""
+    limits: Quantities = field(default_factory=dict)
+    """Most that a replica may use, as in a container. The engine computes with as many threads as it has CPUs here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingTargets:
+    """What an autoscaled fleet is held to."""
+
+    queue_depth: Annotated[
+        int | None,
+        Constraints(
+            minimum=1,
+            maximum=100000,
+            default_text=f"{DEFAULT_QUEUE_DEPTH} where timeToFirstToken is not set either, else no limit",
+        ),
+    ] = None
+    """Most requests that may wait in the gateways, per replica."""
+    time_to_first_token: Seconds | None = None
+    """Longest time from a request's arrival to its first token; measured on streamed requests, as they end."""
+    percentile: Annotated[int, Constraints(minimum=1, maximum=99)] = 90
+    """Share of requests, in percent, that must be within timeToFirstToken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleDown:
+    """How carefully replicas are taken away."""
+
+    stabilization_window: Seconds = 120.0
+    """Replicas are taken away only when fewer were enough for this long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscaling:
+    """Who adjusts `spec.replicas` to the load."""
+
+    mode: ScalingMode = ScalingMode.FAIRLEAD
+    """Fairlead: the operator, by what its gateways see. External: somebody else, such as an HPA or KEDA, through the
+    scale subresource."""
+    min_replicas: Annotated[int | None, Constraints(minimum=0, maximum=10000, default_text="1")] = None
+    """Fewest replicas. 0 allows the fleet to scale to zero; this version holds it at 1 and says so."""
+    max_replicas: Annotated[int | None, Constraints(minimum=1, maximum=10000)] = None
+    """Most replicas."""
+    targets: ScalingTargets | None = None
+    """What the fleet is held to."""
+    scale_down: ScaleDown | None = None
+    """How carefully replicas are taken away."""
+    scale_to_zero_after: Seconds | None = None
+    """Time without requests after which no replica is kept; needs minReplicas: 0. This version does not scale to zero
+    yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """What the gateway does with requests for this model."""
+
+    policy: RoutingPolicy = RoutingPolicy.LEAST_LOADED
+    """How a replica is picked: the one with the least work, or each in turn."""
+    max_queue_time: Seconds = 30.0
+    """Longest time a request waits in the gateway while every replica is busy; after it, 429."""
+    cold_start_timeout: Seconds = 600.0
+    """Longest time a request waits in the gateway for a first replica to become ready; after it, 503."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """How replicas are replaced when the engine's configuration changes."""
+
+    max_surge: Annotated[int, Constraints(minimum=0, maximum=10000)] = 1
+    """Replicas that may exist on top of the desired ones meanwhile."""
+    max_unavailable: Annotated[int, Constraints(minimum=0, maximum=10000)] = 0
+    """Desired replicas that may be missing meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """How replicas go."""
+
+    timeout: Seconds = 900.0
+    """Longest time a replica that is going may take to finish the requests it has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateMetadata:
+    """Metadata of the engine's pods."""
+
+    labels: Annotated[Mapping[str, str], Constraints(max_items=64)] = field(default_factory=dict)
+    """More labels; the operator's own cannot be changed."""
+    annotations: Annotated[Mapping[str, str], Constraints(max_items=64)] = field(default_factory=dict)
+    """More annotations; the operator's own cannot be changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """An overlay on the engine's pods."""
+
+    metadata: TemplateMetadata = field(default_factory=TemplateMetadata)
+    """Labels and annotations to add."""
+    spec: Raw = field(default_factory=dict)
+    """A partial pod spec, merged into the operator's as `kubectl patch` would: objects by field; containers, volumes,
+    environment variables and the like by name; the engine's container is named engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMDeploymentSpec:
+    """The model to serve, and how."""
+
+    model: Model
+    """Which model is served, and under which names."""
+    engine: Annotated[Engine, Constraints(rules=rules.ENGINE)] = field(default_factory=Engine)
+    """How the engine runs the model."""
+    resources: Annotated[Resources, Constraints(rules=rules.RESOURCES)] = field(default_factory=Resources)
+    """What one replica may use."""
+    replicas: Annotated[
+        int | None, Constraints(minimum=0, maximum=10000, default_text="autoscaling.minReplicas, at least 1")
+    ] = None
+    """Replicas to run. The scale subresource writes it (kubectl scale, an autoscaler), so leave it out of manifests
+    that are applied again and again."""
+    autoscaling: Annotated[Autoscaling | None, Constraints(rules=rules.AUTOSCALING)] = None
+    """Who adjusts replicas to the load; absent: nobody but you."""
+    routing: Routing = field(default_factory=Routing)
+    """What the gateway does with requests for this model."""
+    rollout: Annotated[Rollout, Constraints(rules=rules.ROLLOUT)] = field(default_factory=Rollout)
+    """How replicas are replaced when the engine's configuration changes."""
+    drain: Drain = field(default_factory=Drain)
+    """How replicas go."""
+    template: Template = field(default_factory=Template)
+    """An overlay on the engine's pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """The part of an object's metadata that decisions rest on."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    creation_timestamp: datetime
+    """When it was created; of two objects with the same served name, the older one has it."""
+    deletion_timestamp: datetime | None
+    """Since when it is being deleted; None = it is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMDeployment:
+    """One LLMDeployment as the API server has it."""
+
+    metadata: Metadata
+    spec: LLMDeploymentSpec
+    status: Mapping[str, Any]
+    """As it is on the object; empty before the operator has seen it."""
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Any]) -> Self:
+        """Decodes an object of the API. Raises InvalidSpec, naming the field, where types or limits do not fit.
+
+        Rules between fields are not evaluated here; API servers do that, and the operator where they cannot.
+        """
+        metadata, spec = metadata_of(body), body.get("spec") or {}
+        problems: list[Violation] = validate(spec_schema(), spec, "spec")
+        if problems:
+            raise InvalidSpec(problems[0].path, problems[0].message)
+        decoded = decode(LLMDeploymentSpec, spec)
+        if not decoded.model.served_name:
+            decoded = replace(decoded, model=replace(decoded.model, served_name=metadata.name))
+        return cls(metadata=metadata, spec=decoded, status=body.get("status") or {})
+
+    @property
+    def desired_replicas(self) -> int:
+        """`spec.replicas`; where nobody has set it, the autoscaling minimum, at least 1."""
+        if self.spec.replicas is not None:
+            return self.spec.replicas
+        minimum = self.spec.autoscaling.min_replicas if self.spec.autoscaling else None
+        return max(1, minimum or 1)
+
+
+@cache
+def spec_schema() -> JsonSchema:
+    """The structural schema of `spec`. Do not change the result."""
+    return schema_of(LLMDeploymentSpec)
+
+
+def metadata_of(body: Mapping[str, Any]) -> Metadata:
+    """The metadata of an object that an API server has stored."""
+    raw = body["metadata"]
+    deleted = raw.get("deletionTimestamp")
+    return Metadata(
+        name=raw["name"],
+        namespace=raw["namespace"],
+        uid=raw["uid"],
+        generation=int(raw.get("generation") or 0),
+        creation_timestamp=datetime.fromisoformat(raw["creationTimestamp"]),
+        deletion_timestamp=datetime.fromisoformat(deleted) if deleted else None,
+    )

@@ -1,0 +1,206 @@
+"""From typed Python to OpenAPI: what a dataclass of `api/` looks like as a structural schema of Kubernetes.
+
+Field descriptions are the docstrings below the fields, so the API's documentation has one source. No validation here
+(`structural`), no values (`decoding`).
+"""
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from fairlead.api.durations import DURATION_PATTERN, format_duration
+from fairlead.api.quantities import QUANTITY_PATTERN
+from fairlead.api.rules import Rule
+from fairlead.docstrings import docstrings
+
+JsonSchema = dict[str, Any]
+
+
+class Notation(StrEnum):
+    """How a value is written where it is not written as its Python type."""
+
+    PLAIN = "plain"
+    DURATION = "duration"
+    """A string such as `30s`; seconds (float) in Python."""
+    BYTES = "bytes"
+    """A quantity such as `2Gi`; whole bytes (int) in Python."""
+    QUANTITY = "quantity"
+    """A quantity such as `500m`, kept as its text: it goes into manifests as it is."""
+    RAW = "raw"
+    """An object whose fields are not ours to know; kept as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """Constraints on a field that its type does not tell; written as `Annotated[T, Constraints(...)]`. None = no
+    constraint."""
+
+    notation: Notation = Notation.PLAIN
+    minimum: int | None = None
+    maximum: int | None = None
+    pattern: str | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    max_items: int | None = None
+    """Of a list; of a map, the most entries."""
+    list_type: str | None = None
+    """Kubernetes' `set`, `map` or `atomic`; None = atomic."""
+    list_map_keys: tuple[str, ...] = ()
+    """The keys of a list of type `map`."""
+    rules: tuple[Rule, ...] = ()
+    """CEL rules on the whole value."""
+    default_text: str | None = None
+    """What the description says about the default, where it depends on something else."""
+
+
+PLAIN = Constraints()
+Seconds = Annotated[float, Constraints(notation=Notation.DURATION)]
+"""A duration, in seconds."""
+Bytes = Annotated[int, Constraints(notation=Notation.BYTES)]
+"""A size, in bytes."""
+Quantities = Annotated[Mapping[str, str], Constraints(notation=Notation.QUANTITY, max_items=32)]
+"""Resource name → quantity."""
+Raw = Annotated[Mapping[str, Any], Constraints(notation=Notation.RAW)]
+"""An object of Kubernetes' own, taken over as it is."""
+
+
+def camel(name: str) -> str:
+    """`max_model_len` → `maxModelLen`."""
+    head, *tail = name.split("_")
+    return head + "".join(word.capitalize() for word in tail)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiField:
+    """One field of an API dataclass, with everything its type and its docstring say."""
+
+    name: str
+    """In Python."""
+    key: str
+    """In JSON."""
+    type: Any
+    """Without `None` and annotations."""
+    constraints: Constraints
+    required: bool
+    default: Any
+    """MISSING where there is none."""
+    description: str
+
+
+@cache
+def api_fields(cls: Any) -> tuple[ApiField, ...]:
+    """The fields of an API dataclass, in order."""
+    hints, docs = get_type_hints(cls, include_extras=True), docstrings(cls)
+    return tuple(_api_field(item, hints[item.name], docs.get(item.name, "")) for item in fields(cls))
+
+
+def schema_of(cls: type) -> JsonSchema:
+    """The structural schema of an API dataclass, with descriptions."""
+    properties = {item.key: _described(item) for item in api_fields(cls)}
+    schema: JsonSchema = {"type": "object", "properties": properties}
+    required = [item.key for item in api_fields(cls) if item.required]
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def unwrap(hint: Any) -> tuple[Any, Constraints]:
+    """The bare type and the innermost-to-outermost merged Constraints of `Annotated[T | None, Constraints(...)]`."""
+    constraints = PLAIN
+    while True:
+        if get_origin(hint) is Annotated:
+            inner, *marks = get_args(hint)
+            for mark in marks:
+                constraints = _merge(mark, constraints)
+            hint = inner
+        elif get_origin(hint) in (Union, types.UnionType):
+            (hint,) = (arm for arm in get_args(hint) if arm is not types.NoneType)
+        else:
+            return hint, constraints
+
+
+def _merge(inner: Constraints, outer: Constraints) -> Constraints:
+    """What the outer says wins; what it leaves at its default comes from the inner."""
+    chosen = {}
+    for item in fields(Constraints):
+        value = getattr(outer, item.name)
+        chosen[item.name] = value if value != item.default else getattr(inner, item.name)
+    return Constraints(**chosen)
+
+
+def _api_field(item: "Field[Any]", hint: Any, description: str) -> ApiField:
+    default = item.default
+    if item.default_factory is not MISSING:
+        default = item.default_factory()
+    bare, constraints = unwrap(hint)
+    return ApiField(item.name, camel(item.name), bare, constraints, default is MISSING, default, description)
+
+
+def _described(item: ApiField) -> JsonSchema:
+    sentence = " ".join(part for part in (item.description, _default_sentence(item)) if part)
+    return {"description": sentence} | _value_schema(item.type, item.constraints)
+
+
+def _default_sentence(item: ApiField) -> str:
+    if item.constraints.default_text is not None:
+        return f"Default: {item.constraints.default_text}."
+    default = item.default
+    if default is MISSING or default is None or is_dataclass(default) or default in ((), {}):
+        return ""
+    if item.constraints.notation is Notation.DURATION:
+        return f"Default: {format_duration(default)}."
+    if isinstance(default, bool):
+        return f"Default: {str(default).lower()}."
+    return f"Default: {default}."
+
+
+def _value_schema(bare: Any, constraints: Constraints) -> JsonSchema:
+    return _base_schema(bare, constraints) | dict(_keywords(bare, constraints))
+
+
+def _base_schema(bare: Any, constraints: Constraints) -> JsonSchema:
+    match constraints.notation:
+        case Notation.DURATION:
+            return {"type": "string", "pattern": DURATION_PATTERN, "maxLength": 32}
+        case Notation.BYTES:
+            return _quantity()
+        case Notation.QUANTITY:
+            return {"type": "object", "additionalProperties": _quantity()}
+        case Notation.RAW:
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    origin = get_origin(bare)
+    if origin is tuple:
+        item, item_constraints = unwrap(get_args(bare)[0])
+        return {"type": "array", "items": _value_schema(item, item_constraints)}
+    if origin is not None and issubclass(origin, Mapping):
+        value, value_constraints = unwrap(get_args(bare)[1])
+        return {"type": "object", "additionalProperties": _value_schema(value, value_constraints)}
+    if is_dataclass(bare):
+        assert isinstance(bare, type)
+        return schema_of(bare)
+    if issubclass(bare, StrEnum):
+        return {"type": "string", "enum": [str(member) for member in bare]}
+    if bare is int:
+        return {"type": "integer", "format": "int32"}
+    return {"type": {str: "string", bool: "boolean"}[bare]}
+
+
+def _quantity() -> JsonSchema:
+    return {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": 32}
+
+
+def _keywords(bare: Any, constraints: Constraints) -> Iterator[tuple[str, Any]]:
+    named: JsonSchema = {"minimum": constraints.minimum, "maximum": constraints.maximum, "pattern": constraints.pattern}
+    named |= {"minLength": constraints.min_length, "maxLength": constraints.max_length}
+    is_list = get_origin(bare) is tuple
+    named["maxItems" if is_list else "maxProperties"] = constraints.max_items
+    if constraints.list_type is not None:
+        named["x-kubernetes-list-type"] = constraints.list_type
+    if constraints.list_map_keys:
+        named["x-kubernetes-list-map-keys"] = list(constraints.list_map_keys)
+    if constraints.rules:
+        named["x-kubernetes-validations"] = [{"rule": rule.rule, "message": rule.message} for rule in constraints.rules]
+    return ((key, value) for key, value in named.items() if value is not None)

@@ -1,0 +1,329 @@
+"""Structural OpenAPI schemas, as CustomResourceDefinitions carry them: validate, prune, default, check rules.
+
+Who calls it: `LLMDeployment.from_body`, the operator (for API servers that know no rules), and local mode's API server
+for every CRD it is given. Nothing here knows an LLMDeployment. Messages are worded as Kubernetes words them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from fairlead.api import cel
+
+Schema = Mapping[str, Any]
+
+IMPLICIT_FIELDS = ("apiVersion", "kind", "metadata")
+"""Fields of the root object that every resource has, whether the schema says so or not."""
+KEEP_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
+INT_OR_STRING = "x-kubernetes-int-or-string"
+EMBEDDED = "x-kubernetes-embedded-resource"
+RULES = "x-kubernetes-validations"
+LIST_TYPE = "x-kubernetes-list-type"
+LIST_KEYS = "x-kubernetes-list-map-keys"
+
+
+class ViolationKind(StrEnum):
+    """What is wrong, with the words Kubernetes uses for `details.causes[].reason`."""
+
+    REQUIRED = "FieldValueRequired"
+    INVALID = "FieldValueInvalid"
+    TYPE = "FieldValueTypeInvalid"
+    NOT_SUPPORTED = "FieldValueNotSupported"
+    TOO_LONG = "FieldValueTooLong"
+    TOO_MANY = "FieldValueTooMany"
+    DUPLICATE = "FieldValueDuplicate"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One field that does not fit."""
+
+    path: str
+    """As in `spec.autoscaling.minReplicas` or `spec.aliases[1]`."""
+    kind: ViolationKind
+    message: str
+    """What is wrong, after `path: `."""
+    rule_message: str = ""
+    """The sentence of the rule that is broken, by itself; empty where it is no rule."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+def validate(schema: Schema, value: Any, path: str = "") -> list[Violation]:
+    """Everything in `value` that breaks types, limits, patterns or required fields; no rules (see `check_rules`)."""
+    return list(_violations(schema, value, path))
+
+
+def check_rules(schema: Schema, value: Any, old: Any = None, path: str = "") -> list[Violation]:
+    """Every CEL rule that `value` breaks. `old`: the value before an update, for rules that mention oldSelf.
+
+    Call it with a value that `validate` found nothing wrong with. A rule that cannot be evaluated counts as broken.
+    """
+    return list(_broken_rules(schema, value, old, path))
+
+
+def compile_rules(schema: Schema, path: str = "") -> None:
+    """Raises cel.InvalidRule, naming the place, when a rule anywhere in the schema cannot be understood."""
+    for rule in schema.get(RULES) or []:
+        try:
+            cel.compile_rule(rule["rule"])
+        except cel.InvalidRule as e:
+            raise cel.InvalidRule(f"{path or '<root>'}: {e}") from e
+    for name, child in (schema.get("properties") or {}).items():
+        compile_rules(child, join(path, name))
+    for child in (schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(child, Mapping):
+            compile_rules(child, f"{path}[*]")
+
+
+def prune(schema: Schema, value: Any, path: str = "", *, root: bool = False) -> tuple[Any, list[str]]:
+    """`value` without the fields that the schema does not know, and their paths. With `root`, the fields of every
+    object stay."""
+    unknown: list[str] = []
+    return _pruned(schema, value, path, root or bool(schema.get(EMBEDDED)), unknown), unknown
+
+
+def apply_defaults(schema: Schema, value: Any) -> Any:
+    """`value` with the schema's defaults in the place of absent fields, in depth. `value` itself is not changed."""
+    if isinstance(value, Mapping):
+        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        filled = dict(value)
+        for name, child in properties.items():
+            nulled = name in filled and filled[name] is None and not child.get("nullable")
+            if "default" in child and (name not in filled or nulled):
+                filled[name] = deepcopy(child["default"])
+        rest = others if isinstance(others, Mapping) else {}
+        return {name: apply_defaults(properties.get(name, rest), item) for name, item in filled.items()}
+    if isinstance(value, list):
+        return [apply_defaults(schema.get("items") or {}, item) for item in value]
+    return value
+
+
+def join(path: str, name: str) -> str:
+    """The path of a field below `path`."""
+    return f"{path}.{name}" if path else name
+
+
+# ── types and limits ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _violations(schema: Schema, value: Any, path: str) -> Iterator[Violation]:
+    if value is None:
+        if not schema.get("nullable"):
+            yield _type_violation(path, "null", schema)
+        return
+    if not _has_type(schema, value):
+        yield _type_violation(path, _json_type(value), schema)
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        choices = ", ".join(f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in schema["enum"])
+        message = f"Unsupported value: {_quoted(value)}: supported values: {choices}"
+        yield Violation(path, ViolationKind.NOT_SUPPORTED, message)
+    if isinstance(value, Mapping):
+        yield from _object_violations(schema, value, path)
+    elif isinstance(value, list):
+        yield from _list_violations(schema, value, path)
+    elif isinstance(value, str):
+        yield from _string_violations(schema, value, path)
+    elif not isinstance(value, bool):
+        yield from _number_violations(schema, value, path)
+
+
+def _object_violations(schema: Schema, value: Mapping[str, Any], path: str) -> Iterator[Violation]:
+    properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+    for name in schema.get("required") or []:
+        if name not in value:
+            yield Violation(join(path, name), ViolationKind.REQUIRED, "Required value")
+    most, fewest = schema.get("maxProperties"), schema.get("minProperties")
+    if most is not None and len(value) > most:
+        yield Violation(path, ViolationKind.TOO_MANY, f"Too many: {len(value)}: must have at most {most} items")
+    if fewest is not None and len(value) < fewest:
+        yield _out_of_bounds(path, value, f"should have at least {fewest} properties")
+    for name, item in value.items():
+        if name in properties:
+            # An absent field and a null one mean the same, unless the schema says that null is a value.
+            if item is None and not properties[name].get("nullable") and name not in (schema.get("required") or []):
+                continue
+            yield from _violations(properties[name], item, join(path, name))
+        elif isinstance(others, Mapping):
+            yield from _violations(others, item, f"{path}[{name}]")
+
+
+def _list_violations(schema: Schema, value: list[Any], path: str) -> Iterator[Violation]:
+    most, fewest = schema.get("maxItems"), schema.get("minItems")
+    if most is not None and len(value) > most:
+        yield Violation(path, ViolationKind.TOO_MANY, f"Too many: {len(value)}: must have at most {most} items")
+    if fewest is not None and len(value) < fewest:
+        yield _out_of_bounds(path, value, f"should have at least {fewest} items")
+    for index, item in enumerate(value):
+        yield from _violations(schema.get("items") or {}, item, f"{path}[{index}]")
+    if schema.get(LIST_TYPE) in ("set", "map"):
+        yield from _duplicates(schema, value, path)
+
+
+def _duplicates(schema: Schema, value: list[Any], path: str) -> Iterator[Violation]:
+    seen = []
+    for index, item in enumerate(value):
+        if schema[LIST_TYPE] == "map":
+            if not isinstance(item, Mapping):
+                continue
+            item = {key: item.get(key) for key in schema.get(LIST_KEYS) or []}
+        if item in seen:
+            yield Violation(f"{path}[{index}]", ViolationKind.DUPLICATE, f"Duplicate value: {_quoted(item)}")
+        seen.append(item)
+
+
+def _string_violations(schema: Schema, value: str, path: str) -> Iterator[Violation]:
+    longest, shortest, pattern = schema.get("maxLength"), schema.get("minLength"), schema.get("pattern")
+    if longest is not None and len(value) > longest:
+        yield Violation(path, ViolationKind.TOO_LONG, f"Too long: may not be more than {longest} bytes")
+    if shortest is not None and len(value) < shortest:
+        yield _out_of_bounds(path, value, f"should be at least {shortest} chars long")
+    if pattern is not None and not _pattern(pattern).search(value):
+        yield _out_of_bounds(path, value, f"should match '{pattern}'")
+
+
+def _number_violations(schema: Schema, value: float, path: str) -> Iterator[Violation]:
+    low, high, step = schema.get("minimum"), schema.get("maximum"), schema.get("multipleOf")
+    if low is not None and (value < low or (value == low and schema.get("exclusiveMinimum"))):
+        word = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
+        yield _out_of_bounds(path, value, f"should be {word} {low}")
+    if high is not None and (value > high or (value == high and schema.get("exclusiveMaximum"))):
+        word = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
+        yield _out_of_bounds(path, value, f"should be {word} {high}")
+    if step and value % step:
+        yield _out_of_bounds(path, value, f"should be a multiple of {step}")
+    if schema.get("format") == "int32" and not -(2**31) <= value < 2**31:
+        yield _out_of_bounds(path, value, "should fit into 32 bits")
+
+
+def _has_type(schema: Schema, value: Any) -> bool:
+    if schema.get(INT_OR_STRING):
+        return isinstance(value, (int, str)) and not isinstance(value, bool)
+    match schema.get("type"):
+        case None:
+            return True
+        case "object":
+            return isinstance(value, Mapping)
+        case "array":
+            return isinstance(value, list)
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            whole = isinstance(value, float) and value.is_integer()
+            return (isinstance(value, int) or whole) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return False
+
+
+def _json_type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    kinds = ((Mapping, "object"), (list, "array"), (str, "string"), (int, "integer"), (float, "number"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), "null")
+
+
+def _type_violation(path: str, found: str, schema: Schema) -> Violation:
+    wanted = "integer,string" if schema.get(INT_OR_STRING) else schema.get("type")
+    message = f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"'
+    return Violation(path, ViolationKind.TYPE, message)
+
+
+def _out_of_bounds(path: str, value: Any, sentence: str) -> Violation:
+    return Violation(path, ViolationKind.INVALID, f"Invalid value: {_quoted(value)}: {path} in body {sentence}")
+
+
+def _quoted(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return str(value)
+    return f'"{value}"' if isinstance(value, str) else f'"{_json_type(value)}"'
+
+
+@lru_cache(maxsize=1024)
+def _pattern(pattern: str) -> re.Pattern[str]:
+    """RE2's `$` is the very end; Python's would also let a line feed follow."""
+    return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
+
+
+# ── rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _broken_rules(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Violation]:
+    if value is None:
+        return
+    rules = schema.get(RULES) or []
+    if rules:
+        converted = cel.to_cel(schema, value)
+        before = cel.to_cel(schema, old) if old is not None else None
+        for rule in rules:
+            if "oldSelf" in rule["rule"] and before is None:
+                continue
+            broken = _broken(rule, converted, before)
+            if broken is not None:
+                yield Violation(path, ViolationKind.INVALID, f"Invalid value: {_quoted(value)}: {broken}", broken)
+    for child_schema, child, old_child, child_path in _children(schema, value, old, path):
+        yield from _broken_rules(child_schema, child, old_child, child_path)
+
+
+def _broken(rule: Mapping[str, Any], value: Any, old: Any) -> str | None:
+    try:
+        if cel.holds(rule["rule"], value, old):
+            return None
+    except cel.InvalidRule as e:
+        return str(e)
+    return str(rule.get("message") or f"failed rule: {rule['rule']}").strip()
+
+
+def _children(schema: Schema, value: Any, old: Any, path: str) -> Iterator[tuple[Schema, Any, Any, str]]:
+    """Schema, value, old value and path of everything directly below. Items of lists have an old value only by their
+    keys."""
+    if isinstance(value, Mapping):
+        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        before = old if isinstance(old, Mapping) else {}
+        for name, item in value.items():
+            if name in properties:
+                yield properties[name], item, before.get(name), join(path, name)
+            elif isinstance(others, Mapping):
+                yield others, item, before.get(name), f"{path}[{name}]"
+    elif isinstance(value, list):
+        keys = (schema.get(LIST_KEYS) or []) if schema.get(LIST_TYPE) == "map" else []
+        items = schema.get("items") or {}
+        for index, item in enumerate(value):
+            same = [o for o in old or [] if keys and all(o.get(key) == item.get(key) for key in keys)]
+            yield items, item, same[0] if same else None, f"{path}[{index}]"
+
+
+# ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pruned(schema: Schema, value: Any, path: str, is_object: bool, unknown: list[str]) -> Any:
+    if isinstance(value, Mapping):
+        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        kept = {}
+        for name, item in value.items():
+            here = join(path, name)
+            if name in properties:
+                child = properties[name]
+                kept[name] = _pruned(child, item, here, bool(child.get(EMBEDDED)), unknown)
+            elif isinstance(others, Mapping):
+                kept[name] = _pruned(others, item, f"{path}[{name}]", bool(others.get(EMBEDDED)), unknown)
+            elif others is True or schema.get(KEEP_UNKNOWN) or (is_object and name in IMPLICIT_FIELDS):
+                kept[name] = item
+            else:
+                unknown.append(here)
+        return kept
+    if isinstance(value, list):
+        items = schema.get("items") or {}
+        nested = bool(items.get(EMBEDDED))
+        return [_pruned(items, item, f"{path}[{index}]", nested, unknown) for index, item in enumerate(value)]
+    return value

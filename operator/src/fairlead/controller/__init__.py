@@ -1,0 +1,6 @@
+"""The operator: event → observe → desired → plan → apply → status. `reconcile` is the file to read first, then
+`autoscale`, the autoscaler's loop.
+
+Level-triggered: what an event says is never used, only that something happened. Only `apply`, `scaling` and `events`
+write to the cluster; `desired`, `plan`, `pods` and `status` are pure.
+"""

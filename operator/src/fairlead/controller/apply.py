@@ -1,0 +1,161 @@
+"""Applier: carries out a Plan and writes the status. The only writer of children.
+
+It never touches an object that another owner has: it looks at the live object first and names its uid in what it
+applies.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.conditions import Reason
+from fairlead.controller.desired import Problem
+from fairlead.controller.observe import ChildKey
+from fairlead.controller.plan import Plan, content_hash, is_owned, key_of
+from fairlead.controller.worker import Key
+from fairlead.kube.apply import server_side_apply
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.resources import BY_KIND, LLMDEPLOYMENTS, Resource
+from fairlead.manifests.common import Manifest
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One object that was written."""
+
+    verb: str
+    """Created, Updated, Deleted or Scaled."""
+    kind: str
+    name: str
+    detail: str = ""
+    """Numbers for people, such as `replicas 1 → 2`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a Plan."""
+
+    changes: tuple[Change, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    """What the API refused for good, objects that are not ours, and (as `Reconciling`) what has to go first."""
+
+
+class Applier:
+    """Remembers what children looked like after it wrote them, so that it does not argue with webhooks for ever."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._settled: dict[Key, dict[ChildKey, str]] = {}
+
+    def settled(self, key: Key) -> Mapping[ChildKey, str]:
+        """For `make_plan`."""
+        return self._settled.get(key, {})
+
+    def forget(self, key: Key) -> None:
+        """The LLMDeployment is gone."""
+        self._settled.pop(key, None)
+
+    async def apply(self, plan: Plan, owner: JsonObject) -> Applied:
+        """Raises KubeError for what may succeed when it is tried again; what will not is among the problems."""
+        changes: list[Change] = []
+        problems: list[Problem] = []
+        for manifest in plan.apply:
+            await self._apply_child(manifest, owner, changes, problems)
+        for child in plan.prune:
+            await self._delete(child, changes)
+        if plan.initial_replicas is not None:
+            await self._set_replicas(owner, plan.initial_replicas, changes)
+        return Applied(tuple(changes), tuple(problems))
+
+    async def write_status(self, body: JsonObject, status: Mapping[str, Any]) -> None:
+        """Raises KubeError; with status 404 or 409 the object is gone."""
+        metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
+        obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": status}
+        await server_side_apply(
+            self._client, LLMDEPLOYMENTS, obj, names.FIELD_MANAGER_STATUS, force=True, subresource="status"
+        )
+
+    async def _apply_child(
+        self, manifest: Manifest, owner: JsonObject, changes: list[Change], problems: list[Problem]
+    ) -> None:
+        resource = BY_KIND[manifest["kind"]]
+        try:
+            live = await self._live(resource, manifest)
+            problem = ownership_problem(live, owner) if live is not None else None
+            if problem is not None:
+                problems.append(problem)
+                return
+            uid = {"uid": live["metadata"]["uid"]} if live is not None else {}
+            obj = manifest | {"metadata": manifest["metadata"] | uid}
+            result = await server_side_apply(self._client, resource, obj, names.FIELD_MANAGER, force=True)
+        except KubeError as e:
+            if e.may_pass or e.status == 409:
+                raise
+            message = f"{manifest['kind']} {manifest['metadata']['name']!r} was refused by the API server: {e.message}"
+            problems.append(Problem(Reason.APPLY_FAILED, message))
+            return
+        key = (owner["metadata"]["namespace"], owner["metadata"]["name"])
+        self._settled.setdefault(key, {})[key_of(manifest)] = content_hash(result)
+        changes.append(_change(live, manifest))
+
+    async def _live(self, resource: Resource, manifest: Manifest) -> JsonObject | None:
+        metadata = manifest["metadata"]
+        try:
+            return await self._client.get(resource, metadata["name"], metadata["namespace"])
+        except KubeError as e:
+            if e.status == 404:
+                return None
+            raise
+
+    async def _delete(self, child: JsonObject, changes: list[Change]) -> None:
+        metadata = child["metadata"]
+        try:
+            await self._client.delete(
+                BY_KIND[child["kind"]], metadata["name"], metadata["namespace"], uid=metadata["uid"]
+            )
+        except KubeError as e:
+            if e.status not in (404, 409):
+                raise
+            return
+        changes.append(Change("Deleted", child["kind"], metadata["name"]))
+
+    async def _set_replicas(self, owner: JsonObject, replicas: int, changes: list[Change]) -> None:
+        """Only if nobody has written the object since it was seen: whoever did may have set the count."""
+        metadata = owner["metadata"]
+        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"replicas": replicas}}
+        await self._client.patch(
+            LLMDEPLOYMENTS,
+            metadata["name"],
+            body,
+            metadata["namespace"],
+            subresource="scale",
+            params={"fieldManager": names.FIELD_MANAGER},
+        )
+        changes.append(Change("Scaled", names.KIND, metadata["name"], f"spec.replicas = {replicas}"))
+
+
+def ownership_problem(live: JsonObject, owner: JsonObject) -> Problem | None:
+    """Why a live object must not be written on behalf of this LLMDeployment; None = it is ours."""
+    if is_owned(live, owner["metadata"]["uid"]):
+        return None
+    what = f"{live['kind']} {live['metadata']['name']!r}"
+    for reference in live["metadata"].get("ownerReferences") or []:
+        if reference.get("kind") == names.KIND and reference.get("name") == owner["metadata"]["name"]:
+            message = f"waiting until the {what} of an earlier {names.KIND} with this name is deleted"
+            return Problem(Reason.RECONCILING, message)
+    message = f"{what} exists and is not ours: delete it, or give the {names.KIND} another name"
+    return Problem(Reason.RESOURCE_NOT_OWNED, message)
+
+
+def _change(live: JsonObject | None, manifest: Manifest) -> Change:
+    kind, name = key_of(manifest)
+    if live is None:
+        return Change("Created", kind, name)
+    before, after = (live.get("spec") or {}).get("replicas"), (manifest.get("spec") or {}).get("replicas")
+    if after is not None and before != after:
+        return Change("Scaled", kind, name, f"replicas {before} → {after}")
+    return Change("Updated", kind, name)

@@ -1,0 +1,58 @@
+"""`fairlead operator`: arguments in, exit status out."""
+
+import argparse
+import asyncio
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.controller.operator import LeaseLost, Operator
+from fairlead.kube.client import KubeClient, KubeError
+from fairlead.kube.config import KubeConfigError
+from fairlead.logs import configure_logging
+from fairlead.settings import OperatorSettings, SettingsError
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `fairlead operator`."""
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="YAML file with the operator's settings")
+    parser.add_argument(
+        "--kubeconfig", type=Path, metavar="FILE", help="default: $KUBECONFIG, the pod's, ~/.kube/config"
+    )
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig; default: its current one")
+    parser.add_argument(
+        "--namespace", action="append", metavar="NAME", help="look after this namespace only; may be repeated"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 after a signal, 1 when the operator cannot go on, 2 for settings that cannot be used."""
+    try:
+        settings = OperatorSettings() if args.settings is None else OperatorSettings.from_file(args.settings)
+    except SettingsError as e:
+        print(f"fairlead operator: {e}", file=sys.stderr)
+        return EXIT_USAGE
+    if args.namespace:
+        settings = replace(settings, watch_namespaces=tuple(args.namespace))
+    configure_logging(settings.log_level)
+    try:
+        asyncio.run(_run(settings, args.kubeconfig, args.context))
+    except KubeConfigError as e:
+        print(f"fairlead operator: {e}", file=sys.stderr)
+        return EXIT_USAGE
+    except (KubeError, LeaseLost, OSError) as e:
+        print(f"fairlead operator: {e}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+async def _run(settings: OperatorSettings, kubeconfig: Path | None, context: str | None) -> None:
+    loop = asyncio.get_running_loop()
+    async with await KubeClient.from_environment(kubeconfig, context) as client:
+        operator = Operator(client, settings)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, operator.stop.set)
+        await operator.run()

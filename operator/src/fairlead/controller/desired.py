@@ -1,0 +1,56 @@
+"""Desired: which children an LLMDeployment should have, or why none can be made. Pure."""
+
+from dataclasses import dataclass
+
+from fairlead.api.conditions import Reason
+from fairlead.api.crd import rule_violations
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
+from fairlead.controller.observe import Observed
+from fairlead.manifests.children import children
+from fairlead.manifests.common import Manifest
+from fairlead.manifests.source import CannotBuild
+from fairlead.settings import OperatorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why something cannot be done as asked."""
+
+    reason: str
+    """A Reason, or the word of an engine that could not start."""
+    message: str
+    """A sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What there should be."""
+
+    deployment: LLMDeployment | None
+    """None where the object cannot even be understood."""
+    children: tuple[Manifest, ...] = ()
+    """In the order in which they are to be applied."""
+    obstacle: Problem | None = None
+    """Why `children` is empty. What runs already goes on running."""
+
+
+def desired(observed: Observed, settings: OperatorSettings) -> Desired:
+    """Never raises for what a user can write: that becomes the obstacle."""
+    try:
+        deployment = LLMDeployment.from_body(observed.body)
+    except InvalidSpec as e:
+        return Desired(None, obstacle=Problem(Reason.INVALID_SPEC, str(e)))
+    broken = rule_violations(observed.body)
+    if broken:
+        sentences = "; ".join(violation.rule_message for violation in broken)
+        return Desired(deployment, obstacle=Problem(Reason.INVALID_SPEC, sentences))
+    if observed.missing_claim is not None:
+        message = (
+            f"model.source: there is no PersistentVolumeClaim {observed.missing_claim!r} in the namespace "
+            f"{deployment.metadata.namespace!r}: create it, or correct the name"
+        )
+        return Desired(deployment, obstacle=Problem(Reason.MODEL_SOURCE_NOT_FOUND, message))
+    try:
+        return Desired(deployment, children(deployment, settings))
+    except CannotBuild as e:
+        return Desired(deployment, obstacle=Problem(e.reason, e.message))

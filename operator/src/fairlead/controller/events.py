@@ -1,0 +1,146 @@
+"""Kubernetes Events on LLMDeployments: what changed, for people. On change only; repetitions count up one Event.
+
+Losing an Event never fails a reconciliation.
+"""
+
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.conditions import ConditionStatus, ConditionType, find_condition
+from fairlead.controller.apply import Change
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.resources import EVENTS
+
+logger = logging.getLogger(__name__)
+
+MAX_REMEMBERED = 1024
+"""Events whose repetitions are counted; older ones start anew."""
+MAX_MESSAGE_LENGTH = 1024
+"""Kubernetes refuses longer ones."""
+
+
+class EventType(StrEnum):
+    """Kubernetes' two."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What an Event says."""
+
+    type: EventType
+    reason: str
+    message: str
+
+
+def announcements(before: Mapping[str, Any], after: Mapping[str, Any], changes: Sequence[Change]) -> list[Announcement]:
+    """What is worth an Event between two statuses, and among what was written. Pure."""
+    found = list(_announce_changes(changes))
+    for kind in (ConditionType.DEGRADED, ConditionType.READY):
+        old, new = find_condition(before, kind) or {}, find_condition(after, kind)
+        if new is None or (old.get("status"), old.get("reason")) == (new["status"], new["reason"]):
+            continue
+        is_good = (new["status"] == ConditionStatus.TRUE) is (kind is ConditionType.READY)
+        if kind is ConditionType.DEGRADED and (not is_good or old.get("status") == ConditionStatus.TRUE):
+            found.append(Announcement(_type(is_good), new["reason"], new["message"]))
+        elif kind is ConditionType.READY and not _is_told_already(new, found):
+            found.append(Announcement(EventType.NORMAL, new["reason"], new["message"]))
+    return found
+
+
+class EventRecorder:
+    """Writes Events in the LLMDeployment's namespace."""
+
+    def __init__(self, client: KubeClient, host: str) -> None:
+        """`host`: who reports, such as the pod's name."""
+        self._client = client
+        self._host = host
+        self._known: OrderedDict[tuple[str, Announcement], tuple[str, int]] = OrderedDict()
+
+    async def record(self, body: JsonObject, announcement: Announcement) -> None:
+        """Never raises a KubeError."""
+        key = (body["metadata"]["uid"], announcement)
+        try:
+            known = self._known.get(key)
+            if known is None or not await self._count_up(body, *known):
+                known = (await self._create(body, announcement), 0)
+        except KubeError as e:
+            logger.warning("cannot write the event %s: %s", announcement.reason, e)
+            return
+        self._known[key] = (known[0], known[1] + 1)
+        self._known.move_to_end(key)
+        if len(self._known) > MAX_REMEMBERED:
+            self._known.popitem(last=False)
+
+    async def _create(self, body: JsonObject, announcement: Announcement) -> str:
+        metadata, now = body["metadata"], _now()
+        name = f"{metadata['name']}.{secrets.token_hex(8)}"
+        event = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "apiVersion": names.API_VERSION,
+                "kind": names.KIND,
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+                "resourceVersion": metadata.get("resourceVersion"),
+            },
+            "type": str(announcement.type),
+            "reason": announcement.reason,
+            "message": announcement.message[:MAX_MESSAGE_LENGTH],
+            "source": {"component": names.OPERATOR_NAME, "host": self._host},
+            "reportingComponent": names.OPERATOR_NAME,
+            "reportingInstance": self._host,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        await self._client.create(EVENTS, event)
+        return name
+
+    async def _count_up(self, body: JsonObject, name: str, count: int) -> bool:
+        """False where the Event has expired."""
+        patch = {"count": count + 1, "lastTimestamp": _now()}
+        try:
+            await self._client.patch(EVENTS, name, patch, body["metadata"]["namespace"])
+        except KubeError as e:
+            if e.status == 404:
+                return False
+            raise
+        return True
+
+
+def _announce_changes(changes: Sequence[Change]) -> Iterator[Announcement]:
+    """One per verb. Updates are told only of the Deployment, because that is when pods are replaced."""
+    told = [change for change in changes if change.verb != "Updated" or change.kind == "Deployment"]
+    for verb in dict.fromkeys(change.verb for change in told):
+        things = ", ".join(_describe(change) for change in told if change.verb == verb)
+        yield Announcement(EventType.NORMAL, verb, f"{verb} {things}")
+
+
+def _describe(change: Change) -> str:
+    detail = f" ({change.detail})" if change.detail else ""
+    return f"{change.kind} {change.name}{detail}"
+
+
+def _is_told_already(condition: Mapping[str, Any], found: Sequence[Announcement]) -> bool:
+    return any(one.reason == condition["reason"] for one in found)
+
+
+def _type(is_good: bool) -> EventType:
+    return EventType.NORMAL if is_good else EventType.WARNING
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

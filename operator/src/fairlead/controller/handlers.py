@@ -1,0 +1,105 @@
+"""Every kopf handler there is: indexes that hold what was seen, and event handlers that say when to look.
+
+Handlers return None, so that kopf writes nothing onto anybody's objects: no finalizers, no annotations.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import kopf
+
+from fairlead.api import names
+from fairlead.controller.observe import Cluster, NameClaim, name_claims
+from fairlead.controller.worker import Key, WorkQueue
+from fairlead.kube.client import JsonObject
+from fairlead.kube.config import KubeConfig
+from fairlead.kube.resources import CHILDREN, LLMDEPLOYMENTS, PODS, Resource
+
+WATCH_SECONDS = 300
+"""How long one watch request lasts before it is made anew."""
+OURS: Mapping[str, Any] = {names.LABEL_LLMDEPLOYMENT: kopf.PRESENT}
+"""Selects the children of LLMDeployments."""
+
+
+def build_registry(cluster: Cluster, queue: WorkQueue, config: KubeConfig) -> kopf.OperatorRegistry:
+    """Everything kopf has to know, and nothing by global decorators."""
+    registry = kopf.OperatorRegistry()
+    _add_indexes(registry)
+
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        return connection_info(config)
+
+    def on_llmdeployment(*, namespace: str | None, name: str, **indexes: Any) -> None:
+        cluster.bind(indexes)
+        key = (namespace or "", name)
+        queue.add_all([key, *cluster.rivals_of(key), *cluster.keys_in_conflict()])
+
+    def on_child(*, namespace: str | None, labels: Mapping[str, str], **indexes: Any) -> None:
+        cluster.bind(indexes)
+        queue.add((namespace or "", labels[names.LABEL_LLMDEPLOYMENT]))
+
+    kopf.on.login(registry=registry)(login)
+    kopf.on.event(*_selector(LLMDEPLOYMENTS), registry=registry, id="on-llmdeployment")(on_llmdeployment)
+    for resource in (*CHILDREN, PODS):
+        kopf.on.event(*_selector(resource), registry=registry, id=f"on-{resource.plural}", labels=OURS)(on_child)
+    return registry
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """Server-side selectors, so that only our children are streamed, and time limits for every request."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False  # Events are written by `events`, on change only
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 30
+    settings.watching.connect_timeout = 10
+    settings.networking.request_timeout = 60
+    settings.networking.connect_timeout = 10
+    for resource in (*CHILDREN, PODS):
+        settings.watching.label_selectors[_selector(resource)] = names.LABEL_LLMDEPLOYMENT
+    return settings
+
+
+def _add_indexes(registry: kopf.OperatorRegistry) -> None:
+    """The names of the indexes are the ids; `Cluster.bind` finds them among a handler's arguments."""
+
+    def llmdeployments(*, namespace: str | None, name: str, body: kopf.Body, **_: Any) -> dict[Key, JsonObject]:
+        return {(namespace or "", name): _plain(body)}
+
+    def claims(*, body: kopf.Body, **_: Any) -> dict[str, NameClaim]:
+        return name_claims(body)
+
+    def owned(*, namespace: str | None, body: kopf.Body, **_: Any) -> dict[Key, JsonObject]:
+        return {(namespace or "", body["metadata"]["labels"][names.LABEL_LLMDEPLOYMENT]): _plain(body)}
+
+    kopf.index(*_selector(LLMDEPLOYMENTS), registry=registry, id="llmdeployments")(llmdeployments)
+    kopf.index(*_selector(LLMDEPLOYMENTS), registry=registry, id="name_claims")(claims)
+    for resource in CHILDREN:
+        kopf.index(*_selector(resource), registry=registry, id="children", labels=OURS)(owned)
+    kopf.index(*_selector(PODS), registry=registry, id="pods", labels=OURS)(owned)
+
+
+def connection_info(config: KubeConfig) -> kopf.ConnectionInfo:
+    """The same way to the same API server as our own client takes. Tokens in files are read anew at each login."""
+    return kopf.ConnectionInfo(
+        server=config.server,
+        scheme="Bearer" if config.token_file or config.token else None,
+        token=config.token_file.read_text().strip() if config.token_file else config.token,
+        username=config.username,
+        password=config.password,
+        ca_data=config.ca_data.encode() if config.ca_data else None,
+        certificate_data=config.certificate_data.encode() if config.certificate_data else None,
+        private_key_data=config.key_data.encode() if config.key_data else None,
+        insecure=config.insecure_skip_tls_verify,
+        default_namespace=config.namespace,
+    )
+
+
+def _selector(resource: Resource) -> tuple[str, str, str]:
+    return resource.group, resource.version, resource.plural
+
+
+def _plain(body: kopf.Body) -> JsonObject:
+    """Without managedFields, which are most of an object's weight and nobody here reads."""
+    plain = dict(body)
+    plain["metadata"] = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    return plain

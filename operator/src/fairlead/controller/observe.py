@@ -1,0 +1,147 @@
+"""Observed: everything a decision about one LLMDeployment rests on, and Cluster, which collects it from kopf's indexes.
+
+The indexes are filled by kopf before the first handler runs, so a restarted operator never decides on half a picture.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
+from fairlead.controller.worker import Key
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
+
+ChildKey = tuple[str, str]
+"""Kind and name of a child."""
+Index = Mapping[Any, Iterable[Any]]
+"""What kopf hands to handlers: key → everything indexed under it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameClaim:
+    """An LLMDeployment's wish to be reached under a bare model name. The oldest one has it."""
+
+    name: str
+    created: str
+    """RFC 3339 in UTC, so that text sorts as time does."""
+    key: Key
+
+    @property
+    def seniority(self) -> tuple[str, Key]:
+        """Smaller goes first."""
+        return self.created, self.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One LLMDeployment and what belongs to it, as last seen."""
+
+    body: JsonObject
+    """The LLMDeployment itself, raw."""
+    children: Mapping[ChildKey, JsonObject] = field(default_factory=dict)
+    """Objects that carry its label."""
+    pods: tuple[JsonObject, ...] = ()
+    """The engines' pods, whichever ReplicaSet they belong to, oldest first."""
+    rivals: tuple[NameClaim, ...] = ()
+    """Claims of older LLMDeployments on names that this one wants too."""
+    missing_claim: str | None = None
+    """The PersistentVolumeClaim of its source, if that does not exist."""
+
+    @property
+    def deployment(self) -> JsonObject | None:
+        """The engine's Deployment."""
+        return self.children.get(("Deployment", names.engine_child(self.body["metadata"]["name"])))
+
+
+class Cluster:
+    """Reads kopf's indexes, and asks the API for the one thing that is not watched (claims)."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._indexes: Mapping[str, Index] = {}
+
+    def bind(self, indexes: Mapping[str, Index]) -> None:
+        """Takes the live indexes from what kopf hands to a handler: llmdeployments, children, pods and name_claims."""
+        self._indexes = indexes
+
+    def keys(self) -> list[Key]:
+        """Every LLMDeployment there is."""
+        return list(self._indexes.get("llmdeployments", {}))
+
+    def rivals_of(self, key: Key) -> list[Key]:
+        """Others that want a name which this one wants."""
+        return sorted({claim.key for _, claims in self._contests(key) for claim in claims if claim.key != key})
+
+    def keys_in_conflict(self) -> list[Key]:
+        """Those whose name was taken when last looked at: a change of any other one may have freed it."""
+        bodies = (body for key in self.keys() for body in self._indexes["llmdeployments"][key])
+        return [(body["metadata"]["namespace"], body["metadata"]["name"]) for body in bodies if _is_in_conflict(body)]
+
+    async def observe(self, key: Key) -> Observed | None:
+        """None when the LLMDeployment is gone. Raises KubeError when the API cannot be asked."""
+        observed = self.last_seen(key)
+        return None if observed is None else replace(observed, missing_claim=await self._missing_claim(observed.body))
+
+    def last_seen(self, key: Key) -> Observed | None:
+        """What is known without asking the API: everything but whether a claim is missing. None when it is gone."""
+        body = next(iter(self._indexes.get("llmdeployments", {}).get(key, ())), None)
+        if body is None:
+            return None
+        children = self._indexes["children"].get(key, ())
+        pods = self._indexes["pods"].get(key, ())
+        return Observed(
+            body=body,
+            children={(child["kind"], child["metadata"]["name"]): child for child in children},
+            pods=tuple(sorted(pods, key=_age)),
+            rivals=tuple(self._older_claims(key)),
+        )
+
+    def _contests(self, key: Key) -> Iterator[tuple[NameClaim, list[NameClaim]]]:
+        """Each claim of this one, with everybody's claims on the same name."""
+        index = self._indexes.get("name_claims", {})
+        for claims in index.values():
+            everybody = list(claims)
+            for claim in everybody:
+                if claim.key == key:
+                    yield claim, everybody
+
+    def _older_claims(self, key: Key) -> Iterator[NameClaim]:
+        for own, everybody in self._contests(key):
+            older = [claim for claim in everybody if claim.key != key and claim.seniority < own.seniority]
+            if older:
+                yield min(older, key=lambda claim: claim.seniority)
+
+    async def _missing_claim(self, body: JsonObject) -> str | None:
+        scheme, _, rest = str(((body.get("spec") or {}).get("model") or {}).get("source") or "").partition("://")
+        claim = rest.partition("/")[0]
+        if scheme != "pvc" or not claim:
+            return None
+        try:
+            await self._client.get(PERSISTENT_VOLUME_CLAIMS, claim, body["metadata"]["namespace"])
+        except KubeError as e:
+            if e.status != 404:
+                raise
+            return claim
+        return None
+
+
+def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
+    """The bare names an LLMDeployment wants: its served name and aliases. One that is going wants none."""
+    metadata, model = body["metadata"], (body.get("spec") or {}).get("model") or {}
+    if metadata.get("deletionTimestamp"):
+        return {}
+    wanted = [model.get("servedName") or metadata["name"], *(model.get("aliases") or [])]
+    key = (metadata["namespace"], metadata["name"])
+    created = str(metadata.get("creationTimestamp") or "")
+    return {str(name): NameClaim(str(name), created, key) for name in wanted}
+
+
+def _is_in_conflict(body: JsonObject) -> bool:
+    condition = find_condition(body.get("status") or {}, ConditionType.DEGRADED) or {}
+    return condition.get("status") == ConditionStatus.TRUE and condition.get("reason") == Reason.NAME_CONFLICT
+
+
+def _age(pod: JsonObject) -> tuple[str, str]:
+    return str(pod["metadata"].get("creationTimestamp") or ""), pod["metadata"]["name"]

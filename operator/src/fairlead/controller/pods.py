@@ -1,0 +1,160 @@
+"""What a pod's status means for whoever waits for the model. Pure: a pod in, a diagnosis with a reason and a sentence
+out.
+
+The kubelet's and the scheduler's own words are kept where they help; a sentence that says what to do is put before
+them. An engine that could not start has written `{"reason", "message"}` to its termination log: that goes first.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.conditions import Reason
+
+MAX_MESSAGE_LENGTH = 1024
+"""Of what is copied from a container's end: the rest is in its log."""
+IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
+CREATE_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError")
+
+
+class Stage(StrEnum):
+    """How far a replica is."""
+
+    READY = "ready"
+    STARTING = "starting"
+    """On its way; time will tell."""
+    FAILING = "failing"
+    """Something keeps it from starting; Kubernetes tries again, but waiting alone may not help."""
+    DRAINING = "draining"
+    """Asked to go; finishes what it has."""
+    FINISHED = "finished"
+    """Will never run again: evicted, for instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One pod, understood."""
+
+    pod: str
+    stage: Stage
+    reason: str = ""
+    """Empty for a ready pod."""
+    message: str = ""
+    model_failed: bool = False
+    """Whether the engine itself said that it cannot serve this model here."""
+
+    @property
+    def sentence(self) -> str:
+        """With the pod's name."""
+        return f"{self.pod}: {self.message}" if self.message else self.pod
+
+
+def diagnose(pod: Mapping[str, Any]) -> Diagnosis:
+    """Never raises for a status that lacks parts."""
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    phase = status.get("phase")
+    if phase in ("Failed", "Succeeded"):
+        detail = status.get("message") or status.get("reason") or f"ended with phase {phase}"
+        return Diagnosis(name, Stage.FINISHED, str(status.get("reason") or phase), _shorten(detail))
+    if pod["metadata"].get("deletionTimestamp"):
+        return Diagnosis(name, Stage.DRAINING)
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
+    if (conditions.get("Ready") or {}).get("status") == "True":
+        return Diagnosis(name, Stage.READY)
+    scheduled = conditions.get("PodScheduled") or {}
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return Diagnosis(name, Stage.FAILING, Reason.UNSCHEDULABLE, _unschedulable(scheduled))
+    statuses = list(_container_statuses(status))
+    for container in statuses:
+        failure = _failure(name, container)
+        if failure is not None:
+            return failure
+    return _starting(name, pod, scheduled, statuses)
+
+
+def _container_statuses(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from status.get("initContainerStatuses") or []
+    yield from status.get("containerStatuses") or []
+
+
+def _failure(pod: str, container: Mapping[str, Any]) -> Diagnosis | None:
+    """What keeps this container from running; None when nothing does."""
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
+    reason, detail = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+    if reason in IMAGE_REASONS:
+        image = container.get("image") or "the image"
+        message = f"{image} cannot be pulled; check engine.image and the registry's credentials. {detail or reason}"
+        return Diagnosis(pod, Stage.FAILING, Reason.IMAGE_PULL_BACK_OFF, _shorten(message))
+    if reason in CREATE_REASONS:
+        message = f"the container cannot be created ({reason}); check engine.env and template. {detail}"
+        return Diagnosis(pod, Stage.FAILING, Reason.CREATE_CONTAINER_ERROR, _shorten(message))
+    if "running" in state and (container.get("started") or not container.get("restartCount")):
+        return None  # it runs for the first time, or has got further than its start
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated")
+    if ended and (ended.get("exitCode") or ended.get("signal") or reason == "CrashLoopBackOff"):
+        return _ended(pod, container, ended)
+    if reason == "CrashLoopBackOff":
+        return Diagnosis(pod, Stage.FAILING, Reason.CRASH_LOOP_BACK_OFF, _shorten(detail or "it ends again and again"))
+    return None
+
+
+def _ended(pod: str, container: Mapping[str, Any], ended: Mapping[str, Any]) -> Diagnosis:
+    restarts = container.get("restartCount") or 0
+    suffix = f" (restarted {restarts} times)" if restarts > 1 else ""
+    text = str(ended.get("message") or "")
+    if container.get("name") == names.ENGINE_CONTAINER and (told := start_failure(text)) is not None:
+        reason, message = told
+        return Diagnosis(pod, Stage.FAILING, reason, _shorten(message) + suffix, model_failed=True)
+    if ended.get("reason") == "OOMKilled":
+        message = "the container was killed because it used more memory than its limit: raise resources.limits.memory, "
+        message += "or lower engine.kvCache.memory"
+        return Diagnosis(pod, Stage.FAILING, Reason.OUT_OF_MEMORY, message + suffix)
+    code = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {ended.get('exitCode', 'unknown')}"
+    last_line = text.strip().rpartition("\n")[2]
+    message = f"the container {container.get('name')!r} ended with {code}{suffix}; see kubectl logs {pod} --previous"
+    if last_line:
+        message += f". Its last line: {last_line}"
+    return Diagnosis(pod, Stage.FAILING, Reason.CRASH_LOOP_BACK_OFF, _shorten(message))
+
+
+def start_failure(termination_message: str) -> tuple[str, str] | None:
+    """Reason and message from an engine's termination log; None when it holds something else."""
+    try:
+        told = json.loads(termination_message)
+    except ValueError:
+        return None
+    if not isinstance(told, dict) or not isinstance(told.get("message"), str):
+        return None
+    reason = told.get("reason")
+    # A condition's reason must be one CamelCase word, whatever the container wrote.
+    usable = isinstance(reason, str) and reason.isascii() and reason.isalnum() and reason[:1].isalpha()
+    return str(reason if usable else Reason.ENGINE_START_FAILED), str(told["message"])
+
+
+def _starting(
+    name: str, pod: Mapping[str, Any], scheduled: Mapping[str, Any], containers: list[Mapping[str, Any]]
+) -> Diagnosis:
+    if scheduled.get("status") != "True" and not (pod.get("spec") or {}).get("nodeName"):
+        return Diagnosis(name, Stage.STARTING, Reason.SCHEDULING, "waits for the scheduler to choose a node")
+    engine = next((each for each in containers if each.get("name") == names.ENGINE_CONTAINER), None)
+    if engine is None or "running" not in (engine.get("state") or {}):
+        message = "the container is being created: its image is pulled and its volumes are mounted"
+        return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
+    if engine.get("started"):
+        message = f"the engine runs but does not say that it is ready; see kubectl logs {name}"
+        return Diagnosis(name, Stage.STARTING, Reason.ENGINE_NOT_READY, message)
+    return Diagnosis(name, Stage.STARTING, Reason.LOADING_MODEL, "the engine is loading the model")
+
+
+def _unschedulable(condition: Mapping[str, Any]) -> str:
+    words = condition.get("message") or "no node fits"
+    return _shorten(f"no node can take it; check resources and the nodes. The scheduler says: {words}")
+
+
+def _shorten(words: Any) -> str:
+    text = str(words).strip()
+    return text if len(text) <= MAX_MESSAGE_LENGTH else text[: MAX_MESSAGE_LENGTH - 1] + "…"

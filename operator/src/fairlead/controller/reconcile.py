@@ -1,0 +1,102 @@
+"""The operator's story, on one screen: observe → desired → plan → apply → status.
+
+Who calls it: the WorkQueue, with a key and nothing else. Running it twice in a row does nothing the second time.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from fairlead.controller.apply import Applied, Applier
+from fairlead.controller.desired import Desired, desired
+from fairlead.controller.events import EventRecorder, announcements
+from fairlead.controller.observe import Cluster, Observed
+from fairlead.controller.plan import differs, make_plan
+from fairlead.controller.status import situation, status
+from fairlead.controller.worker import Key
+from fairlead.kube.client import KubeError
+from fairlead.settings import OperatorSettings
+
+logger = logging.getLogger(__name__)
+
+RECHECK_SECONDS = 10.0
+"""How soon to look again at something that changes without an event for us: a claim, a name that is taken, a quota."""
+
+
+class ReconcileOutcome(StrEnum):
+    """How a reconciliation ended; the label of its metric."""
+
+    GONE = "gone"
+    """The LLMDeployment does not exist any more, or is going."""
+    UNCHANGED = "unchanged"
+    """Nothing had to be written to children."""
+    APPLIED = "applied"
+    """Children were written."""
+    BLOCKED = "blocked"
+    """Something stands in the way; the conditions say what."""
+
+
+class Reconciler:
+    """Wires the pure parts to the ones that do I/O."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        applier: Applier,
+        recorder: EventRecorder,
+        settings: OperatorSettings,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.cluster = cluster
+        self.applier = applier
+        self.recorder = recorder
+        self.settings = settings
+        self._now = now
+
+    async def reconcile(self, key: Key) -> ReconcileOutcome:
+        """Brings one LLMDeployment closer to what it asks for. Raises KubeError for what is worth trying again."""
+        observed = await self.cluster.observe(key)
+        if observed is None or observed.body["metadata"].get("deletionTimestamp"):
+            self.applier.forget(key)  # its children go by their ownerReferences
+            return ReconcileOutcome.GONE
+        wanted = desired(observed, self.settings)
+        plan = make_plan(wanted, observed, self.applier.settled(key))
+        applied = await self.applier.apply(plan, observed.body)
+        await self.write_status(observed, wanted, applied)
+        return _outcome(wanted, applied)
+
+    async def write_status(self, observed: Observed, wanted: Desired, applied: Applied) -> None:
+        """Writes the status and its Events, if anything about it is new."""
+        now = situation(observed, wanted, applied.problems, is_applying=bool(applied.changes))
+        before = observed.body.get("status") or {}
+        after = status(observed, now, self.settings, time=self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        if differs(after, _ours(before, after)):
+            try:
+                await self.applier.write_status(observed.body, after)
+            except KubeError as e:
+                if e.status not in (404, 409):
+                    raise
+                return  # it was deleted meanwhile
+        for announcement in announcements(before, after, applied.changes):
+            await self.recorder.record(observed.body, announcement)
+
+
+def recheck_after(outcome: ReconcileOutcome) -> float | None:
+    """Seconds until the next look, where no event may come; None = when something happens."""
+    return RECHECK_SECONDS if outcome is ReconcileOutcome.BLOCKED else None
+
+
+def _outcome(wanted: Desired, applied: Applied) -> ReconcileOutcome:
+    if wanted.obstacle is not None or applied.problems:
+        return ReconcileOutcome.BLOCKED
+    return ReconcileOutcome.APPLIED if applied.changes else ReconcileOutcome.UNCHANGED
+
+
+def _ours(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """`before` with its conditions in the order of `after`, and without those that others have put there."""
+    known = {condition.get("type"): condition for condition in before.get("conditions") or []}
+    conditions = [known[each["type"]] for each in after["conditions"] if each["type"] in known]
+    return before | {"conditions": conditions}

@@ -1,0 +1,61 @@
+"""What the autoscaler writes: the count, through the scale subresource, and `status.scaling`. Nothing else.
+
+`scaling_status` is pure; ScaleWriter does the I/O.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.crd import SCALING_HISTORY_LENGTH
+from fairlead.autoscaler.recommend import Recommendation
+from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.words import rounded, seconds_in_words
+from fairlead.kube.apply import server_side_apply
+from fairlead.kube.client import JsonObject, KubeClient
+from fairlead.kube.resources import LLMDEPLOYMENTS
+
+
+class ScaleWriter:
+    """Writes as the field manager `fairlead-autoscaler`."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    async def scale(self, body: JsonObject, replicas: int) -> None:
+        """Only if nobody has written the object since it was seen: KubeError with status 409 otherwise."""
+        metadata = body["metadata"]
+        await self._client.patch(
+            LLMDEPLOYMENTS,
+            metadata["name"],
+            {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"replicas": replicas}},
+            metadata["namespace"],
+            subresource="scale",
+            params={"fieldManager": names.FIELD_MANAGER_AUTOSCALER},
+        )
+
+    async def write_status(self, body: JsonObject, scaling: Mapping[str, Any] | None) -> None:
+        """`status.scaling`; None removes it. Raises KubeError; with status 404 or 409 the object is gone."""
+        metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
+        status = {} if scaling is None else {"scaling": scaling}
+        obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": status}
+        await server_side_apply(
+            self._client, LLMDEPLOYMENTS, obj, names.FIELD_MANAGER_AUTOSCALER, force=True, subresource="status"
+        )
+
+
+def scaling_status(
+    signals: Signals, recommendation: Recommendation, history: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """`status.scaling`, with rounded figures. `history`: changes of the count, newest first."""
+    scaling: dict[str, Any] = {"desired": recommendation.replicas, "reason": recommendation.reason}
+    if history:
+        scaling |= {"lastScaleTime": history[0]["time"], "history": list(history[:SCALING_HISTORY_LENGTH])}
+    if signals.num_gateways:
+        seen: dict[str, Any] = {"queue": int(rounded(signals.waiting)), "running": int(rounded(signals.running))}
+        if signals.ttft_seconds is not None:
+            seen["ttft"] = seconds_in_words(signals.ttft_seconds)
+        if signals.missing_gateways:
+            seen["missingGateways"] = signals.missing_gateways
+        scaling["signals"] = seen
+    return scaling

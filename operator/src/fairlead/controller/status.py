@@ -1,0 +1,247 @@
+"""Status: what an LLMDeployment's `status` should say. Pure.
+
+Five conditions, always all of them. Ready speaks for the requests, Degraded for whoever has to act, Progressing for
+whoever waits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, Reason, merge_conditions
+from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
+from fairlead.autoscaler.recommend import fewest_replicas, most_replicas
+from fairlead.autoscaler.words import counted
+from fairlead.controller.desired import Desired, Problem
+from fairlead.controller.observe import Observed
+from fairlead.controller.plan import is_owned
+from fairlead.controller.pods import Diagnosis, Stage, diagnose
+from fairlead.kube.client import JsonObject
+from fairlead.settings import OperatorSettings
+
+TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Everything the conditions are made from."""
+
+    deployment: LLMDeployment | None
+    """None where the object cannot be understood."""
+    num_desired: int
+    pods: tuple[Diagnosis, ...]
+    obstacle: Problem | None
+    """Why there are no children to apply."""
+    problems: tuple[Problem, ...]
+    """What the API refused, and objects that are not ours."""
+    waiting_for: str
+    """What has to go before children can be made; empty = nothing."""
+    conflict: Problem | None
+    """A name that an older LLMDeployment has."""
+    refused: str
+    """Why the ReplicaSet cannot create pods; empty = it can."""
+    scaling: Mapping[str, Any] | None
+    """`status.scaling`, where the autoscaler says what it sees; None before it has looked."""
+    is_rolling: bool
+    """Whether pods of an earlier configuration are still being replaced, or the Deployment has not been acted upon
+    yet."""
+
+    def of(self, *stages: Stage) -> list[Diagnosis]:
+        """The pods in these stages."""
+        return [pod for pod in self.pods if pod.stage in stages]
+
+    @property
+    def num_ready(self) -> int:
+        """Replicas that answer requests."""
+        return len(self.of(Stage.READY))
+
+
+def situation(observed: Observed, wanted: Desired, problems: Sequence[Problem], *, is_applying: bool) -> Situation:
+    """`problems`: what became of the plan. `is_applying`: whether something was just written."""
+    engine = observed.deployment
+    if engine is not None and not is_owned(engine, observed.body["metadata"]["uid"]):
+        engine = None
+    return Situation(
+        deployment=wanted.deployment,
+        num_desired=wanted.deployment.desired_replicas if wanted.deployment else _num_running(observed.body, engine),
+        pods=tuple(diagnose(pod) for pod in observed.pods),
+        obstacle=wanted.obstacle,
+        problems=tuple(problem for problem in problems if problem.reason != Reason.RECONCILING),
+        waiting_for=next((problem.message for problem in problems if problem.reason == Reason.RECONCILING), ""),
+        conflict=_conflict(observed),
+        refused=_replica_failure(engine),
+        scaling=(observed.body.get("status") or {}).get("scaling"),
+        is_rolling=is_applying or _is_rolling(engine),
+    )
+
+
+def status(observed: Observed, now: Situation, settings: OperatorSettings, *, time: str) -> dict[str, Any]:
+    """The fields of `status` that the operator writes. `time`: RFC 3339, for conditions that change."""
+    metadata = observed.body["metadata"]
+    before = (observed.body.get("status") or {}).get("conditions") or []
+    generation = int(metadata.get("generation") or 0)
+    name, namespace = metadata["name"], metadata["namespace"]
+    return {
+        "observedGeneration": generation,
+        "desiredReplicas": now.num_desired,
+        "replicas": len(now.of(Stage.READY, Stage.STARTING, Stage.FAILING)),
+        "readyReplicas": now.num_ready,
+        "drainingReplicas": len(now.of(Stage.DRAINING)),
+        "selector": f"{names.LABEL_LLMDEPLOYMENT}={name},{names.LABEL_COMPONENT}={names.ENGINE_COMPONENT}",
+        "url": f"{settings.gateway_url.rstrip('/')}/{namespace}/{name}/v1",
+        "conditions": merge_conditions(before, conditions(now), generation=generation, time=time),
+    }
+
+
+def conditions(now: Situation) -> list[Condition]:
+    """All five, in the order in which people want to read them."""
+    trouble = _trouble(now)
+    return [
+        _ready(now, trouble),
+        _progressing(now, trouble),
+        _model_available(now),
+        _scaling_active(now),
+        _degraded(now, trouble),
+    ]
+
+
+def _trouble(now: Situation) -> Problem | None:
+    """The one thing to tell people first; None = nothing is wrong."""
+    if now.obstacle is not None:
+        return now.obstacle
+    if now.problems:
+        return now.problems[0]
+    if now.refused:
+        return Problem(Reason.PODS_REFUSED, f"pods cannot be created: {now.refused}")
+    failing = now.of(Stage.FAILING)
+    if failing:
+        # An engine's own words say more than the kubelet's about another pod.
+        worst = next((pod for pod in failing if pod.model_failed), failing[0])
+        return Problem(worst.reason, worst.sentence)
+    return None
+
+
+def _ready(now: Situation, trouble: Problem | None) -> Condition:
+    counted = f"{now.num_ready}/{_replicas(now.num_desired)} ready"
+    if now.obstacle is not None:
+        still = f"{_replicas(now.num_ready)} still serving as configured before; " if now.num_ready else ""
+        return Condition(ConditionType.READY, FALSE, now.obstacle.reason, still + now.obstacle.message)
+    if now.num_desired and now.num_ready >= now.num_desired:
+        return Condition(ConditionType.READY, TRUE, Reason.REPLICAS_READY, counted)
+    if trouble is not None:
+        return Condition(ConditionType.READY, FALSE, trouble.reason, f"{counted}; {trouble.message}")
+    if not now.num_desired:
+        message = "scaled to zero: requests are answered once spec.replicas is above 0"
+        return Condition(ConditionType.READY, FALSE, Reason.SCALED_TO_ZERO, message)
+    starting = now.of(Stage.STARTING)
+    if starting:
+        return Condition(ConditionType.READY, FALSE, starting[0].reason, f"{counted}; {starting[0].sentence}")
+    message = f"{counted}; {now.waiting_for or 'replicas are being created'}"
+    return Condition(ConditionType.READY, FALSE, Reason.RECONCILING, message)
+
+
+def _progressing(now: Situation, trouble: Problem | None) -> Condition:
+    starting, draining = now.of(Stage.STARTING), now.of(Stage.DRAINING)
+    if starting:
+        first = starting[0]
+        return Condition(ConditionType.PROGRESSING, TRUE, first.reason, first.sentence)
+    if trouble is not None:
+        return Condition(ConditionType.PROGRESSING, FALSE, trouble.reason, trouble.message)
+    if now.waiting_for:
+        return Condition(ConditionType.PROGRESSING, TRUE, Reason.RECONCILING, now.waiting_for)
+    if draining:
+        message = f"{_replicas(len(draining))} draining: finishing the requests they have"
+        return Condition(ConditionType.PROGRESSING, TRUE, Reason.SCALING, message)
+    if now.is_rolling:
+        message = "the engine's Deployment is being brought to what is desired"
+        return Condition(ConditionType.PROGRESSING, TRUE, Reason.ROLLING_OUT, message)
+    if now.num_ready < now.num_desired:
+        message = f"{_replicas(now.num_desired - now.num_ready)} still to be created"
+        return Condition(ConditionType.PROGRESSING, TRUE, Reason.RECONCILING, message)
+    return Condition(ConditionType.PROGRESSING, FALSE, Reason.COMPLETE, "everything is as desired")
+
+
+def _model_available(now: Situation) -> Condition:
+    kind = ConditionType.MODEL_AVAILABLE
+    if now.obstacle is not None and now.obstacle.reason in (Reason.SOURCE_NOT_SUPPORTED, Reason.MODEL_SOURCE_NOT_FOUND):
+        return Condition(kind, FALSE, now.obstacle.reason, now.obstacle.message)
+    failed = next((pod for pod in now.of(Stage.FAILING) if pod.model_failed), None)
+    if failed is not None:
+        return Condition(kind, FALSE, failed.reason, failed.sentence)
+    if now.num_ready:
+        return Condition(kind, TRUE, Reason.MODEL_LOADED, "the model is loaded and answers")
+    if not now.num_desired and now.obstacle is None:
+        return Condition(kind, UNKNOWN, Reason.SCALED_TO_ZERO, "no engine runs that could load the model")
+    return Condition(kind, UNKNOWN, Reason.NOT_LOADED_YET, "no engine has loaded the model yet")
+
+
+def _scaling_active(now: Situation) -> Condition:
+    kind = ConditionType.SCALING_ACTIVE
+    autoscaling = now.deployment.spec.autoscaling if now.deployment else None
+    if autoscaling is None:
+        message = "autoscaling is not asked for: spec.replicas stays as it is set"
+        return Condition(kind, FALSE, Reason.AUTOSCALING_NOT_CONFIGURED, message)
+    if autoscaling.mode is ScalingMode.EXTERNAL:
+        message = "an external autoscaler may write spec.replicas through the scale subresource; Fairlead does not"
+        return Condition(kind, FALSE, Reason.EXTERNAL_AUTOSCALER, message)
+    if now.scaling is None:
+        return Condition(kind, UNKNOWN, Reason.SIGNALS_MISSING, "the autoscaler has not looked at the gateways yet")
+    signals = now.scaling.get("signals")
+    if signals is None:
+        message = "no gateway could be read, so replicas stay as they are: check that a gateway is ready"
+        return Condition(kind, FALSE, Reason.SIGNALS_MISSING, message)
+    if missing := signals.get("missingGateways"):
+        message = f"{counted(missing, 'gateway')} could not be read, so replicas may be added, but none are taken away"
+        return Condition(kind, TRUE, Reason.SIGNALS_MISSING, message)
+    fewest, most = fewest_replicas(autoscaling), most_replicas(autoscaling)
+    message = f"spec.replicas is adjusted to the load, between {fewest} and {most}"
+    return Condition(kind, TRUE, Reason.SCALING_ACTIVE, message)
+
+
+def _degraded(now: Situation, trouble: Problem | None) -> Condition:
+    problem = trouble or now.conflict
+    if problem is None:
+        return Condition(ConditionType.DEGRADED, FALSE, Reason.AS_EXPECTED, "nothing is wrong")
+    return Condition(ConditionType.DEGRADED, TRUE, problem.reason, problem.message)
+
+
+def _conflict(observed: Observed) -> Problem | None:
+    if not observed.rivals:
+        return None
+    claim = observed.rivals[0]
+    metadata = observed.body["metadata"]
+    own = f"{metadata['namespace']}/{claim.name}"
+    if claim.key[0] == metadata["namespace"]:
+        own = f"the path /{metadata['namespace']}/{metadata['name']}/v1"
+    message = (
+        f"requests for the model {claim.name!r} go to the older {names.KIND} {'/'.join(claim.key)}, and this one is "
+        f"reached by {own}: choose another model.servedName"
+    )
+    return Problem(Reason.NAME_CONFLICT, message)
+
+
+def _replica_failure(engine: JsonObject | None) -> str:
+    """Why the ReplicaSet cannot create pods (quota, admission), in the API server's words."""
+    for condition in ((engine or {}).get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            return str(condition.get("message") or condition.get("reason") or "no reason was given")
+    return ""
+
+
+def _is_rolling(engine: JsonObject | None) -> bool:
+    if engine is None:
+        return False
+    found = engine.get("status") or {}
+    if (found.get("observedGeneration") or 0) < (engine["metadata"].get("generation") or 0):
+        return True
+    return (found.get("updatedReplicas") or 0) < (found.get("replicas") or 0)
+
+
+def _replicas(number: int) -> str:
+    return f"{number} replica" if number == 1 else f"{number} replicas"
+
+
+def _num_running(body: JsonObject, engine: JsonObject | None) -> int:
+    """What an object that cannot be understood is taken to want: what it had."""
+    return int(((engine or {}).get("spec") or {}).get("replicas") or (body.get("status") or {}).get("replicas") or 0)

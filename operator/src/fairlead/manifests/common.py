@@ -1,0 +1,52 @@
+"""What every child of an LLMDeployment has in common: names, labels, the owner, and the hash of what was asked for."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.llmdeployment import LLMDeployment
+
+Manifest = dict[str, Any]
+
+
+def selector_labels(deployment: LLMDeployment) -> dict[str, str]:
+    """The labels that select the engine's pods; never more than these, because a Deployment's selector cannot
+    change."""
+    return {names.LABEL_LLMDEPLOYMENT: deployment.metadata.name, names.LABEL_COMPONENT: names.ENGINE_COMPONENT}
+
+
+def child(deployment: LLMDeployment, api_version: str, kind: str, name: str, body: Mapping[str, Any]) -> Manifest:
+    """A whole object of that kind, owned by the LLMDeployment, with `body` beside its metadata."""
+    manifest: Manifest = {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": deployment.metadata.namespace,
+            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, **selector_labels(deployment)},
+            "ownerReferences": [owner_reference(deployment)],
+        },
+        **body,
+    }
+    manifest["metadata"]["annotations"] = {names.ANNOTATION_APPLIED_HASH: fingerprint(manifest)}
+    return manifest
+
+
+def owner_reference(deployment: LLMDeployment) -> dict[str, Any]:
+    """Makes the garbage collector delete the child after its LLMDeployment."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": deployment.metadata.name,
+        "uid": deployment.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def fingerprint(value: Any) -> str:
+    """Sixteen hex digits that change with the value; the order of keys does not count."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]

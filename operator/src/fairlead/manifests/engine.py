@@ -1,0 +1,213 @@
+"""The engine's Deployment: one container per pod, which serves OpenAI's API and says when it is ready."""
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.conditions import Reason
+from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.quantities import parse_quantity
+from fairlead.manifests.common import Manifest, child, fingerprint, selector_labels
+from fairlead.manifests.overlay import merge
+from fairlead.manifests.source import CannotBuild, ModelSource
+from fairlead.settings import OperatorSettings, Profile
+
+CONFIG_VOLUME = "config"
+SCRATCH_VOLUME = "scratch"
+SHARED_MEMORY_VOLUME = "shared-memory"
+GPU_RESOURCE = "nvidia.com/gpu"
+USER_ID = 65532
+"""Of the engine's process; no user of the node."""
+TERMINATION_MARGIN_SECONDS = 30
+"""What a pod gets on top of the drain, to stop in order."""
+START_SECONDS = 1800
+"""How long loading a model may take before the kubelet restarts the engine."""
+
+
+def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any]) -> Manifest:
+    """The Deployment of pods with this spec, whose engine reads these flags from its configuration file."""
+    rollout = deployment.spec.rollout
+    spec = {
+        "replicas": deployment.desired_replicas,
+        "revisionHistoryLimit": 3,
+        "progressDeadlineSeconds": 2 * START_SECONDS,
+        "selector": {"matchLabels": selector_labels(deployment)},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
+        },
+        "template": _pod_template(deployment, pod, flags),
+    }
+    return child(deployment, "apps/v1", "Deployment", names.engine_child(deployment.metadata.name), {"spec": spec})
+
+
+def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
+    """The pods' spec, with `spec.template.spec` laid over it.
+
+    Raises CannotBuild for an unknown profile, or a template that does not fit onto a pod.
+    """
+    try:
+        return merge(_pod_spec(deployment, settings, source), deployment.spec.template.spec)
+    except (KeyError, TypeError, AttributeError) as e:
+        raise CannotBuild(
+            Reason.INVALID_SPEC,
+            f"template.spec does not fit onto a pod ({e!r}): items of containers, volumes and env need a name",
+        ) from e
+
+
+def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
+    """CPUs that the engine's container may use: its limit, else its request; None where the pod names neither.
+
+    Raises CannotBuild for what is not a quantity: templates come unchecked.
+    """
+    containers: list[dict[str, Any]] = pod.get("containers") or []
+    engine = next((one for one in containers if one["name"] == names.ENGINE_CONTAINER), {})
+    resources = engine.get("resources") or {}
+    for kind in ("limits", "requests"):
+        cpus = (resources.get(kind) or {}).get("cpu")
+        if cpus is not None:
+            try:
+                return parse_quantity(str(cpus))
+            except ValueError as e:
+                raise CannotBuild(Reason.INVALID_SPEC, f"template.spec: {kind}.cpu of the engine: {e}") from e
+    return None
+
+
+def _pod_template(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The pods' template; labels and annotations of ours win over those of `spec.template`."""
+    overlay = deployment.spec.template
+    annotations = {
+        names.ANNOTATION_CONFIG_HASH: fingerprint(flags),
+        names.ANNOTATION_MODEL: deployment.spec.model.served_name,
+    }
+    return {
+        "metadata": {
+            "labels": {
+                **overlay.metadata.labels,
+                names.LABEL_MANAGED_BY: names.MANAGED_BY,
+                **selector_labels(deployment),
+            },
+            "annotations": {**overlay.metadata.annotations, **annotations},
+        },
+        "spec": pod,
+    }
+
+
+def _pod_spec(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
+    profile = replica_profile(deployment, settings)
+    volumes: list[dict[str, Any]] = [
+        {"name": CONFIG_VOLUME, "configMap": {"name": names.engine_child(deployment.metadata.name)}},
+        {"name": SCRATCH_VOLUME, "emptyDir": {}},
+        *source.volumes,
+    ]
+    mounts: list[dict[str, Any]] = [
+        {"name": CONFIG_VOLUME, "mountPath": names.ENGINE_CONFIG_FOLDER, "readOnly": True},
+        {"name": SCRATCH_VOLUME, "mountPath": "/tmp"},
+        *source.mounts,
+    ]
+    if profile.shared_memory is not None:
+        medium = {"medium": "Memory", "sizeLimit": profile.shared_memory}
+        volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": medium})
+        mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": math.ceil(deployment.spec.drain.timeout) + TERMINATION_MARGIN_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(deployment, settings, profile, source.arguments, mounts)],
+        "volumes": volumes,
+    }
+    placement = {
+        "nodeSelector": dict(profile.node_selector),
+        "tolerations": [dict(toleration) for toleration in profile.tolerations],
+        "runtimeClassName": profile.runtime_class_name,
+        "priorityClassName": profile.priority_class_name,
+    }
+    return pod | {field: value for field, value in placement.items() if value}
+
+
+def _container(
+    deployment: LLMDeployment,
+    settings: OperatorSettings,
+    profile: Profile,
+    model: list[str],
+    mounts: list[dict[str, Any]],
+) -> dict[str, Any]:
+    engine = deployment.spec.engine
+    arguments = ["serve", "--config", f"{names.ENGINE_CONFIG_FOLDER}/{names.ENGINE_CONFIG_KEY}", *model]
+    arguments += ["--host", "$(POD_IP)", "--port", str(names.ENGINE_PORT), *engine.extra_args]
+    resources = {"requests": dict(profile.requests), "limits": dict(profile.limits)}
+    return {
+        "name": names.ENGINE_CONTAINER,
+        "image": engine.image or settings.engine_image,
+        "args": arguments,
+        "env": _environment(deployment),
+        "ports": [{"name": "http", "containerPort": names.ENGINE_PORT, "protocol": "TCP"}],
+        "resources": {kind: quantities for kind, quantities in resources.items() if quantities},
+        # The other probes wait for the startup probe: loading may take long, and failing is noticed soon.
+        "startupProbe": _probe("/ready", period=1, failures=START_SECONDS, timeout=2),
+        "readinessProbe": _probe("/ready", period=2, failures=2, timeout=2),
+        "livenessProbe": _probe("/health", period=10, failures=3, timeout=5),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePath": names.TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+
+
+def _environment(deployment: LLMDeployment) -> list[dict[str, Any]]:
+    """The pod's own address and name first, because the arguments use them; then the user's variables."""
+    ours = [
+        {"name": "POD_IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}},
+        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+    ]
+    theirs = []
+    for variable in deployment.spec.engine.env:
+        if variable.value_from is not None:
+            theirs.append({"name": variable.name, "valueFrom": dict(variable.value_from)})
+        else:
+            theirs.append({"name": variable.name, "value": variable.value or ""})
+    names_of_theirs = {variable["name"] for variable in theirs}
+    return [variable for variable in ours if variable["name"] not in names_of_theirs] + theirs
+
+
+def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:
+    """What one replica may use. Raises CannotBuild for a profile that the settings do not know."""
+    resources = deployment.spec.resources
+    if resources.gpus is not None or resources.requests or resources.limits:
+        gpus = {GPU_RESOURCE: str(resources.gpus)} if resources.gpus else {}
+        return Profile(requests=resources.requests, limits={**resources.limits, **gpus})
+    name = resources.profile or settings.default_profile
+    if not name:
+        return Profile()
+    profile = settings.all_profiles.get(name)
+    if profile is None:
+        known = ", ".join(sorted(settings.all_profiles))
+        raise CannotBuild(
+            Reason.UNKNOWN_PROFILE,
+            f"resources.profile {name!r} is not in the operator's settings: use one of {known}, "
+            "or write resources.requests and limits",
+        )
+    return profile
+
+
+def _probe(path: str, *, period: int, failures: int, timeout: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": names.ENGINE_PORT, "scheme": "HTTP"},
+        "periodSeconds": period,
+        "timeoutSeconds": timeout,
+        "successThreshold": 1,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,177 @@
+"""The operator's settings: what an administrator decides for all LLMDeployments, read from one YAML file.
+
+Keys in the file are the fields' names in camelCase, as everywhere in Kubernetes (`gatewayUrl: …`). An unknown key or a
+bad value is refused by name, with a hint.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+
+from fairlead import __version__
+from fairlead.api import names
+from fairlead.api.decoding import decode
+from fairlead.api.durations import format_duration
+from fairlead.api.quantities import QUANTITY_PATTERN
+from fairlead.api.schema import Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
+from fairlead.api.structural import prune, validate
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used. `name` as written in the file (`profiles.gpu.requests`), `hint`: what to write."""
+
+    def __init__(self, name: str, message: str, hint: str) -> None:
+        super().__init__(f"setting {name}: {message}\n\nhint: {hint}")
+        self.name = name
+        self.message = message
+        self.hint = hint
+
+
+class LogLevel(StrEnum):
+    """From everything to failures only."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What a replica may use and where it runs, under a name that users put into `spec.resources.profile`."""
+
+    requests: Quantities = field(default_factory=dict)
+    """Resources to reserve, as in a container (quantities). Where no CPU limit says it, the CPUs reserved here are also
+    the engine's compute threads. Default: none."""
+    limits: Quantities = field(default_factory=dict)
+    """Most that may be used, as in a container (quantities). The engine computes with as many threads as it has CPUs
+    here. Default: none."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the nodes to run on. Default: any node."""
+    tolerations: tuple[Raw, ...] = ()
+    """Taints to accept, as in a pod. Default: none."""
+    runtime_class_name: str | None = None
+    """RuntimeClass of the pods, such as nvidia. None = the cluster's default."""
+    priority_class_name: str | None = None
+    """PriorityClass of the pods. None = the cluster's default."""
+    shared_memory: Annotated[str | None, Constraints(pattern=QUANTITY_PATTERN)] = None
+    """Size of /dev/shm (a quantity); it counts as memory of the pod. None = the container runtime's default, 64Mi."""
+
+
+BUILT_IN_PROFILES: Mapping[str, Profile] = {
+    "cpu-small": Profile(requests={"cpu": "1", "memory": "1Gi"}, limits={"memory": "2Gi"}),
+    "cpu-medium": Profile(requests={"cpu": "4", "memory": "8Gi"}, limits={"memory": "16Gi"}),
+    "gpu": Profile(
+        requests={"cpu": "4", "memory": "16Gi"},
+        limits={"nvidia.com/gpu": "1", "memory": "64Gi"},
+        tolerations=({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},),
+        shared_memory="4Gi",
+    ),
+}
+"""What `spec.resources.profile` may say without any settings file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """Everything the operator has to be told. The defaults serve a cluster where the chart was installed unchanged."""
+
+    engine_image: str = f"{names.ENGINE_IMAGE}:{__version__}"
+    """Image of engines whose LLMDeployment names none."""
+    gateway_url: str = f"http://{names.GATEWAY_NAME}.{names.SYSTEM_NAMESPACE}"
+    """Base URL under which clients reach the gateway; `status.url` starts with it."""
+    gateway_service: str = f"{names.GATEWAY_NAME}.{names.SYSTEM_NAMESPACE}.svc.cluster.local"
+    """DNS name of the gateway's Service; the Service of each LLMDeployment is an alias for it."""
+    allow_file_sources: bool = False
+    """Whether `file://` may be served: folders on the machine the engine runs on. Only for local mode."""
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    """Name → profile; added to the built-in ones (cpu-small, cpu-medium, gpu), where they replace those of the same
+    name."""
+    default_profile: str = "cpu-small"
+    """Profile of LLMDeployments that name neither a profile nor resources. Empty = they reserve nothing."""
+    gateway_namespace: str = names.SYSTEM_NAMESPACE
+    """Namespace of the gateway's pods, whose metrics the autoscaler reads."""
+    gateway_selector: str = f"{names.LABEL_NAME}={names.GATEWAY_NAME}"
+    """Label selector of the gateway's pods."""
+    autoscaler_interval: Seconds = 5.0
+    """Time between two looks of the autoscaler at the gateways."""
+    watch_namespaces: tuple[str, ...] | None = None
+    """Namespaces to look after. None = all."""
+    lease_namespace: str = names.SYSTEM_NAMESPACE
+    """Namespace of the Lease that keeps a second operator waiting."""
+    lease_name: str = names.LEASE_NAME
+    """Name of that Lease."""
+    lease_duration: Seconds = 15.0
+    """Silence after which another operator takes over."""
+    resync_interval: Seconds = 300.0
+    """Time after which every LLMDeployment is looked at again, whether or not anything happened."""
+    workers: Annotated[int, Constraints(minimum=1)] = 4
+    """LLMDeployments that are reconciled at the same time."""
+    host: str = "0.0.0.0"
+    """Address for health and metrics."""
+    port: Annotated[int, Constraints(minimum=0, maximum=65535)] = names.OPERATOR_PORT
+    """Port for health and metrics; 0 = none."""
+    log_level: LogLevel = LogLevel.INFO
+    """How much is logged."""
+
+    def __post_init__(self) -> None:
+        if not self.gateway_url.startswith(("http://", "https://")):
+            raise SettingsError("gatewayUrl", f"{self.gateway_url!r} is not a URL", "start it with http:// or https://")
+        if self.default_profile and self.default_profile not in self.all_profiles:
+            known = ", ".join(sorted(self.all_profiles))
+            raise SettingsError("defaultProfile", f"{self.default_profile!r} is not a profile", f"use one of {known}")
+        for name, seconds in (("leaseDuration", self.lease_duration), ("resyncInterval", self.resync_interval)):
+            if seconds < 3.0:
+                raise SettingsError(name, f"is only {format_duration(seconds)}", "use 3s or more")
+        if self.autoscaler_interval < 0.1:
+            raise SettingsError("autoscalerInterval", f"is only {self.autoscaler_interval:g}s", "use 100ms or more")
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Raises SettingsError for what cannot be read, is unknown or does not fit."""
+        try:
+            raw = yaml.safe_load(path.read_text())
+        except (OSError, yaml.YAMLError) as e:
+            raise SettingsError(str(path), f"cannot be read: {e}", "give a YAML file") from e
+        return cls.from_mapping({} if raw is None else raw)
+
+    @classmethod
+    def from_mapping(cls, raw: Any) -> Self:
+        """The settings of a parsed file. Raises SettingsError, naming the key."""
+        if not isinstance(raw, Mapping):
+            raise SettingsError("file", "is not a mapping", "write `key: value` lines")
+        schema = schema_of(cls)
+        known, unknown = prune(schema, raw)
+        if unknown:
+            raise SettingsError(unknown[0], "is unknown", _nearest(unknown[0], schema))
+        for problem in validate(schema, known):
+            raise SettingsError(problem.path, problem.message, _description(problem.path, schema))
+        return decode(cls, known)
+
+    @property
+    def all_profiles(self) -> Mapping[str, Profile]:
+        """What `spec.resources.profile` may say."""
+        return {**BUILT_IN_PROFILES, **self.profiles}
+
+
+def _nearest(path: str, schema: JsonSchema) -> str:
+    """A hint for an unknown key: the known one that looks most like it."""
+    *parents, name = path.replace("[", ".").replace("]", "").split(".")
+    for parent in parents:
+        schema = schema.get("properties", {}).get(parent) or schema.get("additionalProperties") or {}
+    known = list(schema.get("properties", {}))
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+
+
+def _description(path: str, schema: JsonSchema) -> str:
+    """A hint for a bad value: what the setting is for."""
+    for name in path.replace("[", ".").replace("]", "").split("."):
+        schema = (
+            schema.get("properties", {}).get(name) or schema.get("additionalProperties") or schema.get("items") or {}
+        )
+    return str(schema.get("description") or "see the documentation of the operator's settings")

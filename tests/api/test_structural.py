@@ -1,0 +1,201 @@
+"""Structural schemas: validation, pruning, defaults and rules, as a Kubernetes API server does them."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.api import cel
+from fairlead.api.structural import (
+    ViolationKind,
+    apply_defaults,
+    check_rules,
+    compile_rules,
+    prune,
+    validate,
+)
+
+PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 8, "pattern": "^[a-z]+$"},
+        "mode": {"type": "string", "enum": ["Fast", "Slow"], "default": "Fast"},
+        "ratio": {"type": "number", "exclusiveMinimum": True, "minimum": 0, "maximum": 1},
+        "ports": {"type": "array", "items": PORT, "maxItems": 2, "x-kubernetes-list-type": "set"},
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 2},
+        "size": {"x-kubernetes-int-or-string": True},
+        "maybe": {"type": "string", "nullable": True},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "nested": {"type": "object", "default": {}, "properties": {"depth": {"type": "integer", "default": 3}}},
+        "users": {
+            "type": "array",
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+                "x-kubernetes-validations": [{"rule": "self.age >= oldSelf.age", "message": "age must not shrink"}],
+            },
+        },
+        "low": {"type": "integer"},
+        "high": {"type": "integer"},
+    },
+    "x-kubernetes-validations": [
+        {"rule": "!has(self.low) || !has(self.high) || self.low <= self.high", "message": "low must not be above high"}
+    ],
+}
+
+
+def problems(value: Any) -> list[tuple[str, ViolationKind]]:
+    return [(problem.path, problem.kind) for problem in validate(SCHEMA, value)]
+
+
+def test_a_fitting_object_has_no_problems() -> None:
+    value = {
+        "name": "abc",
+        "mode": "Slow",
+        "ratio": 1,
+        "ports": [1, 2],
+        "labels": {"a": "b"},
+        "size": "10%",
+        "maybe": None,
+        "free": {"what": ["ever"]},
+        "users": [{"name": "a"}, {"name": "b"}],
+    }
+    assert problems(value) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "kind"),
+    [
+        ({"name": None}, "name", ViolationKind.TYPE),
+        ({"name": 1}, "name", ViolationKind.TYPE),
+        ({"name": ""}, "name", ViolationKind.INVALID),
+        ({"name": "ABC"}, "name", ViolationKind.INVALID),
+        ({"name": "abc\n"}, "name", ViolationKind.INVALID),
+        ({"name": "abcdefghi"}, "name", ViolationKind.TOO_LONG),
+        ({"mode": "Medium"}, "mode", ViolationKind.NOT_SUPPORTED),
+        ({"ratio": 0}, "ratio", ViolationKind.INVALID),
+        ({"ratio": 1.5}, "ratio", ViolationKind.INVALID),
+        ({"ratio": "half"}, "ratio", ViolationKind.TYPE),
+        ({"ports": [0]}, "ports[0]", ViolationKind.INVALID),
+        ({"ports": [1.5]}, "ports[0]", ViolationKind.TYPE),
+        ({"ports": [True]}, "ports[0]", ViolationKind.TYPE),
+        ({"ports": [1, 2, 3]}, "ports", ViolationKind.TOO_MANY),
+        ({"ports": [1, 1]}, "ports[1]", ViolationKind.DUPLICATE),
+        ({"labels": {"a": 1}}, "labels[a]", ViolationKind.TYPE),
+        ({"labels": {"a": "", "b": "", "c": ""}}, "labels", ViolationKind.TOO_MANY),
+        ({"size": 1.5}, "size", ViolationKind.TYPE),
+        ({"users": [{"name": "a"}, {"name": "a"}]}, "users[1]", ViolationKind.DUPLICATE),
+        ({"nested": {"depth": "3"}}, "nested.depth", ViolationKind.TYPE),
+        ({"nested": []}, "nested", ViolationKind.TYPE),
+    ],
+)
+def test_each_problem_is_named_by_path_and_kind(fields: dict[str, Any], path: str, kind: ViolationKind) -> None:
+    assert (path, kind) in problems({"name": "abc"} | fields)
+
+
+def test_a_missing_required_field_is_named() -> None:
+    assert problems({}) == [("name", ViolationKind.REQUIRED)]
+
+
+def test_messages_are_worded_as_kubernetes_words_them() -> None:
+    messages = [str(problem) for problem in validate(SCHEMA, {"name": "abc", "mode": "Medium", "ports": [0]}, "spec")]
+    assert messages == [
+        'spec.mode: Unsupported value: "Medium": supported values: "Fast", "Slow"',
+        "spec.ports[0]: Invalid value: 0: spec.ports[0] in body should be greater than or equal to 1",
+    ]
+
+
+def test_pruning_removes_unknown_fields_and_names_them() -> None:
+    value = {"name": "a", "nmae": "b", "nested": {"depht": 1}, "free": {"x": 1}, "users": [{"name": "a", "agee": 1}]}
+    kept, unknown = prune(SCHEMA, value, "spec")
+    assert kept == {"name": "a", "nested": {}, "free": {"x": 1}, "users": [{"name": "a"}]}
+    assert unknown == ["spec.nmae", "spec.nested.depht", "spec.users[0].agee"]
+
+
+def test_the_fields_of_every_object_are_known_at_the_root() -> None:
+    schema = {"type": "object", "properties": {"spec": {"type": "object"}}}
+    body = {"apiVersion": "v1", "kind": "K", "metadata": {"name": "a"}, "spec": {}, "spce": {}}
+    kept, unknown = prune(schema, body, root=True)
+    assert unknown == ["spce"]
+    assert kept["metadata"] == {"name": "a"}
+    assert prune(schema, body)[1] == ["apiVersion", "kind", "metadata", "spce"]
+
+
+def test_defaults_are_filled_in_depth() -> None:
+    before: dict[str, Any] = {"name": "a"}
+    assert apply_defaults(SCHEMA, before) == {"name": "a", "mode": "Fast", "nested": {"depth": 3}}
+    assert before == {"name": "a"}
+    assert apply_defaults(SCHEMA, {"mode": None})["mode"] == "Fast"
+    assert apply_defaults(SCHEMA, {"mode": "Slow"})["mode"] == "Slow"
+
+
+def test_a_broken_rule_is_reported_where_it_stands_with_its_sentence() -> None:
+    (broken,) = check_rules(SCHEMA, {"name": "a", "low": 2, "high": 1}, path="spec")
+    assert str(broken) == 'spec: Invalid value: "object": low must not be above high'
+    assert check_rules(SCHEMA, {"name": "a", "low": 1, "high": 2}) == []
+
+
+def test_a_rule_about_the_past_is_checked_on_updates_only() -> None:
+    old = {"users": [{"name": "a", "age": 5}, {"name": "b", "age": 1}]}
+    new = {"users": [{"name": "b", "age": 2}, {"name": "a", "age": 4}, {"name": "c", "age": 0}]}
+    assert check_rules(SCHEMA, new) == []
+    assert [broken.path for broken in check_rules(SCHEMA, new, old)] == ["users[1]"]
+
+
+def test_a_rule_that_has_no_value_counts_as_broken() -> None:
+    schema = {"type": "object", "x-kubernetes-validations": [{"rule": "self.missing == 1", "message": "no"}]}
+    (broken,) = check_rules(schema, {})
+    assert "cannot be evaluated" in broken.message
+
+
+def test_numbers_are_doubles_where_the_schema_says_number() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"x": {"type": "number"}},
+        "x-kubernetes-validations": [{"rule": "self.x < 1.5"}],
+    }
+    assert check_rules(schema, {"x": 1}) == []
+    assert check_rules(schema, {"x": 2}) != []
+
+
+def test_a_text_that_is_no_rule_is_refused_with_its_place() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "x-kubernetes-validations": [{"rule": "self +"}]}},
+    }
+    with pytest.raises(cel.InvalidRule, match="a: "):
+        compile_rules(schema)
+    compile_rules(SCHEMA)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 70000) | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.sampled_from([*SCHEMA["properties"], "unknown"]), json_values)
+
+
+@settings(deadline=None, max_examples=200)
+@given(objects)
+def test_nothing_a_user_can_write_makes_it_fail(value: dict[str, Any]) -> None:
+    before = deepcopy(value)
+    validate(SCHEMA, value)
+    kept, unknown = prune(SCHEMA, value)
+    apply_defaults(SCHEMA, kept)
+    assert value == before
+    assert prune(SCHEMA, kept) == (kept, [])
+    assert ("unknown" in value) == ("unknown" in unknown)
+
+
+@settings(deadline=None, max_examples=200)
+@given(objects)
+def test_defaulting_twice_changes_nothing_more(value: dict[str, Any]) -> None:
+    once = apply_defaults(SCHEMA, value)
+    assert apply_defaults(SCHEMA, once) == once

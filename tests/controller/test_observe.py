@@ -1,0 +1,120 @@
+"""Observe: what is read from kopf's indexes, who has which name, and whether a claim is there."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.controller.observe import Cluster, name_claims
+from fairlead.kube.client import JsonObject, KubeError
+
+
+class Claims:
+    """An API that knows some PersistentVolumeClaims."""
+
+    def __init__(self, *found: tuple[str, str], error: KubeError | None = None) -> None:
+        self.found, self.error = found, error
+
+    async def get(self, resource: Any, name: str, namespace: str) -> JsonObject:
+        if self.error is not None:
+            raise self.error
+        if (namespace, name) not in self.found:
+            raise KubeError(404, "NotFound", "none")
+        return {}
+
+
+def body(name: str, created: int = 1, namespace: str = "ns", source: str = "demo://dinghy", **model: Any) -> JsonObject:
+    return {
+        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": f"2026-01-0{created}T00:00:00Z"},
+        "spec": {"model": {"source": source} | model},
+    }
+
+
+def cluster(*bodies: JsonObject, api: Claims | None = None, pods: Any = (), children: Any = ()) -> Cluster:
+    made = Cluster(api or Claims())  # type: ignore[arg-type]
+    claims: dict[str, list[Any]] = {}
+    for each in bodies:
+        for name, claim in name_claims(each).items():
+            claims.setdefault(name, []).append(claim)
+    made.bind(
+        {
+            "llmdeployments": {(each["metadata"]["namespace"], each["metadata"]["name"]): [each] for each in bodies},
+            "name_claims": claims,
+            "pods": {("ns", "a"): list(pods)},
+            "children": {("ns", "a"): list(children)},
+        }
+    )
+    return made
+
+
+async def test_what_is_gone_is_not_observed() -> None:
+    assert await cluster(body("a")).observe(("ns", "b")) is None
+    assert await Cluster(Claims()).observe(("ns", "b")) is None  # type: ignore[arg-type]
+
+
+async def test_children_by_kind_and_name_and_pods_by_age() -> None:
+    pods = [
+        {"metadata": {"name": name, "creationTimestamp": time}} for name, time in (("y", "2"), ("z", "1"), ("x", "2"))
+    ]
+    children = [
+        {"kind": "Service", "metadata": {"name": "a"}},
+        {"kind": "Deployment", "metadata": {"name": "a-engine"}},
+    ]
+    observed = await cluster(body("a"), pods=pods, children=children).observe(("ns", "a"))
+    assert observed is not None
+    assert [pod["metadata"]["name"] for pod in observed.pods] == ["z", "x", "y"]
+    assert set(observed.children) == {("Service", "a"), ("Deployment", "a-engine")}
+    assert observed.deployment == children[1]
+
+
+async def rivals(found: Cluster, name: str, namespace: str = "ns") -> list[tuple[str, str]]:
+    observed = await found.observe((namespace, name))
+    assert observed is not None
+    return [claim.key for claim in observed.rivals]
+
+
+async def test_the_older_one_has_the_name() -> None:
+    found = cluster(body("a", 2, servedName="m"), body("b", 1, servedName="m"), body("c", 3, servedName="m"))
+    assert await rivals(found, "b") == []
+    assert await rivals(found, "a") == [("ns", "b")]
+    assert await rivals(found, "c") == [("ns", "b")]
+    assert found.rivals_of(("ns", "b")) == [("ns", "a"), ("ns", "c")]
+
+
+async def test_of_two_of_the_same_age_exactly_one_has_the_name() -> None:
+    found = cluster(body("m", namespace="x"), body("m", namespace="y"))
+    assert await rivals(found, "m", "x") == []
+    assert await rivals(found, "m", "y") == [("x", "m")]
+
+
+async def test_aliases_and_default_names_contend_too() -> None:
+    found = cluster(body("a", 1, aliases=["chat"]), body("chat", 2))
+    assert await rivals(found, "chat") == [("ns", "a")]
+    assert await rivals(found, "a") == []
+
+
+async def test_one_that_is_going_has_no_claim() -> None:
+    going = body("a", 1, servedName="m")
+    going["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+    assert await rivals(cluster(going, body("b", 2, servedName="m")), "b") == []
+
+
+def test_those_in_conflict_are_known_from_their_status() -> None:
+    waiting = body("b")
+    waiting["status"] = {"conditions": [{"type": "Degraded", "status": "True", "reason": "NameConflict"}]}
+    assert cluster(body("a"), waiting).keys_in_conflict() == [("ns", "b")]
+
+
+async def test_a_claim_is_asked_for_only_where_the_source_names_one() -> None:
+    api = Claims(("ns", "models"))
+    here = cluster(body("a", source="pvc://models/x"), body("b", source="pvc://absent"), api=api)
+    first, second = await here.observe(("ns", "a")), await here.observe(("ns", "b"))
+    assert first is not None
+    assert first.missing_claim is None
+    assert second is not None
+    assert second.missing_claim == "absent"
+
+
+async def test_an_api_that_cannot_say_is_no_missing_claim() -> None:
+    api = Claims(error=KubeError(503, "ServiceUnavailable", "soon"))
+    with pytest.raises(KubeError):
+        await cluster(body("a", source="pvc://models"), api=api).observe(("ns", "a"))

@@ -1,0 +1,188 @@
+"""Diagnosis of pods: every way not to be ready has a reason and a sentence."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.controller.pods import MAX_MESSAGE_LENGTH, Diagnosis, Stage, diagnose, start_failure
+
+SCHEDULED = {"type": "PodScheduled", "status": "True"}
+
+
+def pod(*containers: dict[str, Any], conditions: Any = (SCHEDULED,), **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": "n"},
+        "status": {"phase": "Pending", "conditions": list(conditions), "containerStatuses": list(containers)} | status,
+    }
+
+
+def engine(**fields: Any) -> dict[str, Any]:
+    return {"name": "engine", "image": "fairlead/engine:1", "restartCount": 0} | fields
+
+
+def waiting(reason: str, message: str = "", **fields: Any) -> Diagnosis:
+    return diagnose(pod(engine(state={"waiting": {"reason": reason, "message": message}}, **fields)))
+
+
+def crashed(message: str = "", *, exit_code: int = 1, reason: str = "Error", restarts: int = 3) -> Diagnosis:
+    ended = {"exitCode": exit_code, "reason": reason, "message": message}
+    return waiting("CrashLoopBackOff", "back-off 40s", lastState={"terminated": ended}, restartCount=restarts)
+
+
+def test_a_ready_pod_needs_no_words() -> None:
+    found = diagnose(pod(conditions=(SCHEDULED, {"type": "Ready", "status": "True"})))
+    assert found == Diagnosis("p", Stage.READY)
+
+
+def test_a_pod_that_is_going_drains_whether_it_is_ready_or_not() -> None:
+    going = pod(conditions=(SCHEDULED, {"type": "Ready", "status": "True"}))
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert diagnose(going).stage is Stage.DRAINING
+
+
+def test_an_evicted_pod_is_finished_and_says_why() -> None:
+    found = diagnose(pod(phase="Failed", reason="Evicted", message="The node was low on resource: memory"))
+    assert (found.stage, found.reason) == (Stage.FINISHED, "Evicted")
+    assert "low on resource" in found.message
+
+
+def test_a_pod_without_any_status_waits_for_the_scheduler() -> None:
+    found = diagnose({"metadata": {"name": "p"}})
+    assert (found.stage, found.reason) == (Stage.STARTING, "Scheduling")
+
+
+def test_the_schedulers_message_is_copied() -> None:
+    condition = {
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+    }  # fmt: skip
+    found = diagnose(pod(conditions=(condition,)))
+    assert (found.stage, found.reason) == (Stage.FAILING, "Unschedulable")
+    assert "check resources" in found.message
+    assert found.message.endswith("3 Insufficient nvidia.com/gpu.")
+
+
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImagePull", "InvalidImageName"])
+def test_an_image_that_does_not_pull_is_named(reason: str) -> None:
+    found = waiting(reason, 'Back-off pulling image "fairlead/engine:1"')
+    assert (found.stage, found.reason) == (Stage.FAILING, "ImagePullBackOff")
+    assert found.message.startswith("fairlead/engine:1 cannot be pulled; check engine.image")
+
+
+def test_a_container_that_cannot_be_created_says_why() -> None:
+    found = waiting("CreateContainerConfigError", 'secret "s" not found')
+    assert (found.stage, found.reason) == (Stage.FAILING, "CreateContainerError")
+    assert 'secret "s" not found' in found.message
+
+
+def test_a_container_that_is_being_created_is_on_its_way() -> None:
+    assert waiting("ContainerCreating").reason == "ContainerCreating"
+    assert diagnose(pod()).reason == "ContainerCreating"
+
+
+def test_an_engine_that_runs_but_has_not_started_loads_the_model() -> None:
+    found = diagnose(pod(engine(state={"running": {}}, started=False)))
+    assert (found.stage, found.reason) == (Stage.STARTING, "LoadingModel")
+
+
+def test_an_engine_that_started_but_is_not_ready_is_said_to_be_so() -> None:
+    found = diagnose(pod(engine(state={"running": {}}, started=True, restartCount=2)))
+    assert (found.stage, found.reason) == (Stage.STARTING, "EngineNotReady")
+    assert "kubectl logs p" in found.message
+
+
+def test_the_engines_own_reason_and_message_are_copied() -> None:
+    told = {"reason": "NotEnoughMemory", "message": "The KV cache needs 3 GiB and 1 GiB is left: lower maxNumSeqs."}
+    found = crashed(json.dumps(told))
+    assert (found.stage, found.reason) == (Stage.FAILING, "NotEnoughMemory")
+    assert found.message == told["message"] + " (restarted 3 times)"
+    assert found.model_failed
+
+
+def test_the_reason_stays_while_the_engine_is_tried_again() -> None:
+    ended = {"exitCode": 1, "message": json.dumps({"reason": "ModelNotFound", "message": "no folder /models/x"})}
+    again = engine(state={"running": {}}, started=False, restartCount=1, lastState={"terminated": ended})
+    assert diagnose(pod(again)).reason == "ModelNotFound"
+    just_ended = engine(state={"terminated": ended})
+    assert diagnose(pod(just_ended)).reason == "ModelNotFound"
+
+
+def test_a_restart_long_ago_does_not_make_a_started_engine_fail() -> None:
+    ended = {"exitCode": 1, "message": json.dumps({"reason": "ModelNotFound", "message": "x"})}
+    found = diagnose(pod(engine(state={"running": {}}, started=True, restartCount=1, lastState={"terminated": ended})))
+    assert found.stage is Stage.STARTING
+
+
+def test_memory_kills_say_what_to_raise() -> None:
+    found = crashed(exit_code=137, reason="OOMKilled")
+    assert found.reason == "OutOfMemory"
+    assert "raise resources.limits.memory" in found.message
+    assert not found.model_failed
+
+
+def test_any_other_end_shows_the_last_line_and_where_to_read_on() -> None:
+    found = crashed("Traceback\nValueError: boom\n", exit_code=3)
+    assert found.reason == "CrashLoopBackOff"
+    assert "exit code 3 (restarted 3 times); see kubectl logs p --previous" in found.message
+    assert found.message.endswith("Its last line: ValueError: boom")
+
+
+def test_a_sidecar_that_fails_is_named_and_is_not_taken_for_the_engine() -> None:
+    told = json.dumps({"reason": "ModelNotFound", "message": "x"})
+    sidecar = {"name": "side", "state": {"terminated": {"exitCode": 1, "message": told}}}
+    found = diagnose(pod(engine(state={"running": {}}, started=True), sidecar))
+    assert found.reason == "CrashLoopBackOff"
+    assert "'side'" in found.message
+    assert not found.model_failed
+
+
+def test_a_failing_init_container_is_seen() -> None:
+    init = {"name": "fetch", "state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}, "image": "f:1"}
+    assert diagnose(pod(initContainerStatuses=[init])).reason == "ImagePullBackOff"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("plain text", None),
+        ("[1]", None),
+        ('{"reason": "X"}', None),
+        ('{"message": "only"}', ("EngineStartFailed", "only")),
+        ('{"reason": "two words", "message": "m"}', ("EngineStartFailed", "m")),
+        ('{"reason": 7, "message": "m"}', ("EngineStartFailed", "m")),
+        ('{"reason": "NotEnoughMemory", "message": "m"}', ("NotEnoughMemory", "m")),
+    ],
+)
+def test_only_a_reason_that_a_condition_can_have_is_taken_over(text: str, expected: tuple[str, str] | None) -> None:
+    assert start_failure(text) == expected
+
+
+def test_long_messages_are_cut() -> None:
+    assert len(crashed(json.dumps({"reason": "X", "message": "y" * 5000}), restarts=1).message) == MAX_MESSAGE_LENGTH
+
+
+texts = st.none() | st.text(max_size=5)
+states = st.fixed_dictionaries(
+    {},
+    optional={
+        "waiting": st.fixed_dictionaries({"reason": texts, "message": texts}),
+        "running": st.just({}),
+        "terminated": st.fixed_dictionaries({}, optional={"exitCode": st.integers(0, 2), "message": texts}),
+    },
+)
+containers = st.fixed_dictionaries(
+    {"name": st.sampled_from(["engine", "side"])},
+    optional={"state": states, "lastState": states, "restartCount": st.integers(0, 3), "started": st.booleans()},
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(containers, max_size=2), st.sampled_from([None, "Pending", "Running", "Failed", "Unknown"]))
+def test_no_status_makes_it_fail_and_whatever_is_not_ready_has_a_reason(found: list[Any], phase: str | None) -> None:
+    diagnosis = diagnose(pod(*found, phase=phase))
+    assert diagnosis.stage in (Stage.READY, Stage.DRAINING) or (diagnosis.reason and diagnosis.message)

@@ -1,0 +1,172 @@
+"""What becomes of a plan when the API refuses, and what is tried again."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.controller.apply import Applier, Change, ownership_problem
+from fairlead.controller.desired import desired
+from fairlead.controller.events import EventRecorder
+from fairlead.controller.observe import Cluster, Observed
+from fairlead.controller.plan import make_plan
+from fairlead.controller.reconcile import ReconcileOutcome, Reconciler, recheck_after
+from fairlead.kube.client import JsonObject, KubeError
+from fairlead.kube.resources import LLMDEPLOYMENTS, Resource
+from fairlead.settings import OperatorSettings
+
+SETTINGS = OperatorSettings()
+KEY = ("ns", "dinghy")
+BODY: JsonObject = {
+    "metadata": {
+        "name": "dinghy", "namespace": "ns", "uid": "u-1", "generation": 1, "resourceVersion": "5",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    },
+    "spec": {"model": {"source": "demo://dinghy"}},
+}  # fmt: skip
+
+
+class FakeApi:
+    """Takes what is applied, or refuses it by kind."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], JsonObject] = {}
+        self.refusals: dict[str, KubeError] = {}
+        self.applied: list[str] = []
+        self.deleted: list[str] = []
+        self.statuses: list[JsonObject] = []
+
+    def _check(self, what: str) -> None:
+        if what in self.refusals:
+            raise self.refusals[what]
+
+    async def get(self, resource: Resource, name: str, namespace: str) -> JsonObject:
+        if (resource.kind, name) not in self.objects:
+            raise KubeError(404, "NotFound", "none")
+        return self.objects[resource.kind, name]
+
+    async def patch(self, resource: Resource, name: str, body: JsonObject, *args: Any, **options: Any) -> JsonObject:
+        if resource is LLMDEPLOYMENTS:
+            self._check("status")
+            self.statuses.append(body["status"])
+            return dict(body)
+        self._check(resource.kind)
+        self.applied.append(resource.kind)
+        self.objects[resource.kind, name] = body | {"metadata": body["metadata"] | {"uid": f"uid-{resource.kind}"}}
+        return self.objects[resource.kind, name]
+
+    async def delete(self, resource: Resource, name: str, namespace: str, *, uid: str) -> JsonObject:
+        self._check("delete")
+        self.deleted.append(name)
+        return {}
+
+    async def create(self, resource: Resource, obj: JsonObject) -> JsonObject:
+        return obj
+
+
+def reconciler(api: FakeApi, body: JsonObject | None = BODY) -> Reconciler:
+    cluster = Cluster(api)  # type: ignore[arg-type]
+    found = {} if body is None else {KEY: [body]}
+    cluster.bind(
+        {"llmdeployments": found, "children": {KEY: list(api.objects.values())}, "pods": {}, "name_claims": {}}
+    )
+    return Reconciler(cluster, Applier(api), EventRecorder(api, "here"), SETTINGS)  # type: ignore[arg-type]
+
+
+async def test_the_first_time_everything_is_applied_and_the_second_time_nothing() -> None:
+    api = FakeApi()
+    assert await reconciler(api).reconcile(KEY) is ReconcileOutcome.APPLIED
+    assert api.applied == ["ConfigMap", "Deployment", "Service"]
+    assert await reconciler(api).reconcile(KEY) is ReconcileOutcome.UNCHANGED
+    assert len(api.applied) == 3
+
+
+async def test_a_status_that_says_the_same_is_not_written() -> None:
+    api = FakeApi()
+    await reconciler(api).reconcile(KEY)
+    await reconciler(api, BODY | {"status": api.statuses[-1]}).reconcile(KEY)
+    written = len(api.statuses)
+    await reconciler(api, BODY | {"status": api.statuses[-1]}).reconcile(KEY)
+    assert len(api.statuses) == written
+
+
+async def test_conditions_of_others_are_not_ours_to_write() -> None:
+    api = FakeApi()
+    await reconciler(api).reconcile(KEY)
+    await reconciler(api, BODY | {"status": api.statuses[-1]}).reconcile(KEY)
+    theirs = {"type": "Audited", "status": "True"}
+    status = api.statuses[-1] | {"conditions": [theirs, *reversed(api.statuses[-1]["conditions"])]}
+    written = len(api.statuses)
+    await reconciler(api, BODY | {"status": status}).reconcile(KEY)
+    assert len(api.statuses) == written
+
+
+@pytest.mark.parametrize("body", [None, BODY | {"metadata": BODY["metadata"] | {"deletionTimestamp": "x"}}])
+async def test_what_is_gone_or_going_is_left_alone(body: JsonObject | None) -> None:
+    api = FakeApi()
+    assert await reconciler(api, body).reconcile(KEY) is ReconcileOutcome.GONE
+    assert api.applied == []
+    assert api.statuses == []
+
+
+async def test_a_refusal_for_good_is_told_in_the_apis_words_and_the_others_are_applied() -> None:
+    api = FakeApi()
+    api.refusals["Deployment"] = KubeError(422, "Invalid", "spec.template: bad image")
+    assert await reconciler(api).reconcile(KEY) is ReconcileOutcome.BLOCKED
+    assert api.applied == ["ConfigMap", "Service"]
+    degraded = api.statuses[-1]["conditions"][-1]
+    assert (degraded["type"], degraded["status"], degraded["reason"]) == ("Degraded", "True", "ApplyFailed")
+    assert "Deployment 'dinghy-engine' was refused by the API server: spec.template: bad image" in degraded["message"]
+
+
+@pytest.mark.parametrize("error", [KubeError(503, "ServiceUnavailable", "soon"), KubeError(409, "Conflict", "faster")])
+async def test_what_may_pass_is_raised_so_that_it_is_tried_again(error: KubeError) -> None:
+    api = FakeApi()
+    api.refusals["Deployment"] = error
+    with pytest.raises(KubeError):
+        await reconciler(api).reconcile(KEY)
+
+
+async def test_an_object_deleted_before_its_status_was_written_is_no_failure() -> None:
+    api = FakeApi()
+    api.refusals["status"] = KubeError(404, "NotFound", "gone")
+    assert await reconciler(api).reconcile(KEY) is ReconcileOutcome.APPLIED
+
+
+async def test_a_status_that_cannot_be_written_is_tried_again() -> None:
+    api = FakeApi()
+    api.refusals["status"] = KubeError(500, "InternalError", "oops")
+    with pytest.raises(KubeError):
+        await reconciler(api).reconcile(KEY)
+
+
+async def test_only_what_is_blocked_is_looked_at_again_without_an_event() -> None:
+    assert recheck_after(ReconcileOutcome.BLOCKED) is not None
+    assert [outcome for outcome in ReconcileOutcome if recheck_after(outcome)] == [ReconcileOutcome.BLOCKED]
+
+
+async def test_children_no_longer_wanted_are_deleted_and_a_lost_race_is_no_failure() -> None:
+    api = FakeApi()
+    await reconciler(api).reconcile(KEY)
+    old = api.objects["ConfigMap", "dinghy-engine"]
+    old = old | {"metadata": old["metadata"] | {"name": "dinghy-old"}}
+    observed = Observed(body=BODY, children={("ConfigMap", "dinghy-old"): old})
+    plan = make_plan(desired(observed, SETTINGS), observed)
+    applied = await Applier(api).apply(plan, BODY)  # type: ignore[arg-type]
+    assert api.deleted == ["dinghy-old"]
+    assert Change("Deleted", "ConfigMap", "dinghy-old") in applied.changes
+    api.refusals["delete"] = KubeError(404, "NotFound", "gone")
+    again = await Applier(api).apply(plan, BODY)  # type: ignore[arg-type]
+    assert "Deleted" not in [change.verb for change in again.changes]
+
+
+def test_ownership_is_by_uid_and_controller() -> None:
+    ours = {"uid": "u-1", "kind": "LLMDeployment", "name": "dinghy", "controller": True}
+
+    def problem(*owners: dict[str, Any]) -> str | None:
+        found = ownership_problem({"kind": "Service", "metadata": {"name": "s", "ownerReferences": list(owners)}}, BODY)
+        return None if found is None else found.message
+
+    assert problem(ours) is None
+    assert "is not ours: delete it" in str(problem())
+    assert "is not ours" in str(problem({"uid": "u-9", "kind": "Deployment", "name": "x", "controller": True}))
+    assert "earlier LLMDeployment" in str(problem(ours | {"uid": "u-0"}))

@@ -1,0 +1,289 @@
+"""Status: the five conditions in every situation, and the counts."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fairlead.controller.desired import Problem, desired
+from fairlead.controller.observe import NameClaim, Observed
+from fairlead.controller.plan import key_of
+from fairlead.controller.status import situation, status
+from fairlead.kube.client import JsonObject
+from fairlead.settings import OperatorSettings
+
+SETTINGS = OperatorSettings(gateway_url="http://gateway/")
+NOW = "2026-06-01T00:00:00Z"
+SCHEDULED = {"type": "PodScheduled", "status": "True"}
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+READY = {"type": "Ready", "status": "True"}
+
+
+def body(spec: dict[str, Any], **status: Any) -> JsonObject:
+    return {
+        "metadata": {
+            "name": "dinghy", "namespace": "ns", "uid": "u-1", "generation": 4,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": {"model": {"source": "demo://dinghy"}} | spec,
+        "status": status,
+    }  # fmt: skip
+
+
+def pod(name: str, *conditions: dict[str, str], deleted: bool = False, **container: Any) -> JsonObject:
+    metadata = {"name": name} | ({"deletionTimestamp": NOW} if deleted else {})
+    statuses = [{"name": "engine", "image": "e:1", "restartCount": 0} | container] if container else []
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": "n"},
+        "status": {"phase": "Running", "conditions": list(conditions), "containerStatuses": statuses},
+    }
+
+
+def ready_pod(name: str = "r") -> JsonObject:
+    return pod(name, SCHEDULED, READY)
+
+
+def loading_pod(name: str = "l") -> JsonObject:
+    return pod(name, SCHEDULED, state={"running": {}}, started=False)
+
+
+def failed_pod(reason: str = "NotEnoughMemory", name: str = "f") -> JsonObject:
+    ended = {"exitCode": 1, "message": json.dumps({"reason": reason, "message": "lower maxNumSeqs"})}
+    return pod(name, SCHEDULED, state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": ended})
+
+
+class Seen:
+    """The status for a spec, pods and more; conditions by type."""
+
+    def __init__(
+        self,
+        *pods: JsonObject,
+        spec: dict[str, Any] | None = None,
+        problems: tuple[Problem, ...] = (),
+        engine: dict[str, Any] | None = None,
+        before: dict[str, Any] | None = None,
+        **observed: Any,
+    ) -> None:
+        raw = body(spec or {}, **(before or {}))
+        children = {key_of(child): child for child in desired(Observed(body=raw), SETTINGS).children}
+        if engine is not None:
+            children["Deployment", "dinghy-engine"] |= {"status": engine}
+        seen = Observed(body=raw, pods=pods, children=children, **observed)
+        now = situation(seen, desired(seen, SETTINGS), problems, is_applying=False)
+        self.fields = status(seen, now, SETTINGS, time=NOW)
+        self.conditions = {condition["type"]: condition for condition in self.fields["conditions"]}
+
+    def brief(self, kind: str) -> tuple[str, str]:
+        return self.conditions[kind]["status"], self.conditions[kind]["reason"]
+
+    def message(self, kind: str) -> str:
+        text: str = self.conditions[kind]["message"]
+        return text
+
+
+def test_all_five_conditions_are_always_there_with_message_and_generation() -> None:
+    for seen in (Seen(), Seen(spec={"replicas": -1}), Seen(ready_pod()), Seen(failed_pod())):
+        assert list(seen.conditions) == ["Ready", "Progressing", "ModelAvailable", "ScalingActive", "Degraded"]
+        assert all(condition["message"] for condition in seen.conditions.values())
+        assert {condition["observedGeneration"] for condition in seen.conditions.values()} == {4}
+        assert seen.fields["observedGeneration"] == 4
+
+
+def test_everything_is_well() -> None:
+    seen = Seen(ready_pod("a"), ready_pod("b"), spec={"replicas": 2})
+    assert seen.brief("Ready") == ("True", "ReplicasReady")
+    assert seen.message("Ready") == "2/2 replicas ready"
+    assert seen.brief("Progressing") == ("False", "Complete")
+    assert seen.brief("ModelAvailable") == ("True", "ModelLoaded")
+    assert seen.brief("Degraded") == ("False", "AsExpected")
+
+
+def test_counts_selector_and_url() -> None:
+    seen = Seen(
+        ready_pod(), loading_pod(), pod("d", SCHEDULED, READY, deleted=True), failed_pod(), spec={"replicas": 3}
+    )
+    fields = {key: value for key, value in seen.fields.items() if key != "conditions"}
+    assert fields == {
+        "observedGeneration": 4,
+        "desiredReplicas": 3,
+        "replicas": 3,
+        "readyReplicas": 1,
+        "drainingReplicas": 1,
+        "selector": "fairlead.dev/llmdeployment=dinghy,app.kubernetes.io/component=engine",
+        "url": "http://gateway/ns/dinghy/v1",
+    }
+
+
+def test_no_pods_yet() -> None:
+    seen = Seen()
+    assert seen.brief("Ready") == ("False", "Reconciling")
+    assert seen.brief("Progressing") == ("True", "Reconciling")
+    assert seen.brief("ModelAvailable") == ("Unknown", "NotLoadedYet")
+    assert seen.brief("Degraded") == ("False", "AsExpected")
+
+
+def test_loading_is_progress_and_no_trouble() -> None:
+    seen = Seen(loading_pod())
+    assert seen.brief("Ready") == ("False", "LoadingModel")
+    assert seen.message("Ready") == "0/1 replica ready; l: the engine is loading the model"
+    assert seen.brief("Progressing") == ("True", "LoadingModel")
+    assert seen.brief("Degraded") == ("False", "AsExpected")
+
+
+def test_an_engine_that_cannot_start_says_so_everywhere() -> None:
+    seen = Seen(failed_pod())
+    assert seen.brief("Ready") == ("False", "NotEnoughMemory")
+    assert "lower maxNumSeqs" in seen.message("Ready")
+    assert seen.brief("ModelAvailable") == ("False", "NotEnoughMemory")
+    assert seen.brief("Degraded") == ("True", "NotEnoughMemory")
+    assert seen.brief("Progressing") == ("False", "NotEnoughMemory")
+
+
+def test_an_unschedulable_pod_is_no_statement_about_the_model() -> None:
+    seen = Seen(pod("p", UNSCHEDULABLE))
+    assert seen.brief("Ready") == ("False", "Unschedulable")
+    assert "0/3 nodes" in seen.message("Ready")
+    assert seen.brief("ModelAvailable") == ("Unknown", "NotLoadedYet")
+    assert seen.brief("Degraded") == ("True", "Unschedulable")
+
+
+def test_a_rollout_that_fails_leaves_ready_but_is_degraded() -> None:
+    seen = Seen(ready_pod("old"), failed_pod("MissingTensor"))
+    assert seen.brief("Ready") == ("True", "ReplicasReady")
+    assert seen.brief("ModelAvailable") == ("False", "MissingTensor")
+    assert seen.brief("Degraded") == ("True", "MissingTensor")
+
+
+def test_the_engines_words_go_before_the_schedulers() -> None:
+    seen = Seen(pod("p", UNSCHEDULABLE), failed_pod(), spec={"replicas": 2})
+    assert seen.brief("Degraded") == ("True", "NotEnoughMemory")
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "words"),
+    [
+        ({"replicas": -1}, "InvalidSpec", "spec.replicas"),
+        ({"rollout": {"maxSurge": 0}}, "InvalidSpec", "must not both be 0"),
+        ({"resources": {"profile": "absent"}}, "UnknownProfile", "use one of cpu-medium"),
+    ],
+)
+def test_a_spec_that_cannot_be_done_is_said_with_the_way_out(spec: dict[str, Any], reason: str, words: str) -> None:
+    seen = Seen(spec=spec)
+    assert seen.brief("Ready") == ("False", reason)
+    assert words in seen.message("Ready")
+    assert seen.brief("Degraded") == ("True", reason)
+    assert seen.brief("Progressing") == ("False", reason)
+    assert seen.brief("ModelAvailable") == ("Unknown", "NotLoadedYet")
+
+
+def test_a_spec_that_becomes_invalid_leaves_the_replicas_and_says_so() -> None:
+    seen = Seen(ready_pod(), spec={"replicas": -1})
+    assert seen.brief("Ready") == ("False", "InvalidSpec")
+    assert seen.message("Ready").startswith("1 replica still serving as configured before; spec.replicas")
+    assert seen.fields["readyReplicas"] == 1
+
+
+def test_a_source_that_is_not_supported_is_about_the_model() -> None:
+    seen = Seen(spec={"model": {"source": "hf://org/name"}})
+    assert seen.brief("ModelAvailable") == ("False", "SourceNotSupported")
+    assert seen.brief("Ready") == ("False", "SourceNotSupported")
+
+
+def test_a_missing_claim_is_named() -> None:
+    seen = Seen(spec={"model": {"source": "pvc://models/x"}}, missing_claim="models")
+    assert seen.brief("ModelAvailable") == ("False", "ModelSourceNotFound")
+    assert "no PersistentVolumeClaim 'models' in the namespace 'ns': create it" in seen.message("Ready")
+
+
+def test_problems_with_writing_are_shown() -> None:
+    seen = Seen(ready_pod(), problems=(Problem("ResourceNotOwned", "Service 'dinghy' exists and is not ours"),))
+    assert seen.brief("Ready") == ("True", "ReplicasReady")
+    assert seen.brief("Degraded") == ("True", "ResourceNotOwned")
+
+
+def test_pods_that_the_api_refuses_are_shown_in_its_words() -> None:
+    failure = {"type": "ReplicaFailure", "status": "True", "message": 'pods "x" is forbidden: exceeded quota'}
+    seen = Seen(engine={"conditions": [failure]})
+    assert seen.brief("Ready") == ("False", "PodsRefused")
+    assert "exceeded quota" in seen.message("Degraded")
+
+
+def test_a_name_that_an_older_one_has_degrades_but_serves() -> None:
+    seen = Seen(ready_pod(), rivals=(NameClaim("dinghy", "2025-01-01T00:00:00Z", ("other", "dinghy")),))
+    assert seen.brief("Ready") == ("True", "ReplicasReady")
+    assert seen.brief("Degraded") == ("True", "NameConflict")
+    assert "go to the older LLMDeployment other/dinghy, and this one is reached by ns/dinghy" in seen.message(
+        "Degraded"
+    )
+    same = Seen(ready_pod(), rivals=(NameClaim("dinghy", "2025-01-01T00:00:00Z", ("ns", "elder")),))
+    assert "reached by the path /ns/dinghy/v1" in same.message("Degraded")
+
+
+def test_zero_replicas_are_not_ready_and_nothing_is_wrong() -> None:
+    seen = Seen(spec={"replicas": 0})
+    assert seen.brief("Ready") == ("False", "ScaledToZero")
+    assert seen.brief("Progressing") == ("False", "Complete")
+    assert seen.brief("ModelAvailable") == ("Unknown", "ScaledToZero")
+    assert seen.brief("Degraded") == ("False", "AsExpected")
+
+
+def test_draining_replicas_are_no_capacity_but_progress() -> None:
+    seen = Seen(ready_pod(), pod("d", SCHEDULED, READY, deleted=True))
+    assert seen.brief("Ready") == ("True", "ReplicasReady")
+    assert seen.brief("Progressing") == ("True", "Scaling")
+    assert (seen.fields["replicas"], seen.fields["drainingReplicas"]) == (1, 1)
+
+
+def test_an_unfinished_rollout_is_progress() -> None:
+    seen = Seen(ready_pod(), engine={"observedGeneration": 1, "replicas": 2, "updatedReplicas": 1})
+    assert seen.brief("Progressing") == ("True", "RollingOut")
+
+
+@pytest.mark.parametrize(
+    ("autoscaling", "reason", "words"),
+    [
+        (None, "AutoscalingNotConfigured", "not asked for"),
+        ({"mode": "External"}, "ExternalAutoscaler", "through the scale subresource"),
+    ],
+)
+def test_who_else_scales_is_said_honestly(autoscaling: dict[str, Any] | None, reason: str, words: str) -> None:
+    seen = Seen(spec={"autoscaling": autoscaling})
+    assert seen.brief("ScalingActive") == ("False", reason)
+    assert words in seen.message("ScalingActive")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "brief", "words"),
+    [
+        (None, ("Unknown", "SignalsMissing"), "has not looked at the gateways yet"),
+        ({"desired": 1}, ("False", "SignalsMissing"), "check that a gateway is ready"),
+        (
+            {"desired": 1, "signals": {"queue": 0, "missingGateways": 1}},
+            ("True", "SignalsMissing"),
+            "1 gateway could not be read, so replicas may be added, but none are taken away",
+        ),
+        ({"desired": 1, "signals": {"queue": 0}}, ("True", "ScalingActive"), "between 1 and 3"),
+    ],
+)
+def test_what_the_autoscaler_sees_is_said_honestly(
+    scaling: dict[str, Any] | None, brief: tuple[str, str], words: str
+) -> None:
+    seen = Seen(spec={"autoscaling": {"maxReplicas": 3}}, before={"scaling": scaling} if scaling else None)
+    assert seen.brief("ScalingActive") == brief
+    assert words in seen.message("ScalingActive")
+
+
+def test_times_move_only_with_the_status() -> None:
+    first = Seen(loading_pod())
+    for condition in first.fields["conditions"]:
+        condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    second = Seen(ready_pod(), before=first.fields)
+    times = {kind: condition["lastTransitionTime"] for kind, condition in second.conditions.items()}
+    assert times == {
+        "Ready": NOW,
+        "Progressing": NOW,
+        "ModelAvailable": NOW,
+        "ScalingActive": "2026-01-01T00:00:00Z",
+        "Degraded": "2026-01-01T00:00:00Z",
+    }

@@ -1,0 +1,208 @@
+"""KubeClient against a small server: paths, errors, pages, time limits and streams."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from fairlead.kube.apply import server_side_apply
+from fairlead.kube.client import KubeClient, KubeError
+from fairlead.kube.config import KubeConfig
+from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, NAMESPACES, PODS
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving(handler: Handler, **config: Any) -> AsyncIterator[KubeClient]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with KubeClient(KubeConfig(server=server, **config), timeout=5) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+def status(code: int, reason: str, message: str) -> web.Response:
+    body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+    return web.json_response(body, status=code)
+
+
+def test_paths_are_kubernetes_paths() -> None:
+    assert PODS.path() == "/api/v1/pods"
+    assert PODS.path("ns", "a", "status") == "/api/v1/namespaces/ns/pods/a/status"
+    assert DEPLOYMENTS.path("ns") == "/apis/apps/v1/namespaces/ns/deployments"
+    assert LLMDEPLOYMENTS.path("ns", "a", "scale").endswith("/v1alpha1/namespaces/ns/llmdeployments/a/scale")
+    assert NAMESPACES.path(None, "ns") == "/api/v1/namespaces/ns"
+    with pytest.raises(ValueError, match="needs a namespace"):
+        PODS.path(None, "a")
+
+
+async def test_a_refusal_carries_status_reason_and_message() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return status(404, "NotFound", 'pods "a" not found')
+
+    async with serving(refuse) as client:
+        with pytest.raises(KubeError) as raised:
+            await client.get(PODS, "a", "ns")
+    error = raised.value
+    assert (error.status, error.reason, error.message) == (404, "NotFound", 'pods "a" not found')
+    assert not error.may_pass
+
+
+async def test_a_refusal_that_is_no_status_is_understood_too() -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.Response(status=502, text="<html>bad gateway</html>")
+
+    async with serving(refuse) as client:
+        with pytest.raises(KubeError, match="bad gateway") as raised:
+            await client.get(PODS, "a", "ns")
+    assert raised.value.status == 502
+    assert raised.value.may_pass
+
+
+async def test_a_server_that_is_not_there_is_unreachable() -> None:
+    async with KubeClient(KubeConfig(server="http://127.0.0.1:1"), timeout=5) as client:
+        with pytest.raises(KubeError) as raised:
+            await client.list(PODS)
+    assert (raised.value.status, raised.value.reason) == (0, "Unreachable")
+    assert raised.value.may_pass
+
+
+async def test_a_server_that_does_not_answer_is_unreachable() -> None:
+    async def hang(request: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        raise AssertionError("nobody waits that long")
+
+    async with serving(hang) as client:
+        with pytest.raises(KubeError, match="no answer in time"):
+            await client.request("GET", "/api", timeout=0.05)
+
+
+@pytest.mark.parametrize("text", ["not json", "[]", "null"])
+async def test_an_answer_that_is_no_object_is_an_error(text: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    async with serving(answer) as client:
+        with pytest.raises(KubeError):
+            await client.request("GET", "/api")
+
+
+async def test_a_list_is_read_page_by_page_and_its_items_get_their_kind() -> None:
+    async def page(request: web.Request) -> web.Response:
+        assert request.query["labelSelector"] == "a=b"
+        if request.query.get("continue") == "more":
+            return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"name": "b"}}]})
+        return web.json_response(
+            {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]}
+        )
+
+    async with serving(page) as client:
+        document = await client.list(DEPLOYMENTS, "ns", label_selector="a=b")
+    assert [item["metadata"]["name"] for item in document["items"]] == ["a", "b"]
+    assert {(item["apiVersion"], item["kind"]) for item in document["items"]} == {("apps/v1", "Deployment")}
+    assert document["metadata"]["resourceVersion"] == "9"
+
+
+async def test_an_empty_list_may_be_null() -> None:
+    async def page(request: web.Request) -> web.Response:
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": None})
+
+    async with serving(page) as client:
+        assert (await client.list(PODS))["items"] == []
+
+
+async def test_a_token_file_is_sent_as_bearer(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+
+    async def echo(request: web.Request) -> web.Response:
+        return web.json_response({"authorization": request.headers.get("Authorization")})
+
+    async with serving(echo, token_file=tmp_path / "token") as client:
+        assert await client.request("GET", "/") == {"authorization": "Bearer secret"}
+    async with serving(echo, username="me", password="pw") as client:
+        assert await client.request("GET", "/") == {"authorization": "Basic bWU6cHc="}
+    async with serving(echo) as client:
+        assert await client.request("GET", "/") == {"authorization": None}
+
+
+async def test_server_side_apply_names_its_manager_and_force() -> None:
+    async def echo(request: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "method": request.method,
+                "path": request.path,
+                "query": dict(request.query),
+                "type": request.content_type,
+                "body": json.loads(await request.text()),
+            }
+        )
+
+    obj = {"metadata": {"name": "a", "namespace": "ns"}, "data": {}}
+    async with serving(echo) as client:
+        sent = await server_side_apply(client, DEPLOYMENTS, obj, "me", force=True)
+    assert sent == {
+        "method": "PATCH",
+        "path": "/apis/apps/v1/namespaces/ns/deployments/a",
+        "query": {"fieldManager": "me", "force": "true"},
+        "type": "application/apply-patch+yaml",
+        "body": obj,
+    }
+
+
+async def test_a_deletion_is_in_the_background_and_of_that_very_object() -> None:
+    async def echo(request: web.Request) -> web.Response:
+        return web.json_response(json.loads(await request.text()))
+
+    async with serving(echo) as client:
+        options = await client.delete(PODS, "a", "ns", uid="u")
+    assert options["propagationPolicy"] == "Background"
+    assert options["preconditions"] == {"uid": "u"}
+
+
+def streaming(*chunks: bytes, forever: bool = False) -> Handler:
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        if forever:
+            await asyncio.sleep(60)
+        return response
+
+    return stream
+
+
+async def test_watch_events_come_whole_whatever_the_chunks() -> None:
+    big = json.dumps({"type": "ADDED", "object": {"data": "x" * 300_000}}).encode() + b"\n"
+    small = b'{"type": "BOOKMARK", "object": {}}\n'
+    async with serving(streaming(small[:10], small[10:] + big[:200_000], big[200_000:] + small + b"\n")) as client:
+        kinds = [event["type"] async for event in client.watch(PODS, resource_version="1")]
+    assert kinds == ["BOOKMARK", "ADDED", "BOOKMARK"]
+
+
+async def test_an_expired_watch_raises_410() -> None:
+    line = b'{"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "old"}}\n'
+    async with serving(streaming(line)) as client:
+        with pytest.raises(KubeError) as raised:
+            async for _ in client.watch(PODS, resource_version="1"):
+                pytest.fail("an error is no event")
+    assert (raised.value.status, raised.value.reason) == (410, "Expired")
+
+
+async def test_a_silent_watch_counts_as_broken() -> None:
+    async with serving(streaming(forever=True)) as client:
+        with pytest.raises(KubeError, match="no answer in time"):
+            async for _ in client.watch(PODS, resource_version="1", silence_seconds=0.05):
+                pytest.fail("nothing was sent")

@@ -1,0 +1,172 @@
+"""Lease: never two holders at once, taken over after silence, given back at the end. Time is virtual."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fairlead.kube.client import JsonObject, KubeError
+from fairlead.kube.lease import Lease
+from fairlead.testing.clock import run_in_virtual_time
+
+
+class LeaseStore:
+    """One Lease, with the API's optimistic locking, that can be made to refuse."""
+
+    def __init__(self) -> None:
+        self.lease: JsonObject | None = None
+        self.version = 0
+        self.error: KubeError | None = None
+
+    def _check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def get(self, *args: Any) -> JsonObject:
+        self._check()
+        if self.lease is None:
+            raise KubeError(404, "NotFound", "none")
+        return self.lease | {"spec": dict(self.lease["spec"])}
+
+    async def create(self, resource: Any, obj: JsonObject, namespace: str) -> JsonObject:
+        self._check()
+        if self.lease is not None:
+            raise KubeError(409, "AlreadyExists", "taken")
+        return self._store(obj)
+
+    async def replace(self, resource: Any, obj: JsonObject) -> JsonObject:
+        self._check()
+        if obj["metadata"]["resourceVersion"] != str(self.version):
+            raise KubeError(409, "Conflict", "changed")
+        return self._store(obj)
+
+    def _store(self, obj: JsonObject) -> JsonObject:
+        self.version += 1
+        self.lease = obj | {"metadata": obj["metadata"] | {"resourceVersion": str(self.version)}}
+        return self.lease
+
+    @property
+    def holder(self) -> str:
+        assert self.lease is not None
+        holder: str = self.lease["spec"]["holderIdentity"]
+        return holder
+
+
+def make(store: LeaseStore, identity: str) -> Lease:
+    return Lease(store, "ns", "lease", identity, duration_seconds=15)  # type: ignore[arg-type]
+
+
+def test_the_first_one_gets_it_and_a_second_one_waits_until_it_is_released() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        first, second = make(store, "first"), make(store, "second")
+        await first.acquire()
+        holding, waiting = asyncio.create_task(first.hold()), asyncio.create_task(second.acquire())
+        await asyncio.sleep(600)
+        assert store.holder == "first"
+        assert not waiting.done()
+        holding.cancel()
+        await first.release()
+        await asyncio.sleep(5.1)
+        assert waiting.done()
+        assert store.holder == "second"
+        assert store.lease is not None
+        assert store.lease["spec"]["leaseTransitions"] == 1
+
+    run_in_virtual_time(main())
+
+
+def test_a_silent_holder_is_replaced_after_the_duration_and_not_before() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        await make(store, "dead").acquire()
+        heir = asyncio.create_task(make(store, "heir").acquire())
+        await asyncio.sleep(14.9)
+        assert store.holder == "dead"
+        await asyncio.sleep(10)
+        assert heir.done()
+        assert store.holder == "heir"
+
+    run_in_virtual_time(main())
+
+
+def test_a_holder_that_cannot_renew_stops_before_anybody_else_may_start() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        lease = make(store, "me")
+        await lease.acquire()
+        started = asyncio.get_running_loop().time()
+        store.error = KubeError(0, "Unreachable", "gone")
+        await lease.hold()
+        assert lease.lost.is_set()
+        assert asyncio.get_running_loop().time() - started <= 15
+
+    run_in_virtual_time(main())
+
+
+def test_a_short_outage_does_not_cost_the_lease() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        lease = make(store, "me")
+        await lease.acquire()
+        holding = asyncio.create_task(lease.hold())
+        store.error = KubeError(503, "ServiceUnavailable", "soon")
+        await asyncio.sleep(6)
+        store.error = None
+        await asyncio.sleep(60)
+        assert not holding.done()
+        assert not lease.lost.is_set()
+        holding.cancel()
+
+    run_in_virtual_time(main())
+
+
+def test_a_lease_that_somebody_else_took_is_lost_at_the_next_renewal() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        lease = make(store, "me")
+        await lease.acquire()
+        assert store.lease is not None
+        store.lease["spec"]["holderIdentity"] = "thief"
+        await lease.hold()
+        assert lease.lost.is_set()
+        await lease.release()
+        assert store.holder == "thief"
+
+    run_in_virtual_time(main())
+
+
+def test_of_two_that_race_one_wins() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        racers = [asyncio.create_task(make(store, name).acquire()) for name in ("a", "b", "c")]
+        await asyncio.sleep(1)
+        assert sum(racer.done() for racer in racers) == 1
+        for racer in racers:
+            racer.cancel()
+
+    run_in_virtual_time(main())
+
+
+def test_a_refusal_for_good_is_raised_and_not_waited_out() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        store.error = KubeError(403, "Forbidden", "no leases for you")
+        with pytest.raises(KubeError, match="no leases for you"):
+            await make(store, "me").acquire()
+
+    run_in_virtual_time(main())
+
+
+def test_an_unreachable_api_is_waited_out() -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        store.error = KubeError(0, "Unreachable", "gone")
+        waiting = asyncio.create_task(make(store, "me").acquire())
+        await asyncio.sleep(60)
+        assert not waiting.done()
+        store.error = None
+        await waiting
+        assert store.holder == "me"
+
+    run_in_virtual_time(main())

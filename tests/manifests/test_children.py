@@ -1,0 +1,423 @@
+"""The children of an LLMDeployment: whole objects, compared as a whole."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead.api.conditions import Reason
+from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.manifests.children import children
+from fairlead.manifests.common import Manifest
+from fairlead.manifests.source import CannotBuild
+from fairlead.settings import OperatorSettings, Profile
+
+SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
+
+
+def llmdeployment(**spec: Any) -> LLMDeployment:
+    return LLMDeployment.from_body(
+        {
+            "metadata": {
+                "name": "dinghy",
+                "namespace": "ships",
+                "uid": "u-1",
+                "generation": 1,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {"model": {"source": "demo://dinghy"}} | spec,
+        }
+    )
+
+
+def build(settings: OperatorSettings = SETTINGS, **spec: Any) -> tuple[Manifest, Manifest, Manifest]:
+    config, deployment, service = children(llmdeployment(**spec), settings)
+    return config, deployment, service
+
+
+def pod(settings: OperatorSettings = SETTINGS, **spec: Any) -> dict[str, Any]:
+    template: dict[str, Any] = build(settings, **spec)[1]["spec"]["template"]
+    return template
+
+
+def container(settings: OperatorSettings = SETTINGS, **spec: Any) -> dict[str, Any]:
+    (engine,) = pod(settings, **spec)["spec"]["containers"]
+    assert isinstance(engine, dict)
+    return engine
+
+
+def flags(**spec: Any) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(build(**spec)[0]["data"]["engine.yaml"])
+    return loaded
+
+
+OWNER = {
+    "apiVersion": "fairlead.dev/v1alpha1",
+    "kind": "LLMDeployment",
+    "name": "dinghy",
+    "uid": "u-1",
+    "controller": True,
+    "blockOwnerDeletion": True,
+}
+LABELS = {
+    "app.kubernetes.io/managed-by": "fairlead",
+    "fairlead.dev/llmdeployment": "dinghy",
+    "app.kubernetes.io/component": "engine",
+}
+
+
+def test_the_config_map_is_exactly_this() -> None:
+    config = build(replicas=2)[0]
+    assert config == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "dinghy-engine",
+            "namespace": "ships",
+            "labels": LABELS,
+            "ownerReferences": [OWNER],
+            "annotations": {
+                "fairlead.dev/applied-hash": config["metadata"]["annotations"]["fairlead.dev/applied-hash"]
+            },
+        },
+        "data": {
+            "engine.yaml": (
+                "model: demo://dinghy\n"
+                "served-name: dinghy\n"
+                "dtype: auto\n"
+                "enable-prefix-caching: true\n"
+                "num-threads: 1\n"
+                "drain-timeout: 15m\n"
+            )
+        },
+    }
+
+
+def test_the_service_is_exactly_this() -> None:
+    service = build()[2]
+    assert service == {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": "dinghy",
+            "namespace": "ships",
+            "labels": LABELS,
+            "ownerReferences": [OWNER],
+            "annotations": {
+                "fairlead.dev/applied-hash": service["metadata"]["annotations"]["fairlead.dev/applied-hash"]
+            },
+        },
+        "spec": {
+            "type": "ExternalName",
+            "externalName": "gw.fairlead-system.svc",
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+        },
+    }
+
+
+def test_the_deployment_is_exactly_this() -> None:
+    deployment = build(replicas=2)[1]
+    annotations = deployment["spec"]["template"]["metadata"]["annotations"]
+    assert deployment == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": "dinghy-engine",
+            "namespace": "ships",
+            "labels": LABELS,
+            "ownerReferences": [OWNER],
+            "annotations": deployment["metadata"]["annotations"],
+        },
+        "spec": {
+            "replicas": 2,
+            "revisionHistoryLimit": 3,
+            "progressDeadlineSeconds": 3600,
+            "selector": {
+                "matchLabels": {"fairlead.dev/llmdeployment": "dinghy", "app.kubernetes.io/component": "engine"}
+            },
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {
+                    "labels": LABELS,
+                    "annotations": {
+                        "fairlead.dev/config-hash": annotations["fairlead.dev/config-hash"],
+                        "fairlead.dev/served-name": "dinghy",
+                    },
+                },
+                "spec": {
+                    "automountServiceAccountToken": False,
+                    "enableServiceLinks": False,
+                    "terminationGracePeriodSeconds": 930,
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "runAsUser": 65532,
+                        "runAsGroup": 65532,
+                        "fsGroup": 65532,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "containers": [
+                        {
+                            "name": "engine",
+                            "image": "fairlead/engine:test",
+                            "args": [
+                                "serve", "--config", "/etc/fairlead/engine.yaml",
+                                "--host", "$(POD_IP)", "--port", "8000",
+                            ],
+                            "env": [
+                                {
+                                    "name": "POD_IP",
+                                    "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}},
+                                },
+                                {
+                                    "name": "POD_NAME",
+                                    "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}},
+                                },
+                            ],
+                            "ports": [{"name": "http", "containerPort": 8000, "protocol": "TCP"}],
+                            "resources": {
+                                "requests": {"cpu": "1", "memory": "1Gi"},
+                                "limits": {"memory": "2Gi"},
+                            },
+                            "startupProbe": {
+                                "httpGet": {"path": "/ready", "port": 8000, "scheme": "HTTP"},
+                                "periodSeconds": 1,
+                                "timeoutSeconds": 2,
+                                "successThreshold": 1,
+                                "failureThreshold": 1800,
+                            },
+                            "readinessProbe": {
+                                "httpGet": {"path": "/ready", "port": 8000, "scheme": "HTTP"},
+                                "periodSeconds": 2,
+                                "timeoutSeconds": 2,
+                                "successThreshold": 1,
+                                "failureThreshold": 2,
+                            },
+                            "livenessProbe": {
+                                "httpGet": {"path": "/health", "port": 8000, "scheme": "HTTP"},
+                                "periodSeconds": 10,
+                                "timeoutSeconds": 5,
+                                "successThreshold": 1,
+                                "failureThreshold": 3,
+                            },
+                            "securityContext": {
+                                "allowPrivilegeEscalation": False,
+                                "readOnlyRootFilesystem": True,
+                                "capabilities": {"drop": ["ALL"]},
+                            },
+                            "terminationMessagePath": "/dev/termination-log",
+                            "terminationMessagePolicy": "FallbackToLogsOnError",
+                            "volumeMounts": [
+                                {"name": "config", "mountPath": "/etc/fairlead", "readOnly": True},
+                                {"name": "scratch", "mountPath": "/tmp"},
+                            ],
+                        }
+                    ],
+                    "volumes": [
+                        {"name": "config", "configMap": {"name": "dinghy-engine"}},
+                        {"name": "scratch", "emptyDir": {}},
+                    ],
+                },
+            },
+        },
+    }  # fmt: skip
+
+
+def test_the_same_spec_gives_the_same_objects_and_another_one_other_hashes() -> None:
+    assert build() == build()
+    hashes = [
+        [child["metadata"]["annotations"]["fairlead.dev/applied-hash"] for child in build(**spec)]
+        for spec in ({}, {"replicas": 2}, {"engine": {"dtype": "float32"}})
+    ]
+    assert hashes[0][0] == hashes[1][0]
+    assert hashes[0][1] != hashes[1][1]
+    assert hashes[0][0] != hashes[2][0]
+    assert len({child_hashes[2] for child_hashes in hashes}) == 1
+
+
+def test_pods_roll_when_the_engine_configuration_changes_and_not_when_they_are_scaled() -> None:
+    assert pod() == pod(replicas=7)
+    assert pod()["metadata"] != pod(engine={"maxNumSeqs": 4})["metadata"]
+
+
+def test_every_engine_field_becomes_its_flag() -> None:
+    assert flags(
+        model={"source": "demo://dinghy", "servedName": "llama"},
+        engine={
+            "dtype": "float32",
+            "maxModelLen": 2048,
+            "maxNumSeqs": 8,
+            "maxNumBatchedTokens": 256,
+            "maxNumQueuedTokens": 512,
+            "kvCache": {"blockSize": 32, "memory": "512Mi"},
+            "enablePrefixCaching": False,
+        },
+        drain={"timeout": "90s"},
+    ) == {
+        "model": "demo://dinghy",
+        "served-name": "llama",
+        "dtype": "float32",
+        "max-model-len": 2048,
+        "max-num-seqs": 8,
+        "max-num-batched-tokens": 256,
+        "max-num-queued-tokens": 512,
+        "block-size": 32,
+        "kv-cache-memory": 512 * 2**20,
+        "enable-prefix-caching": False,
+        "num-threads": 1,
+        "drain-timeout": "1m30s",
+    }
+
+
+@pytest.mark.parametrize(
+    ("resources", "num_threads"),
+    [
+        ({"requests": {"cpu": "4"}, "limits": {"cpu": "2"}}, 2),
+        ({"requests": {"cpu": "3"}, "limits": {"memory": "8Gi"}}, 3),
+        ({"limits": {"cpu": "2500m"}}, 3),
+        ({"requests": {"cpu": "100m"}}, 1),
+        ({"requests": {"cpu": 0}}, 1),
+        ({"requests": {"memory": "8Gi"}}, None),
+    ],
+)
+def test_the_engine_computes_with_one_thread_per_cpu_it_may_use(resources: Any, num_threads: int | None) -> None:
+    assert flags(resources=resources).get("num-threads") == num_threads
+
+
+@pytest.mark.parametrize("arguments", [["--num-threads", "7"], ["--num-threads=7"]])
+def test_the_users_own_number_of_threads_stands(arguments: list[str]) -> None:
+    assert "num-threads" not in flags(engine={"extraArgs": arguments})
+
+
+def test_cpus_of_the_template_count_as_those_of_the_pod() -> None:
+    def overlay(resources: Any) -> dict[str, Any]:
+        return {"spec": {"containers": [{"name": "engine", "resources": resources}, {"name": "sidecar"}]}}
+
+    assert flags(template=overlay({"limits": {"cpu": 6}}))["num-threads"] == 6
+    assert "num-threads" not in flags(template=overlay(None))
+    with pytest.raises(CannotBuild, match=r"limits\.cpu of the engine: 'many' is not a quantity") as raised:
+        flags(template=overlay({"limits": {"cpu": "many"}}))
+    assert raised.value.reason is Reason.INVALID_SPEC
+
+
+def test_extra_arguments_come_last_so_that_they_win() -> None:
+    assert container(engine={"extraArgs": ["--seed", "7"]})["args"][-3:] == ["8000", "--seed", "7"]
+
+
+def test_a_claim_is_mounted_read_only() -> None:
+    template = pod(model={"source": "pvc://models/llama"})["spec"]
+    claim = {"claimName": "models", "readOnly": True}
+    assert template["volumes"][-1] == {"name": "model", "persistentVolumeClaim": claim}
+    mount = {"name": "model", "mountPath": "/models", "readOnly": True}
+    assert template["containers"][0]["volumeMounts"][-1] == mount
+
+
+def test_a_folder_on_a_volume_is_an_argument_since_local_mode_finds_mounts_there_only() -> None:
+    assert container(model={"source": "pvc://models"})["args"][3:5] == ["--model", "/models"]
+    assert container(model={"source": "pvc://models/llama/8b"})["args"][3:5] == ["--model", "/models/llama/8b"]
+    assert "model" not in flags(model={"source": "pvc://models/llama/8b"})
+    assert "--model" not in container()["args"]
+
+
+def test_files_are_served_only_where_the_settings_allow_it() -> None:
+    local = OperatorSettings(allow_file_sources=True)
+    config = build(local, model={"source": "file:///srv/models/a"})[0]
+    assert "model: /srv/models/a\n" in config["data"]["engine.yaml"]
+    with pytest.raises(CannotBuild, match="pvc://CLAIM/FOLDER") as raised:
+        build(model={"source": "file:///srv/models/a"})
+    assert raised.value.reason is Reason.SOURCE_NOT_SUPPORTED
+
+
+@pytest.mark.parametrize("source", ["hf://org/name", "s3://bucket/a", "oci://image"])
+def test_sources_of_later_versions_are_refused_with_what_to_do_instead(source: str) -> None:
+    with pytest.raises(CannotBuild, match="not supported by this version") as raised:
+        build(model={"source": source})
+    assert raised.value.reason is Reason.SOURCE_NOT_SUPPORTED
+
+
+def test_the_users_image_wins_over_the_settings() -> None:
+    assert container(engine={"image": "mine:1"})["image"] == "mine:1"
+
+
+def test_environment_variables_of_the_user_replace_ours_of_the_same_name() -> None:
+    secret = {"secretKeyRef": {"name": "s", "key": "k"}}
+    variables = container(
+        engine={"env": [{"name": "POD_NAME", "value": "x"}, {"name": "TOKEN", "valueFrom": secret}, {"name": "EMPTY"}]}
+    )["env"]
+    assert [variable["name"] for variable in variables] == ["POD_IP", "POD_NAME", "TOKEN", "EMPTY"]
+    assert variables[1] == {"name": "POD_NAME", "value": "x"}
+    assert variables[2] == {"name": "TOKEN", "valueFrom": secret}
+    assert variables[3] == {"name": "EMPTY", "value": ""}
+
+
+def test_a_profile_decides_resources_and_placement() -> None:
+    profile = Profile(
+        requests={"cpu": "4"},
+        limits={"nvidia.com/gpu": "1"},
+        node_selector={"gpu": "h200"},
+        tolerations=({"key": "gpu", "operator": "Exists"},),
+        runtime_class_name="nvidia",
+        priority_class_name="high",
+        shared_memory="2Gi",
+    )
+    spec = pod(OperatorSettings(profiles={"big": profile}), resources={"profile": "big"})["spec"]
+    assert spec["containers"][0]["resources"] == {"requests": {"cpu": "4"}, "limits": {"nvidia.com/gpu": "1"}}
+    assert spec["nodeSelector"] == {"gpu": "h200"}
+    assert spec["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+    assert (spec["runtimeClassName"], spec["priorityClassName"]) == ("nvidia", "high")
+    assert spec["volumes"][-1] == {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
+    assert spec["containers"][0]["volumeMounts"][-1] == {"name": "shared-memory", "mountPath": "/dev/shm"}
+
+
+def test_resources_by_number_need_no_profile() -> None:
+    resources = {"gpus": 1, "requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}
+    assert container(resources=resources)["resources"] == {
+        "requests": {"cpu": "2"},
+        "limits": {"memory": "8Gi", "nvidia.com/gpu": "1"},
+    }
+
+
+def test_without_a_default_profile_nothing_is_reserved() -> None:
+    assert container(OperatorSettings(default_profile=""))["resources"] == {}
+
+
+def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(CannotBuild, match="use one of cpu-medium, cpu-small, gpu") as raised:
+        build(resources={"profile": "huge"})
+    assert raised.value.reason is Reason.UNKNOWN_PROFILE
+
+
+def test_the_grace_period_covers_the_drain() -> None:
+    assert pod(drain={"timeout": "1500ms"})["spec"]["terminationGracePeriodSeconds"] == 32
+
+
+def test_the_template_is_laid_over_the_pod_but_our_labels_stay() -> None:
+    template = pod(
+        template={
+            "metadata": {
+                "labels": {"team": "a", "fairlead.dev/llmdeployment": "stolen"},
+                "annotations": {"note": "b", "fairlead.dev/config-hash": "stolen"},
+            },
+            "spec": {
+                "priorityClassName": "high",
+                "containers": [
+                    {"name": "engine", "resources": {"limits": {"memory": "3Gi"}}},
+                    {"name": "sidecar", "image": "other"},
+                ],
+            },
+        }
+    )
+    assert template["metadata"]["labels"] == LABELS | {"team": "a"}
+    assert template["metadata"]["annotations"]["note"] == "b"
+    assert template["metadata"]["annotations"]["fairlead.dev/config-hash"] != "stolen"
+    assert template["spec"]["priorityClassName"] == "high"
+    engine, sidecar = template["spec"]["containers"]
+    assert engine["resources"] == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "3Gi"}}
+    assert engine["image"] == "fairlead/engine:test"
+    assert sidecar == {"name": "sidecar", "image": "other"}
+
+
+@pytest.mark.parametrize("spec", [{"containers": [{"image": "nameless"}]}, {"containers": ["text"]}])
+def test_a_template_that_fits_no_pod_is_an_invalid_spec(spec: dict[str, Any]) -> None:
+    with pytest.raises(CannotBuild, match="need a name") as raised:
+        build(template={"spec": spec})
+    assert raised.value.reason is Reason.INVALID_SPEC
