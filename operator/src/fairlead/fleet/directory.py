@@ -1,0 +1,62 @@
+"""The directory: which pool a name, a canonical path or a Host header means. Built anew on every change; pure."""
+
+from collections.abc import Iterable
+
+from fairlead.fleet.pool import Pool
+
+Key = tuple[str, str]
+"""Namespace and name of an LLMDeployment."""
+
+
+class Directory:
+    """An immutable index over pools.
+
+    A name claimed by several LLMDeployments belongs to the one created first (of the same second: the one that sorts
+    first by namespace and name), as the operator says in the others' condition Degraded/NameConflict.
+    """
+
+    def __init__(self, pools: Iterable[Pool] = ()) -> None:
+        self.pools: tuple[Pool, ...] = tuple(sorted(pools, key=_seniority))
+        self._by_key: dict[Key, Pool] = {}
+        self._by_name: dict[str, Pool] = {}
+        for pool in self.pools:
+            self._by_key.setdefault((pool.model.namespace, pool.model.name), pool)
+            for name in pool.model.names:
+                self._by_name.setdefault(name, pool)
+
+    def find(self, name: str) -> Pool | None:
+        """The pool that a request's `model` field means."""
+        return self._by_name.get(name)
+
+    def find_key(self, namespace: str, name: str) -> Pool | None:
+        """The pool of this LLMDeployment."""
+        return self._by_key.get((namespace, name))
+
+    def find_host(self, host: str) -> Pool | None:
+        """The pool that a Host header means: `<name>.<namespace>`, then perhaps the cluster's domain and a port.
+
+        None for the gateway's own names and for addresses.
+        """
+        parts = host.lower().partition(":")[0].rstrip(".").split(".")
+        if len(parts) < 2 or (len(parts) > 2 and parts[2] != "svc"):
+            return None
+        return self._by_key.get((parts[1], parts[0]))
+
+    def public_names(self, pool: Pool) -> list[str]:
+        """The names to list for `pool`: its plain ones that it won, else the one with namespace."""
+        model = pool.model
+        plain = [name for name in (model.served_name, *model.aliases) if self._by_name.get(name) is pool]
+        qualified = f"{model.namespace}/{model.served_name}"
+        if model.served_name not in plain and self._by_name.get(qualified) is pool:
+            return [qualified, *plain]
+        return list(dict.fromkeys(plain))
+
+
+def _seniority(pool: Pool) -> tuple[float, str, str]:
+    """Smaller goes first."""
+    return pool.model.created, pool.model.namespace, pool.model.name
+
+
+def answers_to(pool: Pool, name: str) -> bool:
+    """Whether `name` is one of this pool's own, whoever else claims it; for requests by path or Host."""
+    return name in pool.model.names

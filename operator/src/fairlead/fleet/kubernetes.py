@@ -1,0 +1,143 @@
+"""KubernetesFleet: follows LLMDeployments and engine pods by list and watch, and publishes pools.
+
+A pod joins when it is Ready and leaves at the very event that says it is not, or is to be deleted. Its limits are asked
+for as it joins; until they are known its own refusals bound it. Any change rebuilds the one pool it concerns.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
+from fairlead.fleet.directory import Key
+from fairlead.fleet.fleet import Published
+from fairlead.fleet.model_info import ModelInfoClient, ModelInfoSource, fetch_until_known
+from fairlead.fleet.models import outlook, served_model
+from fairlead.fleet.pods import POD_SELECTOR, owner_of, ready_since, replica_of
+from fairlead.fleet.pool import Pool
+from fairlead.kube.client import KubeClient
+from fairlead.kube.resources import LLMDEPLOYMENTS, PODS
+from fairlead.kube.watch import Reflector
+from fairlead.routing.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+JsonObject = Mapping[str, Any]
+
+
+class KubernetesFleet(Published):
+    """Wires two reflectors to a `PoolBook`. `run` it as a task."""
+
+    def __init__(
+        self, client: KubeClient, *, namespace: str | None = None, model_info: ModelInfoSource | None = None
+    ) -> None:
+        """`namespace`: None = every namespace. `model_info`: None = ask the engines over HTTP."""
+        super().__init__()
+        self._model_info = model_info or ModelInfoClient()
+        self._book = PoolBook(self, self._model_info)
+        self._deployments = Reflector(client, LLMDEPLOYMENTS, namespace=namespace, on_change=self._book.on_deployment)
+        self._pods = Reflector(
+            client, PODS, namespace=namespace, label_selector=POD_SELECTOR, on_change=self._book.on_pod
+        )
+
+    @property
+    def synced(self) -> bool:
+        return self._deployments.synced.is_set() and self._pods.synced.is_set()
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._deployments.run())
+                tasks.create_task(self._pods.run())
+        finally:
+            await self._book.close()
+            await self._model_info.close()
+
+
+@dataclass(slots=True)
+class _Joined:
+    """A pod that is ready: the replica it is, since when, and the task that asks for its limits."""
+
+    replica: Replica
+    ready_since: str
+    asking: "asyncio.Task[None]"
+
+
+class PoolBook:
+    """Events in, pools out. Needs a running loop, since a pod that joins is asked for its limits."""
+
+    def __init__(self, published: Published, model_info: ModelInfoSource) -> None:
+        self._published = published
+        self._model_info = model_info
+        self._deployments: dict[Key, LLMDeployment] = {}
+        self._pods: dict[Key, dict[str, JsonObject]] = {}
+        """Pods by owner, then by uid."""
+        self._joined: dict[str, _Joined] = {}
+        self._pools: dict[Key, Pool] = {}
+
+    def on_deployment(self, event_type: str, body: JsonObject) -> None:
+        """An LLMDeployment was added, changed or deleted."""
+        metadata = body["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        if event_type == "DELETED":
+            self._deployments.pop(key, None)
+        else:
+            try:
+                self._deployments[key] = LLMDeployment.from_body(body)
+            except InvalidSpec as error:
+                # What was valid before is still what the engines run; the operator reports the error on the object.
+                logger.warning("LLMDeployment %s/%s is ignored for now: %s", *key, error)
+        self._rebuild(key)
+
+    def on_pod(self, event_type: str, pod: JsonObject) -> None:
+        """An engine pod was added, changed or deleted."""
+        owner, uid = owner_of(pod), pod["metadata"]["uid"]
+        pods = self._pods.setdefault(owner, {})
+        if event_type == "DELETED":
+            pods.pop(uid, None)
+        else:
+            pods[uid] = pod
+        self._join_or_leave(owner, uid, pods.get(uid))
+        if not pods:
+            del self._pods[owner]
+        self._rebuild(owner)
+
+    async def close(self) -> None:
+        """Stops asking."""
+        asking = [joined.asking for joined in self._joined.values()]
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _join_or_leave(self, owner: Key, uid: str, pod: JsonObject | None) -> None:
+        since = None if pod is None else ready_since(pod)
+        joined = self._joined.get(uid)
+        if joined is not None and (since is None or joined.ready_since != since):
+            joined.asking.cancel()  # gone, or restarted and perhaps with other limits
+            del self._joined[uid]
+            joined = None
+        if pod is not None and since is not None and joined is None:
+            replica = replica_of(pod)
+            asking = asyncio.get_running_loop().create_task(self._ask(owner, replica))
+            self._joined[uid] = _Joined(replica, since, asking)
+
+    async def _ask(self, owner: Key, replica: Replica) -> None:
+        self._joined[replica.uid].replica = await fetch_until_known(self._model_info, replica)
+        self._rebuild(owner)
+
+    def _rebuild(self, key: Key) -> None:
+        deployment = self._deployments.get(key)
+        if deployment is None:
+            changed = self._pools.pop(key, None) is not None
+        else:
+            pods = self._pods.get(key, {})
+            replicas = sorted(
+                (self._joined[uid].replica for uid in pods if uid in self._joined), key=lambda replica: replica.name
+            )
+            pool = Pool(served_model(deployment), tuple(replicas), outlook(deployment, pods.values()))
+            changed = self._pools.get(key) != pool
+            self._pools[key] = pool
+        if changed:
+            self._published.publish(self._pools.values())

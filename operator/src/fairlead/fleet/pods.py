@@ -1,0 +1,43 @@
+"""Engine pods as Kubernetes describes them → replicas. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.api import names
+from fairlead.routing.replica import Replica
+
+POD_SELECTOR = f"{names.LABEL_LLMDEPLOYMENT},{names.LABEL_COMPONENT}={names.ENGINE_COMPONENT}"
+"""Label selector of the pods to follow."""
+
+
+def owner_of(pod: Mapping[str, Any]) -> tuple[str, str]:
+    """Namespace and name of the LLMDeployment that this pod belongs to."""
+    metadata = pod["metadata"]
+    return metadata["namespace"], (metadata.get("labels") or {}).get(names.LABEL_LLMDEPLOYMENT, "")
+
+
+def is_terminating(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod is going; it takes nothing new from the moment its deletion was asked for."""
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def is_finished(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod has ended for good (evicted, for instance)."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def ready_since(pod: Mapping[str, Any]) -> str | None:
+    """When the pod last became ready, as text; None when it is not ready, is going, or has no address."""
+    status = pod.get("status") or {}
+    if is_terminating(pod) or is_finished(pod) or not status.get("podIP"):
+        return None
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "Ready" and condition.get("status") == "True":
+            return str(condition.get("lastTransitionTime") or "")
+    return None
+
+
+def replica_of(pod: Mapping[str, Any]) -> Replica:
+    """The replica that a ready pod is, before its engine was asked anything."""
+    metadata, address = pod["metadata"], pod["status"]["podIP"]
+    return Replica(metadata["uid"], metadata["name"], address, names.ENGINE_PORT)

@@ -1,0 +1,54 @@
+"""A pool: one LLMDeployment as the gateway needs to see it, frozen at one moment."""
+
+from dataclasses import dataclass
+
+from fairlead.routing.replica import Replica
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """The part of an LLMDeployment that requests are served by."""
+
+    uid: str
+    namespace: str
+    name: str
+    served_name: str
+    """What the engines call it, and the name clients normally use."""
+    aliases: tuple[str, ...] = ()
+    created: float = 0.0
+    """Seconds since the epoch."""
+    policy: str = "LeastLoaded"
+    max_queue_time: float = 30.0
+    """Seconds a request may wait while replicas are ready and full."""
+    cold_start_timeout: float = 600.0
+    """Seconds a request may wait for a first replica to become ready."""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`: the label of its metrics and the beginning of its canonical path."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name it claims: the served name, aliases, `namespace/servedName` and `namespace/name`."""
+        qualified = (f"{self.namespace}/{self.served_name}", self.key)
+        return tuple(dict.fromkeys((self.served_name, *self.aliases, *qualified)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Whether a pool without ready replicas is going to have one, and what the LLMDeployment says about it."""
+
+    starting: bool
+    """True: requests are held. False: nothing is on its way, and waiting would be in vain."""
+    message: str
+    """A sentence for the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A model, its ready replicas, and the outlook while there are none."""
+
+    model: ServedModel
+    replicas: tuple[Replica, ...]
+    outlook: Outlook

@@ -1,0 +1,188 @@
+"""The gateway's ASGI application: bytes in, a route, an answer out. Raw ASGI, since this is the data path.
+
+Who calls it: uvicorn. It reads the request within limits, watches for the client's leaving, turns every error into
+OpenAI's shape, and sees to it that every request is observed once. Where a request goes is the director's.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fairlead.gateway import openai_errors as errors
+from fairlead.gateway.body import ClientGone, ClientWatch, read_body
+from fairlead.gateway.client import Client, Receive, Send
+from fairlead.gateway.director import Director
+from fairlead.gateway.listing import find_model, list_models
+from fairlead.gateway.metrics import CONTENT_TYPE, Metrics
+from fairlead.gateway.observe import Observation, log_request
+from fairlead.gateway.openai_errors import OpenAIError
+from fairlead.gateway.outcomes import RequestOutcome
+from fairlead.gateway.parse import parse, request_id_from
+from fairlead.gateway.pools import Pools
+from fairlead.gateway.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
+from fairlead.gateway.settings import GatewaySettings
+from fairlead_protocol.messages import HEADER_REQUEST_ID
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Headers = dict[bytes, bytes]
+
+_REQUEST_ID = HEADER_REQUEST_ID.encode()
+
+
+class GatewayApp:
+    """`draining` is set by the server: from then on `/ready` says so, while requests are still served."""
+
+    def __init__(self, pools: Pools, director: Director, metrics: Metrics, settings: GatewaySettings) -> None:
+        self._pools = pools
+        self._director = director
+        self._metrics = metrics
+        self._settings = settings
+        self.draining = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients should be sent here."""
+        return self._pools.synced and not self.draining
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: Headers = dict(scope["headers"])
+        watch = ClientWatch(receive)
+        client = Client(
+            send,
+            request_id=request_id_from(headers.get(_REQUEST_ID)) or secrets.token_hex(16),
+            stall_timeout=self._settings.client_stall_timeout,
+            on_gone=watch.leave,
+            closing=self.draining,
+        )
+        try:
+            await self._route(scope, _Call(headers, receive, client, watch))
+        except OpenAIError as error:
+            await client.refuse(error)
+        finally:
+            client.close()
+
+    async def _route(self, scope: Scope, call: "_Call") -> None:
+        """By path. Probes first: they must be answered whatever the models are."""
+        method, path = scope["method"], scope["path"]
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._settings.max_header_bytes:
+            raise errors.headers_too_large(self._settings.max_header_bytes)
+        if path in PROBES:
+            _require(method, path, "GET", "HEAD")
+            await answer_probe(path, self.ready, call.client)
+            return
+        target = find_target(path, call.headers.get(b"host", b"").decode("latin-1"), self._pools.directory)
+        if target.path in INFERENCE_PATHS:
+            _require(method, path, "POST")
+            await self._infer(target, call)
+        elif target.path == MODELS_PATH or target.path.startswith(f"{MODELS_PATH}/"):
+            _require(method, path, "GET", "HEAD")
+            await self._models(target, call.client)
+        else:
+            raise errors.unknown_path(method, path)
+
+    async def _infer(self, target: Target, call: "_Call") -> None:
+        """A request for an engine, observed once, however it ends."""
+        client = call.client
+        seen = Observation(client.request_id, target.path)
+        try:
+            await self._serve(target, call, seen)
+        except ClientGone:
+            seen.outcome = RequestOutcome.DISCONNECTED
+        except asyncio.CancelledError:  # the server is being shut down and does not wait any longer
+            seen.outcome = RequestOutcome.CUT
+            await client.refuse(errors.shutting_down())
+        except Exception:
+            logger.exception("request %s failed in the gateway", client.request_id)
+            seen.outcome = RequestOutcome.INTERNAL_ERROR
+            await client.refuse(errors.internal_error())
+        finally:
+            seen.ended(client.status)
+            self._metrics.request_ended(seen)
+            log_request(seen)
+
+    async def _serve(self, target: Target, call: "_Call", seen: Observation) -> None:
+        """Reads the request and has it directed; refusals become the answer. Raises ClientGone."""
+        settings = self._settings
+        try:
+            body = await read_body(
+                call.headers, call.receive, limit=settings.max_body_bytes, timeout=settings.body_timeout
+            )
+            request = parse(target.path, body, call.headers.items(), request_id=seen.request_id, chosen=target.chosen)
+            seen.parsed(request)
+        except OpenAIError as error:
+            await _refuse(error, call.client, seen)
+            return
+        async with call.watch:
+            try:
+                await self._director.handle(request, call.client, seen)
+            except OpenAIError as error:
+                await _refuse(error, call.client, seen)
+
+    async def _models(self, target: Target, client: Client) -> None:
+        if not self._pools.synced:
+            raise errors.not_synced()
+        name = target.path.removeprefix(MODELS_PATH).removeprefix("/")
+        if not name:
+            await client.reply(200, msgspec.json.encode(list_models(self._pools.directory, target.chosen)))
+            return
+        entry = find_model(self._pools.directory, name, target.chosen)
+        if entry is None:
+            raise errors.model_not_found(name)
+        await client.reply(200, msgspec.json.encode(entry))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of the application, taken apart."""
+
+    headers: Headers
+    receive: Receive
+    client: Client
+    watch: ClientWatch
+
+
+class ControlApp:
+    """The control port: metrics and probes. Not for clients of models."""
+
+    def __init__(self, app: GatewayApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        client = Client(send, request_id=secrets.token_hex(16), stall_timeout=60.0, on_gone=lambda: None)
+        try:
+            if path not in CONTROL_PATHS:
+                raise errors.unknown_path(method, path)
+            _require(method, path, "GET", "HEAD")
+            if path == "/metrics":
+                await client.reply(200, self._metrics.exposition(), content_type=CONTENT_TYPE)
+            else:
+                await answer_probe(path, self._app.ready, client)
+        except OpenAIError as error:
+            await client.refuse(error)
+        finally:
+            client.close()
+
+
+async def answer_probe(path: str, ready: bool, client: Client) -> None:
+    """One of PROBES."""
+    well = ready or path == "/health"
+    await client.reply(200 if well else 503, b'{"status":"ok"}' if well else b'{"status":"not ready"}')
+
+
+async def _refuse(error: OpenAIError, client: Client, seen: Observation) -> None:
+    seen.outcome = error.outcome
+    await client.refuse(error)
+
+
+def _require(method: str, path: str, *allowed: str) -> None:
+    if method not in allowed:
+        raise errors.method_not_allowed(method, path, ", ".join(allowed))

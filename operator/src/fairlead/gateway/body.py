@@ -1,0 +1,77 @@
+"""Reading a request's body within limits, and noticing that its client has left."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+
+from fairlead.gateway.client import Message, Receive
+from fairlead.gateway.openai_errors import body_too_large, body_too_slow, unsupported_encoding
+
+
+class ClientGone(Exception):
+    """The client left before it had its answer."""
+
+
+async def read_body(headers: Mapping[bytes, bytes], receive: Receive, *, limit: int, timeout: float) -> bytes:
+    """The whole body. Raises OpenAIError (408, 413, 415), and ClientGone."""
+    encoding = headers.get(b"content-encoding", b"identity")
+    if encoding.lower() != b"identity":
+        raise unsupported_encoding(encoding.decode("latin-1"))
+    declared = headers.get(b"content-length", b"0")
+    if declared.isdigit() and int(declared) > limit:
+        raise body_too_large(limit)
+    try:
+        async with asyncio.timeout(timeout):
+            return await _read(receive, limit)
+    except TimeoutError as error:
+        raise body_too_slow(timeout) from error
+
+
+async def _read(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+        if size > limit:
+            raise body_too_large(limit)
+    return b"".join(parts)
+
+
+class ClientWatch:
+    """While inside, the client's leaving cancels the task at once; it then leaves by ClientGone.
+
+    `leave` does the same for a client that is only as good as gone.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        """`receive`: of a request whose body was read, so that the next message can only be its disconnect."""
+        self._receive = receive
+        self._task: asyncio.Task[object] | None = None
+        self._watcher: asyncio.Task[Message] | None = None
+        self._gone = False
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._watcher = asyncio.ensure_future(self._receive())
+        self._watcher.add_done_callback(self.leave)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._gone and kind is asyncio.CancelledError and task is not None:
+            task.uncancel()
+            raise ClientGone from None
+
+    def leave(self, _: object = None) -> None:
+        """The client is gone: cancels the task, unless it is over already."""
+        if self._task is not None and not self._gone:
+            self._gone = True
+            self._task.cancel()

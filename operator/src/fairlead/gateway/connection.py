@@ -1,0 +1,259 @@
+"""One HTTP/1.1 connection to a replica: httptools' parser on an asyncio transport, nothing else on the way.
+
+Used by `upstream`, which keeps connections. It knows requests, responses, limits and silence; not OpenAI, not
+retries. The response's bytes are handed on as they come; a reader that falls behind pauses the socket, and a replica
+that does not read pauses us.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from typing import Any, cast
+
+import httptools
+
+from fairlead.gateway.stall import StallTimer
+
+HIGH_WATER_BYTES = 256 * 1024
+"""Unread response bytes at which the socket is paused."""
+LOW_WATER_BYTES = 64 * 1024
+"""Unread response bytes at which it is read again."""
+WRITE_SLICE_BYTES = 256 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+"""Largest response status line and headers."""
+
+
+class UpstreamError(Exception):
+    """A replica did not give a whole answer. `begun`: whether any byte of the answer had come.
+
+    UpstreamError
+    ├── ConnectFailed       no connection
+    ├── ConnectionLost      it broke before the answer was complete
+    ├── UpstreamSilent      nothing came for too long
+    └── ProtocolViolation   what came is not HTTP, or larger than we take
+    """
+
+    def __init__(self, message: str, *, begun: bool = False) -> None:
+        super().__init__(message)
+        self.begun = begun
+
+
+class ConnectFailed(UpstreamError):
+    """No connection, or none in time."""
+
+
+class ConnectionLost(UpstreamError):
+    """The connection broke before the answer was complete."""
+
+
+class UpstreamSilent(UpstreamError):
+    """Nothing came for too long."""
+
+
+class ProtocolViolation(UpstreamError):
+    """What came is not HTTP, or larger than we take."""
+
+
+class Connection(asyncio.Protocol):
+    """One exchange at a time: `send`, then `head`, then `chunk` until it is empty. `reusable` says whether another
+    may follow."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made, before any use
+        self._timer = StallTimer(loop, 0.0, self._on_silence)
+        self._idle_timeout = 0.0
+        self._waiter: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._write_paused = False
+        self.closed = False
+        self.served = 0
+        """Exchanges completed."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self._head_bytes = 0
+        self._head_complete = False
+        self._complete = False
+        self._keep_alive = False
+        self._self_delimited = False
+        self._error: UpstreamError | None = None
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+        self._read_paused = False
+
+    # What the upstream client calls.
+
+    async def send(self, head: bytes, body: bytes, *, first_byte_timeout: float, idle_timeout: float) -> None:
+        """Writes a request. Returns early when the replica answers before it has read everything.
+
+        The replica may be silent for `first_byte_timeout` seconds until the body of its answer begins (engines may send
+        headers before they compute), and for `idle_timeout` seconds from then on.
+        """
+        self._reset()
+        self._idle_timeout = idle_timeout
+        self._timer.restart(first_byte_timeout)
+        if len(body) <= WRITE_SLICE_BYTES:
+            self._transport.write(head + body)
+            return
+        self._transport.write(head)
+        for start in range(0, len(body), WRITE_SLICE_BYTES):
+            await self._until_writable()
+            if self._head_complete or self._error is not None:
+                return
+            self._transport.write(body[start : start + WRITE_SLICE_BYTES])
+
+    async def head(self) -> None:
+        """Waits for status and headers. Raises UpstreamError."""
+        while not self._head_complete:
+            self._raise_error()
+            await self._something()
+
+    async def chunk(self) -> bytes:
+        """The next bytes of the body, as many as there are; empty at its end. Raises UpstreamError."""
+        while not self._chunks:
+            if self._complete:
+                return b""
+            self._raise_error()
+            await self._something()
+        if len(self._chunks) == 1:
+            data = self._chunks.popleft()
+        else:
+            data = b"".join(self._chunks)
+            self._chunks.clear()
+        self._buffered = 0
+        if self._timer.limit != self._idle_timeout:
+            self._timer.restart(self._idle_timeout)
+        if self._read_paused:
+            self._read_paused = False
+            self._transport.resume_reading()
+        return data
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the exchange is over and the replica keeps the connection open."""
+        return self._complete and self._keep_alive and not self._chunks and not self.closed
+
+    def close(self) -> None:
+        """Ends the connection at once; the replica notices, and stops computing."""
+        self._timer.close()
+        if not self.closed:
+            self._transport.abort()
+
+    async def _something(self) -> None:
+        """Waits until there is news."""
+        self._waiter = self._loop.create_future()
+        self._timer.begin()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self._timer.end()
+
+    async def _until_writable(self) -> None:
+        while self._write_paused and self._error is None and not self._head_complete:
+            self._writable = self._loop.create_future()
+            self._timer.begin()
+            try:
+                await self._writable
+            finally:
+                self._writable = None
+                self._timer.end()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _wake(self) -> None:
+        for waiter in (self._waiter, self._writable):
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    def _fail(self, kind: type[UpstreamError], message: str) -> None:
+        if self._error is None and not self._complete:
+            self._error = kind(message, begun=self._head_bytes > 0)
+        self._wake()
+
+    def _on_silence(self) -> None:
+        self._fail(UpstreamSilent, f"nothing came for {self._timer.limit:g} seconds")
+        self.close()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but inheritance
+        _detect_dead_hosts(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        if not self._head_complete:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ProtocolViolation, f"not HTTP: {error}")
+            self.close()
+            return
+        if not self._head_complete and self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(ProtocolViolation, f"more than {MAX_HEAD_BYTES} bytes of headers")
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        if error is None and self._head_complete and not self._self_delimited:
+            self._complete = True  # a body without length ends with its connection
+        self._fail(ConnectionLost, f"the connection was lost{f' ({error})' if error else ''}")
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._wake()
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise ValueError("an answer that nobody asked for")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        if self.status < 200:
+            return
+        self._self_delimited = b"content-length" in self.headers or b"transfer-encoding" in self.headers
+        self._keep_alive = self._parser.should_keep_alive()
+        self._head_complete = True
+        self._wake()
+
+    def on_body(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._buffered += len(data)
+        if self._buffered > HIGH_WATER_BYTES and not self._read_paused:
+            self._read_paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:  # 100 Continue and the like: the answer is still to come
+            self.headers = {}
+            return
+        self._complete = True
+        self.served += 1
+        self._wake()
+
+
+def _detect_dead_hosts(sock: socket.socket) -> None:
+    """Has the kernel ask now and then whether the other host still exists: a lost node sends no farewell.
+
+    Without it, only the timeouts for silence would notice, which have to be long. About 30 seconds where options exist.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

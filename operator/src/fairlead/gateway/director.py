@@ -1,0 +1,36 @@
+"""The director: a request's way through the gateway, top to bottom. Read this file first."""
+
+from fairlead.gateway.client import Client
+from fairlead.gateway.metrics import Metrics
+from fairlead.gateway.observe import Observation
+from fairlead.gateway.parse import InferenceRequest
+from fairlead.gateway.pools import Pools
+from fairlead.gateway.proxy import Proxy, ReplicaFailed
+
+
+class Director:
+    """Takes a request from the pool it means, through the queue, to a replica, and again where that may help."""
+
+    def __init__(self, pools: Pools, proxy: Proxy, metrics: Metrics, *, max_attempts: int) -> None:
+        self.pools = pools
+        self.proxy = proxy
+        self.metrics = metrics
+        self.max_attempts = max_attempts
+
+    async def handle(self, request: InferenceRequest, client: Client, seen: Observation) -> None:
+        """Serves `request` to `client`. Raises OpenAIError where the client is to get that instead."""
+        pool = self.pools.find(request.model, request.chosen)  # 404 here
+        seen.model = pool.model.key
+        ticket = pool.ticket(request.num_bytes)  # its place in line, kept through every attempt
+        num_failures = 0
+        while True:  # a second attempt only before the client's first byte
+            async with pool.admit(ticket) as turn:  # queue, hold while none is ready; 429, 503; a slot until here ends
+                seen.routed(turn.decision, ticket.waited_seconds)  # replica, why, after how long
+                try:
+                    return await self.proxy.stream(turn, request, pool.model.served_name, client, seen)
+                except ReplicaFailed as failed:
+                    turn.failed(failed.failure)
+                    num_failures += failed.failure is not None  # a full engine did not fail: back to the old place
+                    self.metrics.attempt_failed(seen, failed)
+                    if not failed.retryable or num_failures >= self.max_attempts:
+                        raise failed.error from failed

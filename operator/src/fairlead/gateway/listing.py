@@ -1,0 +1,40 @@
+"""`/v1/models`: what can be asked for now, in OpenAI's shape. Pure."""
+
+from typing import Any
+
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.pool import Pool
+
+
+def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, Any]:
+    """Every name of every model that has a ready replica; with `chosen`, of that one only."""
+    pools = directory.pools if chosen is None else (chosen,)
+    entries = {name: _entry(name, pool) for pool in pools if pool.replicas for name in _names(directory, pool, chosen)}
+    return {"object": "list", "data": list(entries.values())}
+
+
+def find_model(directory: Directory, name: str, chosen: Pool | None = None) -> dict[str, Any] | None:
+    """The entry of one name; None where it is unknown or has no ready replica."""
+    pool = chosen if chosen is not None and name in chosen.model.names else None
+    if chosen is None:
+        pool = directory.find(name)
+    return None if pool is None or not pool.replicas else _entry(name, pool)
+
+
+def _names(directory: Directory, pool: Pool, chosen: Pool | None) -> list[str]:
+    """At its own path or Host a model has its plain names, whoever else claims them."""
+    if chosen is None:
+        return directory.public_names(pool)
+    return [pool.model.served_name, *pool.model.aliases]
+
+
+def _entry(name: str, pool: Pool) -> dict[str, Any]:
+    model = pool.model
+    limits = [replica.limits for replica in pool.replicas if replica.limits is not None]
+    lengths = [limit.max_model_len for limit in limits if limit.max_model_len is not None]
+    entry: dict[str, Any] = {"id": name, "object": "model", "created": int(model.created), "owned_by": model.namespace}
+    if name != model.served_name:
+        entry["root"] = model.served_name
+    if lengths:
+        entry["max_model_len"] = min(lengths)
+    return entry

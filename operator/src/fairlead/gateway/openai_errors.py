@@ -1,0 +1,156 @@
+"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. Every refusal of the gateway is one of
+these.
+
+OpenAIError
+├── bad_request, body_too_large, headers_too_large, …   the client's: 4xx
+├── model_not_found, unknown_path, method_not_allowed    404, 405
+├── refused                                              the queue's: 429, 503
+└── upstream_failed, upstream_timed_out                  the replicas': 502, 503, 504
+"""
+
+import math
+
+import msgspec
+
+from fairlead.gateway.outcomes import RequestOutcome
+from fairlead.routing.outcomes import QueueOutcome
+
+Header = tuple[bytes, bytes]
+
+
+class OpenAIError(Exception):
+    """An answer with an HTTP status of 400 or above. `message` is for the client to read, `code` for its program."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str,
+        code: str | None = None,
+        param: str | None = None,
+        outcome: str = RequestOutcome.CLIENT_ERROR,
+        retry_after: float | None = None,
+        headers: tuple[Header, ...] = (),
+    ) -> None:
+        """`outcome`: what the request is counted under. `retry_after`: seconds, sent as a header; None = no such
+        header."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.code = code
+        self.param = param
+        self.outcome = outcome
+        self.headers = headers
+        if retry_after is not None:
+            self.headers += ((b"retry-after", str(max(1, math.ceil(retry_after))).encode()),)
+
+    def body(self) -> bytes:
+        """The JSON body."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+    def event(self) -> bytes:
+        """The same as a server-sent event, for a stream that has begun."""
+        return b"data: " + self.body() + b"\n\n"
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> OpenAIError:
+    """400: what the client sent cannot be understood."""
+    return OpenAIError(400, message, type="invalid_request_error", param=param, code=code)
+
+
+def unsupported_encoding(encoding: str) -> OpenAIError:
+    """415: the body is compressed."""
+    message = f"The request body has content-encoding {encoding!r}; send it as plain JSON."
+    return OpenAIError(415, message, type="invalid_request_error", code="unsupported_content_encoding")
+
+
+def body_too_large(limit: int) -> OpenAIError:
+    """413. The connection stays open and the rest is read to nowhere, or the client could be cut before it reads
+    this."""
+    message = f"The request body is larger than the {limit} bytes that this gateway takes."
+    return OpenAIError(413, message, type="invalid_request_error", code="request_too_large")
+
+
+def headers_too_large(limit: int) -> OpenAIError:
+    """431."""
+    message = f"The request's headers are larger than the {limit} bytes that this gateway takes."
+    close = ((b"connection", b"close"),)
+    return OpenAIError(431, message, type="invalid_request_error", code="headers_too_large", headers=close)
+
+
+def body_too_slow(seconds: float) -> OpenAIError:
+    """408; the connection is closed."""
+    message = f"The request body did not arrive within {seconds:g} seconds."
+    close = ((b"connection", b"close"),)
+    return OpenAIError(408, message, type="invalid_request_error", code="request_timeout", headers=close)
+
+
+def unknown_path(method: str, path: str) -> OpenAIError:
+    """404: no such endpoint."""
+    return OpenAIError(404, f"Invalid URL ({method} {path}).", type="invalid_request_error", code="unknown_url")
+
+
+def method_not_allowed(method: str, path: str, allowed: str) -> OpenAIError:
+    """405."""
+    message = f"Not allowed to {method} on {path}; use {allowed}."
+    allow = ((b"allow", allowed.encode()),)
+    return OpenAIError(405, message, type="invalid_request_error", code="method_not_allowed", headers=allow)
+
+
+def model_not_found(name: str, *, here: str | None = None) -> OpenAIError:
+    """404. `here`: the LLMDeployment that the request chose by path or Host, whose name it is not."""
+    place = f" at {here}" if here else ""
+    message = f"The model {name!r} does not exist{place}."
+    return OpenAIError(404, message, type="invalid_request_error", param="model", code="model_not_found")
+
+
+def refused(outcome: QueueOutcome, message: str, *, retry_after: float | None) -> OpenAIError:
+    """The queue's refusal, with the status that the outcome is tied to."""
+    type = "rate_limit_error" if outcome.http_status == 429 else "service_unavailable"
+    return OpenAIError(
+        outcome.http_status, message, type=type, code=outcome.label, outcome=outcome.label, retry_after=retry_after
+    )
+
+
+def not_synced() -> OpenAIError:
+    """503: this gateway has just started and does not know the models yet."""
+    message = "This gateway has just started and is still learning which models there are."
+    return OpenAIError(
+        503, message, type="service_unavailable", code="starting", outcome=RequestOutcome.STARTING, retry_after=1
+    )
+
+
+def upstream_failed(message: str, *, status: int = 502) -> OpenAIError:
+    """502 or 503: replicas failed."""
+    return OpenAIError(
+        status,
+        message,
+        type="server_error",
+        code="replica_failed",
+        outcome=RequestOutcome.REPLICA_FAILED,
+        retry_after=1 if status == 503 else None,
+    )
+
+
+def upstream_timed_out(message: str) -> OpenAIError:
+    """504: a replica took the request and then kept silent."""
+    return OpenAIError(
+        504, message, type="server_error", code="replica_timeout", outcome=RequestOutcome.REPLICA_TIMEOUT
+    )
+
+
+def shutting_down() -> OpenAIError:
+    """503: this gateway is going and its time to finish is over."""
+    message = "This gateway is shutting down and could not finish the request; send it again."
+    return OpenAIError(
+        503, message, type="service_unavailable", code="shutting_down", outcome=RequestOutcome.CUT, retry_after=1
+    )
+
+
+def internal_error() -> OpenAIError:
+    """500: a defect of the gateway; the log has the rest."""
+    message = "The gateway failed on this request."
+    return OpenAIError(500, message, type="server_error", code="internal_error", outcome=RequestOutcome.INTERNAL_ERROR)

@@ -1,0 +1,26 @@
+"""How requests end, beside the queue's own outcomes (`fairlead.routing.outcomes`): a closed set of metric labels."""
+
+from enum import StrEnum
+
+
+class RequestOutcome(StrEnum):
+    """How a request ended, beside the queue's own outcomes; the values are metric labels."""
+
+    COMPLETED = "completed"
+    """The client has the whole answer."""
+    CLIENT_ERROR = "client_error"
+    """Refused as the client's mistake, by the gateway or by an engine."""
+    ENGINE_ERROR = "engine_error"
+    """An engine answered with an error of its own."""
+    REPLICA_FAILED = "replica_failed"
+    """Replicas broke down on it."""
+    REPLICA_TIMEOUT = "replica_timeout"
+    """A replica took it and then kept silent."""
+    DISCONNECTED = "disconnected"
+    """The client went away first."""
+    STARTING = "starting"
+    """This gateway did not know the models yet."""
+    CUT = "cut"
+    """This gateway was shut down before it was finished."""
+    INTERNAL_ERROR = "internal_error"
+    """A defect of the gateway."""

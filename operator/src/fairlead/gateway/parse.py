@@ -1,0 +1,123 @@
+"""Bytes → InferenceRequest. Pure.
+
+Only the top level of the JSON body is taken apart; values stay the client's bytes, so that nothing is lost or
+reformatted on the way to the engine, which validates them. What belongs to gateway and engine alone (`fairlead_…`) is
+dropped here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fairlead.fleet.pool import Pool
+from fairlead.gateway.openai_errors import bad_request
+
+PRIVATE_FIELD_PREFIX = "fairlead_"
+"""Top-level fields that only gateways may send to engines."""
+FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
+"""Client headers that engines get; credentials and everything else end here."""
+MAX_REQUEST_ID_LENGTH = 128
+MAX_MODEL_LENGTH = 512
+
+_REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-/=+")
+_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(slots=True, kw_only=True)
+class InferenceRequest:
+    """One request on its way to a replica. It owns everything the gateway knows about it."""
+
+    request_id: str
+    path: str
+    """Of the engine's API, such as `/v1/chat/completions`."""
+    model: str
+    """As the client wrote it; empty where the path or Host says it all."""
+    stream: bool
+    wants_usage: bool
+    """Whether the client asked for usage in its stream; it is collected either way."""
+    chosen: Pool | None = None
+    """The pool that its path or Host header says; None = only `model` does."""
+    fields: dict[str, msgspec.Raw]
+    """The body's top level, private fields dropped; values are the client's bytes."""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Those of the client's headers that engines get."""
+    num_bytes: int = 0
+    """Size of the body as it came."""
+
+    def upstream_body(self, served_name: str) -> bytes:
+        """The body for an engine: its own name for the model, and usage always asked for."""
+        fields = self.fields | {"model": msgspec.Raw(msgspec.json.encode(served_name))}
+        if self.stream and not self.wants_usage:
+            options = _object(self.fields.get("stream_options"))
+            if options is not None:
+                fields["stream_options"] = msgspec.Raw(msgspec.json.encode(options | {"include_usage": True}))
+        return msgspec.json.encode(fields)
+
+
+def parse(
+    path: str, body: bytes, headers: Iterable[tuple[bytes, bytes]], *, request_id: str, chosen: Pool | None = None
+) -> InferenceRequest:
+    """Raises OpenAIError (400) for a body that is not a JSON object, or names no model as text."""
+    try:
+        if not body.isascii():
+            body.decode()  # values are not decoded below, and JSON is UTF-8
+        fields = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _not_an_object(body, error) from error
+    for name in [name for name in fields if name.startswith(PRIVATE_FIELD_PREFIX)]:
+        del fields[name]
+    stream = _is_true(fields.get("stream"))
+    return InferenceRequest(
+        request_id=request_id,
+        path=path,
+        chosen=chosen,
+        model=_model(fields.get("model")),
+        stream=stream,
+        wants_usage=_is_true((_object(fields.get("stream_options")) or {}).get("include_usage")),
+        fields=fields,
+        headers=[(name, value) for name, value in headers if name in FORWARDED_HEADERS],
+        num_bytes=len(body),
+    )
+
+
+def request_id_from(header: bytes | None) -> str | None:
+    """The client's own id, if it is one that can stand in headers and logs; else None."""
+    if not header or len(header) > MAX_REQUEST_ID_LENGTH or not _REQUEST_ID_CHARACTERS.issuperset(header):
+        return None
+    return header.decode("ascii")
+
+
+def _model(raw: msgspec.Raw | None) -> str:
+    """The model's name; empty when the field is missing."""
+    if raw is None:
+        return ""
+    try:
+        name = msgspec.json.decode(raw, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad_request("The field 'model' must be a string.", param="model") from error
+    if len(name) > MAX_MODEL_LENGTH:
+        raise bad_request(f"The field 'model' is longer than {MAX_MODEL_LENGTH} characters.", param="model")
+    return name
+
+
+def _is_true(raw: msgspec.Raw | None) -> bool:
+    return raw is not None and bytes(raw).strip() == b"true"
+
+
+def _object(raw: msgspec.Raw | None) -> dict[str, msgspec.Raw] | None:
+    """The top level of a nested object; empty for a missing or null one; None for anything else."""
+    if raw is None or bytes(raw).strip() == b"null":
+        return {}
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _not_an_object(body: bytes, error: Exception) -> Exception:
+    if not body.strip():
+        return bad_request("The request has no body; send a JSON object.", code="invalid_json")
+    if isinstance(error, msgspec.ValidationError):
+        return bad_request("The request body must be a JSON object.", code="invalid_json")
+    return bad_request(f"The request body is not valid JSON: {error}.", code="invalid_json")

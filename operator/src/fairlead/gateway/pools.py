@@ -1,0 +1,65 @@
+"""Pools: one ModelPool per LLMDeployment, kept in step with the fleet; finds the one that a request means."""
+
+from collections.abc import Iterator
+
+from fairlead.fleet.directory import Directory, answers_to
+from fairlead.fleet.fleet import Fleet
+from fairlead.fleet.pool import Pool
+from fairlead.gateway.admission import ModelPool
+from fairlead.gateway.openai_errors import bad_request, model_not_found, not_synced
+from fairlead.gateway.settings import GatewaySettings
+from fairlead.gateway.upstream import Upstream
+
+
+class Pools:
+    """Follows `fleet`. Queues and in-flight counts are kept by the LLMDeployment's uid, so they survive its changes."""
+
+    def __init__(self, fleet: Fleet, settings: GatewaySettings, upstream: Upstream) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._upstream = upstream
+        self._by_uid: dict[str, ModelPool] = {}
+        fleet.subscribe(self._follow)
+
+    def __iter__(self) -> Iterator[ModelPool]:
+        return iter(self._by_uid.values())
+
+    @property
+    def directory(self) -> Directory:
+        """What is served now."""
+        return self._fleet.directory
+
+    @property
+    def synced(self) -> bool:
+        """Whether every model that exists is known."""
+        return self._fleet.synced
+
+    def find(self, model: str, chosen: Pool | None) -> ModelPool:
+        """The pool for a request. `chosen`: the one its path or Host says; None = only the body's `model` does.
+
+        Raises OpenAIError: 400 where no model is named, 404 for an unknown name, 503 while models are still being
+        learnt.
+        """
+        if chosen is not None:
+            if model and not answers_to(chosen, model):
+                raise model_not_found(model, here=chosen.model.key)
+            return self._by_uid[chosen.model.uid]
+        if not model:
+            raise bad_request("The field 'model' is missing.", param="model")
+        pool = self.directory.find(model)
+        if pool is None:
+            raise model_not_found(model) if self.synced else not_synced()
+        return self._by_uid[pool.model.uid]
+
+    def _follow(self, directory: Directory) -> None:
+        present = {pool.model.uid for pool in directory.pools}
+        for uid in self._by_uid.keys() - present:
+            self._by_uid.pop(uid).remove()
+        for pool in directory.pools:
+            known = self._by_uid.get(pool.model.uid)
+            if known is None:
+                self._by_uid[pool.model.uid] = ModelPool(pool, self._settings)
+            elif known.pool != pool:
+                known.update(pool)
+        replicas = (replica for pool in directory.pools for replica in pool.replicas)
+        self._upstream.keep_only(frozenset((replica.host, replica.port) for replica in replicas))

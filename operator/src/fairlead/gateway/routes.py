@@ -1,0 +1,49 @@
+"""Paths and Host headers → what is asked for. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.pool import Pool
+from fairlead.gateway.openai_errors import model_not_found
+
+INFERENCE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"})
+"""Forwarded to engines, by POST; the same paths as there."""
+MODELS_PATH = "/v1/models"
+PROBES: Mapping[str, str] = {
+    "/health": "200 while the process lives.",
+    "/ready": "200 when clients should be sent here; 503 before the models are known, and while draining.",
+}
+"""On both ports, path → what it answers."""
+CONTROL_PATHS: Mapping[str, str] = {**PROBES, "/metrics": "Metrics in Prometheus' text format."}
+"""All of the control port, path → what it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request is for."""
+
+    path: str
+    """Without the canonical path's beginning."""
+    chosen: Pool | None
+    """The pool that path or Host say; None = the body's `model` decides."""
+
+
+def find_target(path: str, host: str, directory: Directory) -> Target:
+    """`/<namespace>/<name>/v1/…` and `Host: <name>.<namespace>` choose a pool; the path goes before the Host.
+
+    Raises OpenAIError (404) for a canonical path of an LLMDeployment that does not exist.
+    """
+    if path in INFERENCE_PATHS or path.startswith("/v1/"):
+        return Target(path, directory.find_host(host))
+    parts = path.split("/", 3)
+    if len(parts) == 4 and _is_endpoint(rest := f"/{parts[3]}"):
+        pool = directory.find_key(parts[1], parts[2])
+        if pool is None:
+            raise model_not_found(f"{parts[1]}/{parts[2]}")
+        return Target(rest, pool)
+    return Target(path, None)
+
+
+def _is_endpoint(path: str) -> bool:
+    return path in INFERENCE_PATHS or path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/")

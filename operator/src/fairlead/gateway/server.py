@@ -1,0 +1,148 @@
+"""Wires a gateway and runs it: two uvicorn servers in one loop, the fleet's follower, and the drain.
+
+Everything a gateway consists of is made in `Gateway.__init__`, and nowhere else.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from fairlead.fleet.fleet import Fleet
+from fairlead.gateway.app import ControlApp, GatewayApp
+from fairlead.gateway.director import Director
+from fairlead.gateway.metrics import Metrics
+from fairlead.gateway.pools import Pools
+from fairlead.gateway.protocol import make_protocol
+from fairlead.gateway.proxy import Proxy
+from fairlead.gateway.settings import GatewaySettings
+from fairlead.gateway.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048
+
+
+class Gateway:
+    """One gateway: `await run()` serves until `drain` or `stop` was called and everything is answered."""
+
+    def __init__(self, settings: GatewaySettings, fleet: Fleet) -> None:
+        """Binds its ports. Raises OSError where one is taken."""
+        self.settings = settings
+        self.fleet = fleet
+        self.upstream = Upstream(settings)
+        self.pools = Pools(fleet, settings, self.upstream)
+        self.metrics = Metrics(self.pools)
+        director = Director(
+            self.pools, Proxy(self.upstream, settings), self.metrics, max_attempts=settings.max_attempts
+        )
+        self.app = GatewayApp(self.pools, director, self.metrics, settings)
+        control_host = settings.host if settings.control_host is None else settings.control_host
+        self._socket = _listen(settings.host, settings.port)
+        self._control_socket = _listen(control_host, settings.control_port)
+        self.port: int = self._socket.getsockname()[1]
+        """For clients, also where the settings said any."""
+        self.control_port: int = self._control_socket.getsockname()[1]
+        protocol = make_protocol(settings)
+        self._server = _Server(self.app, protocol, settings)
+        self._control = _Server(ControlApp(self.app, self.metrics), protocol, settings)
+        self._drain_task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Serves. Returns when drained; raises if the fleet's follower or a server breaks down."""
+        following = asyncio.create_task(self.fleet.run())
+        controlling = asyncio.create_task(self._control.serve([self._control_socket]))
+        serving = asyncio.create_task(self._server.serve([self._socket]))
+        following.add_done_callback(self._follower_ended)
+        logger.info("serving on port %d, metrics and probes on port %d", self.port, self.control_port)
+        try:
+            await serving
+        finally:
+            self._control.stop()
+            await controlling
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            self.upstream.close()
+
+    def drain(self) -> None:
+        """Not ready from now on; takes requests for `drain_delay` more seconds, then finishes what runs, and ends."""
+        if self._drain_task is None:
+            self.app.draining = True
+            logger.info("draining: no longer ready, requests are taken for %g more seconds", self.settings.drain_delay)
+            self._drain_task = asyncio.create_task(self._stop_after(self.settings.drain_delay))
+
+    def stop(self) -> None:
+        """Takes nothing new from now on; a second call cuts what still runs."""
+        self.app.draining = True
+        self._server.stop()
+
+    def install_signal_handlers(self) -> None:
+        """SIGTERM drains, SIGINT stops."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.drain)
+        loop.add_signal_handler(signal.SIGINT, self.stop)
+
+    async def _stop_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if not self._server.should_exit:
+            self._server.stop()
+
+    def _follower_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("following the fleet broke down", exc_info=error)
+            self.stop()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, but stopped by a call instead of by signals, and without waking up ten times a second."""
+
+    def __init__(
+        self, app: GatewayApp | ControlApp, protocol: type[asyncio.Protocol], settings: GatewaySettings
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=protocol,
+                ws="none",
+                interface="asgi3",
+                lifespan="off",
+                access_log=False,
+                proxy_headers=False,
+                log_config=None,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=int(settings.keep_alive_timeout),
+                timeout_graceful_shutdown=int(settings.drain_timeout),
+            )
+        )
+
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Takes nothing new and finishes what runs; a second call cuts what still runs."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # renews the Date header
+            try:
+                await asyncio.wait_for(self._stopping.wait(), 1.0)
+            except TimeoutError:
+                pass
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error

@@ -1,0 +1,160 @@
+"""Server-sent events on their way through: framed incrementally, looked at only where they must be.
+
+Used by the proxy for every streamed answer. Whole events pass the moment they are complete; JSON is parsed only for
+an event that carries usage. The result does not depend on how the network cut the bytes.
+"""
+
+import re
+
+import msgspec
+
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+"""An event longer than this is not one."""
+
+_BOUNDARY = re.compile(rb"\r?\n\r?\n")
+_BOUNDARY_OVERLAP = 3
+"""Bytes of a boundary that may be at the end of one chunk while the rest is in the next."""
+_DONE = b"data: [DONE]"
+ENGINE_DEAD = "engine_dead"
+"""OpenAI's `code` in the errors of an engine whose core has died: not the request's fault, and it will not recover."""
+_NULL_USAGE = re.compile(rb',\s*"usage"\s*:\s*null')
+_ERROR_EVENT = re.compile(rb'data:\s*\{\s*"error"')
+_NO_TOKEN_YET = re.compile(rb'"content"\s*:\s*(?:""|null)|"delta"\s*:\s*\{\s*(?:"role"\s*:\s*"assistant"\s*)?\}')
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """OpenAI's `usage.prompt_tokens_details`."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """OpenAI's `usage`."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache."""
+        return (self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else 0) or 0
+
+
+class _Error(msgspec.Struct):
+    code: str | int | None = None
+
+
+class _Failure(msgspec.Struct):
+    error: _Error
+
+
+class _Chunk(msgspec.Struct):
+    usage: Usage | None = None
+    choices: list[msgspec.Raw] = []
+
+
+_failure_decoder = msgspec.json.Decoder(_Failure)
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class EventTooLarge(Exception):
+    """The engine sent what is not a stream of events."""
+
+
+class UsageFilter:
+    """Passes a stream of events on, keeps its usage, and hides usage from a client that did not ask for it."""
+
+    def __init__(self, *, hide_usage: bool) -> None:
+        self.hide_usage = hide_usage
+        self.usage: Usage | None = None
+        """The last usage seen."""
+        self.done = False
+        """Whether the stream has said that it is complete."""
+        self.failed = False
+        """Whether the engine has sent an error as an event."""
+        self.error_code: str | None = None
+        """The `code` of that error."""
+        self.token_seen = False
+        """Whether an event with a token has passed: the first one marks TTFT."""
+        self._tail = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes that may go on to the client now: whole events only, perhaps none."""
+        if not self._tail and self.token_seen and data.endswith(b"\n\n"):
+            bare = _NULL_USAGE.sub(b"", data) if b'"usage"' in data else data
+            if _is_plain(bare):
+                return bare if self.hide_usage else data
+        buffer = self._tail + data
+        passed, start = [], 0
+        for boundary in _BOUNDARY.finditer(buffer, max(0, len(self._tail) - _BOUNDARY_OVERLAP)):
+            passed.append(self._pass(buffer[start : boundary.end()]))
+            start = boundary.end()
+        self._tail = buffer[start:]
+        if len(self._tail) > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return b"".join(passed)
+
+    def _pass(self, event: bytes) -> bytes:
+        """What the client gets of one whole event."""
+        if event.startswith(_DONE):
+            self.done = True
+            return event
+        if _ERROR_EVENT.match(event):
+            self.failed, self.error_code = True, error_code_of(_payload(event))
+            return event
+        if b'"usage"' in event:
+            event = self._without_usage(event)
+        if not self.token_seen and event.startswith(b"data:"):
+            self.token_seen = _NO_TOKEN_YET.search(event) is None
+        return event
+
+    def _without_usage(self, event: bytes) -> bytes:
+        """Keeps the usage in an event; the event as the client gets it, empty where it was made for usage alone."""
+        if self.hide_usage:
+            event = _NULL_USAGE.sub(b"", event)
+        if b'"usage"' not in event:
+            return event
+        try:
+            chunk = _chunk_decoder.decode(_payload(event))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return event
+        if chunk.usage is None:
+            return event
+        self.usage = chunk.usage
+        if not self.hide_usage:
+            return event
+        if not chunk.choices:
+            return b""
+        fields = _fields_decoder.decode(_payload(event))
+        del fields["usage"]
+        return b"data: " + msgspec.json.encode(fields) + b"\n\n"
+
+
+def usage_of(body: bytes) -> Usage | None:
+    """The usage in a JSON answer; None when it has none."""
+    try:
+        return _chunk_decoder.decode(body).usage
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def error_code_of(body: bytes) -> str | None:
+    """The `code` of an error in OpenAI's shape; None when it has none, or is none."""
+    try:
+        code = _failure_decoder.decode(body).error.code
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return None if code is None else str(code)
+
+
+def _is_plain(events: bytes) -> bool:
+    """Whether nothing has to be done about these whole events. Cheap, and only ever wrong in saying no."""
+    return b'"usage"' not in events and b'"error"' not in events and _DONE not in events
+
+
+def _payload(event: bytes) -> bytes:
+    """The data of an event: its data lines joined, as the standard says."""
+    lines = (line for line in event.splitlines() if line.startswith(b"data:"))
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines)

@@ -1,0 +1,1 @@
+"""Fakes that ship: what tests of ours and of others need in order to do without engines, clusters or waiting."""

@@ -1,0 +1,42 @@
+"""Gateways for tests: a real one on real sockets, in front of a fleet that the test makes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fairlead.fleet.fleet import StaticFleet
+from fairlead.fleet.pool import Outlook, Pool, ServedModel
+from fairlead.gateway.server import Gateway
+from fairlead.gateway.settings import GatewaySettings
+from fairlead.routing.replica import Replica
+
+STARTING = Outlook(starting=True, message="Its replicas are starting.")
+SCALED_TO_ZERO = Outlook(starting=False, message="It is scaled to zero replicas.")
+
+
+def make_pool(
+    replicas: Iterable[Replica] = (),
+    *,
+    name: str = "fake",
+    namespace: str = "default",
+    outlook: Outlook = STARTING,
+    **model: Any,
+) -> Pool:
+    """A pool of one model; further keywords are fields of ServedModel."""
+    values = {"uid": f"uid-{namespace}-{name}", "served_name": name, **model}
+    return Pool(ServedModel(namespace=namespace, name=name, **values), tuple(replicas), outlook)
+
+
+@asynccontextmanager
+async def running_gateway(*pools: Pool, **settings: Any) -> AsyncIterator[tuple[Gateway, StaticFleet, str]]:
+    """A gateway on free ports of 127.0.0.1, its fleet, and its base URL (without /v1); with GatewaySettings."""
+    fleet = StaticFleet(pools)
+    values = {"host": "127.0.0.1", "port": 0, "control_port": 0, "drain_delay": 0.0, "drain_timeout": 5.0, **settings}
+    gateway = Gateway(GatewaySettings(**values), fleet)
+    running = asyncio.create_task(gateway.run())
+    try:
+        yield gateway, fleet, f"http://127.0.0.1:{gateway.port}"
+    finally:
+        gateway.stop()
+        await running

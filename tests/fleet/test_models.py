@@ -1,0 +1,97 @@
+"""LLMDeployments → served models and outlooks."""
+
+from typing import Any
+
+import pytest
+
+from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.fleet.models import outlook, served_model
+
+
+def deployment(spec: dict[str, Any] | None = None, **conditions: dict[str, Any]) -> LLMDeployment:
+    body = {
+        "metadata": {
+            "name": "dinghy",
+            "namespace": "default",
+            "uid": "u1",
+            "generation": 2,
+            "creationTimestamp": "2026-01-01T00:00:10Z",
+        },
+        "spec": {"model": {"source": "demo://dinghy"}, **(spec or {})},
+        "status": {"conditions": [{"type": kind, **fields} for kind, fields in conditions.items()]},
+    }
+    return LLMDeployment.from_body(body)
+
+
+def pod(*, terminating: bool = False, phase: str = "Pending") -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": "p", "namespace": "default", "uid": "p1"}
+    if terminating:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return {"metadata": metadata, "status": {"phase": phase}}
+
+
+def test_defaults_and_routing_are_taken_over() -> None:
+    model = served_model(deployment())
+    assert (model.served_name, model.policy, model.max_queue_time, model.cold_start_timeout) == (
+        "dinghy",
+        "LeastLoaded",
+        30.0,
+        600.0,
+    )
+    assert model.created == 1767225610.0
+    model = served_model(
+        deployment(
+            {
+                "model": {"source": "demo://dinghy", "servedName": "m", "aliases": ["x"]},
+                "routing": {"policy": "RoundRobin", "maxQueueTime": "5s", "coldStartTimeout": "1m"},
+            }
+        )
+    )
+    assert (model.served_name, model.aliases, model.policy, model.max_queue_time, model.cold_start_timeout) == (
+        "m",
+        ("x",),
+        "RoundRobin",
+        5.0,
+        60.0,
+    )
+
+
+def test_a_new_object_without_pods_is_expected_to_get_some() -> None:
+    assert outlook(deployment(), []).starting
+
+
+def test_scaled_to_zero_nothing_is_going_to_start() -> None:
+    ready = {"status": "False", "reason": "ScaledToZero", "message": "Scaled to zero by hand."}
+    seen = outlook(deployment({"replicas": 0}, Ready=ready), [])
+    assert not seen.starting
+    assert seen.message == "Scaled to zero by hand."
+
+
+def test_scaled_to_zero_under_an_external_autoscaler_requests_are_held() -> None:
+    assert outlook(deployment({"replicas": 0, "autoscaling": {"mode": "External"}}), []).starting
+
+
+def test_pods_that_exist_may_become_ready_whatever_the_conditions_say() -> None:
+    assert outlook(deployment({"replicas": 0}), [pod()]).starting
+
+
+@pytest.mark.parametrize("last", [pod(terminating=True), pod(phase="Failed"), pod(phase="Succeeded")])
+def test_pods_that_go_or_are_over_do_not_count(last: dict[str, Any]) -> None:
+    assert not outlook(deployment({"replicas": 0}), [last]).starting
+
+
+@pytest.mark.parametrize("reason", ["SourceNotSupported", "InvalidSpec", "UnknownProfile"])
+def test_a_spec_that_cannot_run_is_answered_at_once_with_the_conditions_sentence(reason: str) -> None:
+    condition = {"status": "False", "reason": reason, "message": "Change it.", "observedGeneration": 2}
+    seen = outlook(deployment(Ready=condition), [])
+    assert not seen.starting
+    assert seen.message == "Change it."
+
+
+def test_a_condition_about_an_older_spec_says_nothing_about_this_one() -> None:
+    condition = {"status": "False", "reason": "InvalidSpec", "message": "Old.", "observedGeneration": 1}
+    assert outlook(deployment(Ready=condition), []).starting
+
+
+def test_a_ready_message_that_is_out_of_date_is_not_shown() -> None:
+    assert "ready" not in outlook(deployment(Ready={"status": "True", "message": "1 of 1 ready"}), []).message

@@ -1,0 +1,94 @@
+"""Fixtures of the gateway's tests: engines, a gateway in front of them, and ways to talk to it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+import uvloop
+
+from fairlead.fleet.fleet import StaticFleet
+from fairlead.fleet.pool import Pool
+from fairlead.gateway.server import Gateway
+from fairlead.testing.fake_engine import FakeEngine
+from fairlead.testing.gateways import make_pool, running_gateway
+
+MESSAGES = [{"role": "user", "content": "Say hello"}]
+CHAT = {"model": "fake", "messages": MESSAGES}
+
+
+@dataclass
+class Setup:
+    """A running gateway and everything around it."""
+
+    gateway: Gateway
+    fleet: StaticFleet
+    url: str
+    engines: list[FakeEngine]
+    http: aiohttp.ClientSession
+    openai: openai.AsyncOpenAI
+
+    async def post(
+        self, body: Any, path: str = "/v1/chat/completions", **kwargs: Any
+    ) -> tuple[int, dict[str, Any], Any]:
+        """(status, JSON body, headers) of a whole answer."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        async with self.http.post(self.url + path, data=data, **kwargs) as response:
+            return response.status, json.loads(await response.read()), response.headers
+
+    async def stream(self, **body: Any) -> bytes:
+        """The bytes of a streamed answer."""
+        async with self.http.post(f"{self.url}/v1/chat/completions", json={**CHAT, "stream": True, **body}) as response:
+            assert response.status == 200
+            return await response.read()
+
+    async def metrics(self) -> str:
+        async with self.http.get(f"http://127.0.0.1:{self.gateway.control_port}/metrics") as response:
+            return await response.text()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until something observable has happened."""
+        async with asyncio.timeout(30):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that gateways run on."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+Start = Callable[..., Awaitable[Setup]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """`await start(num_engines)`: engines and a gateway; `pools` instead of the default one, `model` fields,
+    settings."""
+    async with AsyncExitStack() as stack:
+
+        async def make(
+            num_engines: int = 1,
+            *,
+            engines: list[FakeEngine] | None = None,
+            pools: Callable[[list[FakeEngine]], list[Pool]] | None = None,
+            model: dict[str, Any] | None = None,
+            **settings: Any,
+        ) -> Setup:
+            made = engines or [FakeEngine(f"engine-{index}") for index in range(num_engines)]
+            for engine in made:
+                await stack.enter_async_context(engine)
+            served = pools(made) if pools else [make_pool([each.replica() for each in made], **(model or {}))]
+            gateway, fleet, url = await stack.enter_async_context(running_gateway(*served, **settings))
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+            await stack.enter_async_context(client)
+            return Setup(gateway, fleet, url, made, http, client)
+
+        yield make

@@ -1,0 +1,250 @@
+"""Probes, metrics, the log line, the drain, settings and the command itself."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import fields
+from typing import Any
+
+import aiohttp
+import pytest
+
+from fairlead.docstrings import docstrings
+from fairlead.gateway.settings import GatewaySettings, SettingsError
+from fairlead.logs import LogfmtFormatter
+from fairlead.testing.fake_engine import FakeEngine
+from fairlead.testing.http import RecordedRequest, Responder, serve_http
+
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def get(setup, path: str, *, control: bool = False) -> int:
+    base = f"http://127.0.0.1:{setup.gateway.control_port}" if control else setup.url
+    async with setup.http.get(base + path) as response:
+        return response.status
+
+
+async def test_probes_answer_on_both_ports_and_metrics_on_the_control_port_only(start) -> None:
+    setup = await start()
+    assert [await get(setup, path) for path in ("/health", "/ready", "/metrics")] == [200, 200, 404]
+    assert [await get(setup, path, control=True) for path in ("/health", "/ready", "/metrics", "/x")] == [
+        200,
+        200,
+        200,
+        404,
+    ]
+
+
+async def test_a_gateway_that_does_not_know_the_models_yet_is_not_ready_and_says_so(start, monkeypatch) -> None:
+    setup = await start(pools=lambda engines: [])
+    monkeypatch.setattr(type(setup.fleet), "synced", property(lambda fleet: False))
+    assert [await get(setup, "/health"), await get(setup, "/ready"), await get(setup, "/v1/models")] == [200, 503, 503]
+    status, document, headers = await setup.post(CHAT)
+    assert (status, document["error"]["code"]) == (503, "starting")
+    assert "retry-after" in headers
+
+
+async def test_metrics_count_outcomes_and_show_what_is_going_on(start) -> None:
+    setup = await start()
+    await setup.post(CHAT)
+    await setup.stream()
+    await setup.post({**CHAT, "model": "unknown-1"})
+    await setup.post(b"{")
+    text = await setup.metrics()
+    assert 'fairlead_gateway_requests_total{model="default/fake",outcome="completed",status="200"} 2.0' in text
+    assert 'fairlead_gateway_requests_total{model="",outcome="client_error",status="404"} 1.0' in text
+    assert 'fairlead_gateway_requests_total{model="",outcome="client_error",status="400"} 1.0' in text
+    assert "unknown-1" not in text, "labels must not grow with what clients send"
+    assert 'fairlead_gateway_time_to_first_token_seconds_count{model="default/fake"} 1.0' in text
+    assert 'fairlead_gateway_request_duration_seconds_count{model="default/fake"} 2.0' in text
+    assert 'fairlead_gateway_ready_replicas{model="default/fake"} 1.0' in text
+    assert 'fairlead_gateway_in_flight_requests{model="default/fake",replica="engine-0"} 0.0' in text
+
+
+async def test_each_request_is_one_line_with_what_the_decision_rested_on(start, caplog) -> None:
+    caplog.set_level(logging.INFO, logger="fairlead.gateway.requests")
+    setup = await start(model={"aliases": ("gpt",)})
+    await setup.post({**CHAT, "model": "gpt"}, headers={"x-request-id": "mine"})
+    await setup.post({**CHAT, "model": "none\nsuch"})
+    records = [record for record in caplog.records if record.name == "fairlead.gateway.requests"]
+    served, refused = (LogfmtFormatter().format(record) for record in records)
+    for part in (
+        "msg=request request_id=mine path=/v1/chat/completions model=default/fake asked_model=gpt stream=False",
+        'status=200 outcome=completed replica=engine-0 reason="fewest in flight (0) of 1 with room" num_attempts=1',
+        "num_prompt_tokens=1 num_cached_tokens=0 num_completion_tokens=4",
+    ):
+        assert part in served
+    assert "\n" not in refused
+    assert "status=404 outcome=client_error num_attempts=0" in refused
+
+
+async def test_a_defect_of_ours_is_500_in_openai_shape(start, monkeypatch, caplog) -> None:
+    setup = await start()
+    monkeypatch.setattr(setup.gateway.pools, "find", lambda *_: 1 / 0)
+    status, document, _ = await setup.post(CHAT)
+    assert (status, document["error"]["code"]) == (500, "internal_error")
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_draining_is_announced_first_then_streams_are_finished(start) -> None:
+    setup = await start(drain_delay=0.2)
+    may_go = asyncio.Event()
+    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
+    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    setup.gateway.drain()
+    assert [await get(setup, "/ready"), await get(setup, "/ready", control=True), await get(setup, "/health")] == [
+        503,
+        503,
+        200,
+    ]
+    assert (await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "max_tokens": 1})).status == 200
+    await setup.until(lambda: not listening(setup.gateway.port))
+    may_go.set()
+    assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_stream_that_outlives_the_drain_is_told_so(start) -> None:
+    setup = await start(drain_timeout=1.0)
+    setup.engines[0].pace = lambda index: asyncio.sleep(0 if index == 0 else 3600)
+    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    setup.gateway.stop()
+    body = await response.read()
+    assert b'"shutting_down"' in body
+    assert b"[DONE]" not in body
+    await setup.until(lambda: setup.engines[0].num_cancelled == 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"port": 70000}, "--port must be between"),
+        ({"max_queue": 0}, "--max-queue must be above 0"),
+        ({"drain_delay": -1.0}, "--drain-delay must not be negative"),
+        ({"port": 9000, "control_port": 9000}, "must differ"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        GatewaySettings(**setting)
+
+
+def test_every_setting_is_described() -> None:
+    texts = docstrings(GatewaySettings)
+    assert all(texts[field.name].endswith(".") for field in fields(GatewaySettings))
+
+
+def kubeconfig(port: int) -> str:
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}
+    context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+    user = {"name": "u", "user": {"token": "t"}}
+    return json.dumps({"clusters": [cluster], "contexts": [context], "users": [user], "current-context": "x"})
+
+
+def objects(engine_address: str) -> dict[str, list[dict[str, Any]]]:
+    metadata = {"namespace": "default", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    deployment = {"metadata": {"name": "fake", "uid": "d", **metadata}, "spec": {"model": {"source": "demo://dinghy"}}}
+    pod = {
+        "metadata": {"name": "p", "uid": "p", "labels": {"fairlead.dev/llmdeployment": "fake"}, **metadata},
+        "status": {"podIP": engine_address, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    return {"llmdeployments": [deployment], "pods": [pod]}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "fairlead", "gateway", "--host", "127.0.0.1", *arguments]
+
+
+async def test_the_command_serves_what_the_api_lists_and_ends_with_0_on_sigterm(tmp_path) -> None:
+    """The whole program: kubeconfig, list and watch, an engine on port 8000 of its own address, probes, SIGTERM."""
+
+    async def api(request: RecordedRequest, responder: Responder) -> None:
+        plural = request.path.partition("?")[0].rpartition("/")[2]
+        if "watch=true" in request.path:
+            await responder.start(200, {"content-type": "application/json"})
+            await asyncio.Event().wait()
+        await responder.json(200, {"metadata": {"resourceVersion": "1"}, "items": objects("127.20.77.77")[plural]})
+
+    server = await serve_http(api)
+    (tmp_path / "kubeconfig").write_text(kubeconfig(server.sockets[0].getsockname()[1]))
+    ports = free_port(), free_port()
+    process = await asyncio.create_subprocess_exec(
+        *command("--port", str(ports[0]), "--control-port", str(ports[1]), "--drain-delay", "0.1"),
+        env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        async with FakeEngine(host="127.20.77.77", port=8000):
+            await until_ready(ports[1], process)
+            status, document = await post(ports[0], CHAT)
+        assert status == 200, document
+        assert document["choices"][0]["message"]["content"] == "Hello, world!"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        output, _ = await asyncio.wait_for(process.communicate(), 30)
+        server.close()
+    assert process.returncode == 0, output.decode()
+    assert b"outcome=completed" in output
+
+
+async def until_ready(port: int, process: asyncio.subprocess.Process) -> None:
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+        while process.returncode is None:
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/ready") as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
+    raise AssertionError("the gateway ended")
+
+
+async def post(port: int, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as response:
+        return response.status, await response.json()
+
+
+def test_a_port_in_use_ends_the_command_with_a_sentence(tmp_path) -> None:
+    (tmp_path / "kubeconfig").write_text(kubeconfig(1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            command("--port", str(port), "--control-port", "0", "--kubeconfig", str(tmp_path / "kubeconfig")),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_settings_end_the_command_with_2(tmp_path) -> None:
+    done = subprocess.run(command("--max-queue", "0"), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "--max-queue must be above 0" in done.stderr
+
+
+def test_no_api_to_follow_ends_the_command_with_a_sentence(tmp_path) -> None:
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command("--port", "0"), capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 1
+    assert "found no Kubernetes API" in done.stderr

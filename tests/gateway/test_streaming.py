@@ -1,0 +1,123 @@
+"""Streams pass unbuffered; usage is counted and hidden; clients that leave or stall end the work upstream."""
+
+import asyncio
+import json
+
+import pytest
+
+from fairlead.testing.gateways import make_pool
+
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+def payloads(body: bytes) -> list[dict]:
+    return [json.loads(event[6:]) for event in body.split(b"\n\n") if event and event != b"data: [DONE]"]
+
+
+async def test_each_token_reaches_the_client_before_the_next_is_made(start) -> None:
+    setup = await start()
+    may_go = asyncio.Semaphore(0)
+    setup.engines[0].pace = lambda index: may_go.acquire()
+    may_go.release()
+    async with setup.http.post(f"{setup.url}/v1/chat/completions", json=CHAT) as response:
+        for token in ("Hello", ",", " world", "!"):
+            event = await asyncio.wait_for(response.content.readuntil(b"\n\n"), 30)
+            assert json.loads(event[6:])["choices"][0]["delta"]["content"] == token
+            may_go.release()
+        assert (await response.read()).endswith(b"data: [DONE]\n\n")
+        assert response.headers["x-accel-buffering"] == "no"
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"other": 1}])
+@pytest.mark.parametrize("null_usage", [False, True])
+async def test_usage_is_asked_of_the_engine_and_hidden_from_a_client_that_did_not_ask(
+    start, options, null_usage
+) -> None:
+    setup = await start()
+    setup.engines[0].null_usage = null_usage
+    body = await setup.stream(**({} if options is None else {"stream_options": options}))
+    asked = setup.engines[0].requests[0].json()["stream_options"]
+    assert asked == {**(options or {}), "include_usage": True}
+    assert b"usage" not in body
+    assert all(payload["choices"] for payload in payloads(body))
+    assert body.endswith(b"data: [DONE]\n\n")
+    metrics = await setup.metrics()
+    assert 'fairlead_gateway_tokens_total{kind="completion",model="default/fake"} 4.0' in metrics
+    assert 'fairlead_gateway_tokens_total{kind="prompt",model="default/fake"} 2.0' in metrics
+
+
+async def test_a_client_that_asks_for_usage_gets_it_as_the_engine_sent_it(start) -> None:
+    setup = await start()
+    setup.engines[0].num_cached_tokens = 1
+    last = payloads(await setup.stream(stream_options={"include_usage": True}))[-1]
+    assert last["choices"] == []
+    assert last["usage"]["total_tokens"] == 6
+    assert 'tokens_total{kind="cached",model="default/fake"} 1.0' in await setup.metrics()
+
+
+async def test_usage_is_not_asked_for_where_nothing_is_streamed(start) -> None:
+    setup = await start()
+    await setup.post({**CHAT, "stream": False})
+    assert "stream_options" not in setup.engines[0].requests[0].json()
+    assert 'tokens_total{kind="completion",model="default/fake"} 4.0' in await setup.metrics()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+async def test_the_clients_stream_does_not_depend_on_how_the_engine_cuts_its_writes(start, size: int) -> None:
+    setup = await start()
+    whole = await setup.stream()
+    setup.engines[0].write_size = size
+    assert await setup.stream() == whole
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_cancels_the_engines_work(start) -> None:
+    setup = await start()
+    setup.engines[0].pace = lambda index: asyncio.sleep(0 if index == 0 else 3600)
+    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json=CHAT)
+    await response.content.readuntil(b"\n\n")
+    assert setup.engines[0].num_running == 1
+    response.close()
+    await setup.until(lambda: setup.engines[0].num_cancelled == 1)
+    await setup.until(lambda: setup.gateway.pools.find("fake", None).router.in_flight.total == 0)
+    assert 'requests_total{model="default/fake",outcome="disconnected",status="200"} 1.0' in await setup.metrics()
+
+
+async def test_a_client_that_leaves_before_the_first_byte_cancels_the_engines_work(start) -> None:
+    setup = await start()
+    setup.engines[0].gate.clear()
+    asking = asyncio.create_task(setup.post({**CHAT, "stream": False}))
+    await setup.until(lambda: setup.engines[0].num_running == 1)
+    asking.cancel()
+    await setup.until(lambda: setup.engines[0].num_cancelled == 1)
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_a_client_that_leaves_while_it_waits_gives_up_its_place(start) -> None:
+    setup = await start(pools=lambda engines: [make_pool([])])
+    queue = setup.gateway.pools.find("fake", None).queue
+    asking = asyncio.create_task(setup.post(CHAT))
+    await setup.until(lambda: len(queue) == 1)
+    asking.cancel()
+    await setup.until(lambda: len(queue) == 0)
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_a_client_that_does_not_read_holds_the_engine_back_and_then_counts_as_gone(start) -> None:
+    setup = await start(client_stall_timeout=0.3)
+    engine = setup.engines[0]
+    engine.tokens = ("x" * 100_000,) * 400
+    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port, limit=1024)
+    body = json.dumps(CHAT).encode()
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    await reader.readuntil(b"\r\n\r\n")
+    await setup.until(lambda: engine.num_cancelled == 1)
+    assert engine.num_finished == 0, "40 MB do not fit into the buffers on the way"
+    writer.transport.abort()
+
+
+async def test_a_stream_that_ends_without_saying_so_is_an_error_to_the_client(start) -> None:
+    setup = await start()
+    setup.engines[0]._events = lambda answer, include_usage: iter([b'data: {"choices":[{"text":"a"}]}\n\n'])
+    body = await setup.stream()
+    assert b"without saying that it is complete" in body
+    assert b"[DONE]" not in body
