@@ -1,0 +1,1 @@
+"""A fleet on one machine: a small Kubernetes API, its controllers, and a kubelet that runs containers as processes."""

@@ -1,0 +1,144 @@
+"""Objects in memory, one resourceVersion counter for all of them, and the recent changes that watches replay.
+
+Called by the verbs. The store knows keys and versions; what an object means, who may write it and what it must look
+like is decided above. Everything runs on one event loop, so each call is atomic.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
+from typing import Any
+
+from fairlead.local.apiserver.journal import Journal, Key
+from fairlead.local.apiserver.status import Json, expired
+
+HISTORY = 4_096
+"""Changes kept per resource; a watch from before the oldest is answered 410."""
+
+VOLATILE = frozenset({"pods", "events", "nodes", "leases.coordination.k8s.io"})
+"""Resources that describe the running machine: not kept on disk, because nothing of what they say outlives it."""
+
+
+class ChangeType(StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write. `object` carries the new resourceVersion, for a deletion too; `previous` is None for a creation."""
+
+    type: ChangeType
+    resource: str
+    object: Json
+    previous: Json | None
+    version: int
+
+
+Listener = Callable[[Change], None]
+
+
+class Store:
+    """Objects by (`plural.group`, namespace, name). Handed-out objects must not be mutated by callers."""
+
+    def __init__(self, journal: Journal | None = None, *, history: int = HISTORY) -> None:
+        self._journal = journal
+        self._history_size = history
+        self._objects: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
+        self._history: dict[str, deque[Change]] = defaultdict(deque)
+        self._forgotten: dict[str, int] = {}
+        self._listeners: list[Listener] = []
+        self.version = 1
+        if journal:
+            self._restore(journal)
+        self._first_version = self.version
+
+    def _restore(self, journal: Journal) -> None:
+        reserved, objects = journal.load()
+        for (resource, namespace, name), obj in objects.items():
+            self._objects[resource][namespace, name] = obj
+        self.version = max(self.version, reserved)
+        journal.open(self.version, self._kept())
+
+    def get(self, resource: str, namespace: str, name: str) -> Json | None:
+        return self._objects[resource].get((namespace, name))
+
+    def list(self, resource: str, namespace: str = "") -> Sequence[Json]:
+        """Sorted by namespace and name; all namespaces when `namespace` is empty."""
+        items = sorted(self._objects[resource].items(), key=lambda item: item[0])
+        return [obj for (where, _), obj in items if not namespace or where == namespace]
+
+    def resources(self) -> Sequence[str]:
+        """Every resource that has ever held an object in this process."""
+        return [resource for resource, objects in self._objects.items() if objects]
+
+    def put(self, resource: str, obj: Json) -> Json:
+        """Stores `obj` under a fresh resourceVersion, which is written into its metadata; returns it."""
+        metadata = obj["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        previous = self._objects[resource].get(key)
+        obj = {**obj, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
+        self._objects[resource][key] = obj
+        self._record(
+            Change(ChangeType.MODIFIED if previous else ChangeType.ADDED, resource, obj, previous, self.version)
+        )
+        return obj
+
+    def remove(self, resource: str, last: Json) -> Json:
+        """Removes the object; `last` is its final state. Returns that, carrying the deletion's resourceVersion."""
+        metadata = last["metadata"]
+        previous = self._objects[resource].pop((metadata.get("namespace", ""), metadata["name"]))
+        last = {**last, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
+        self._record(Change(ChangeType.DELETED, resource, last, previous, self.version))
+        return last
+
+    def changes_since(self, resource: str, version: int) -> Sequence[Change]:
+        """Changes of one resource after `version`, oldest first; raises 410 when some are no longer known."""
+        if version > self.version:
+            raise expired(f"too new resource version: {version} ({self.version})")
+        if version < self._forgotten.get(resource, self._first_version):
+            oldest = self._forgotten.get(resource, self._first_version)
+            raise expired(f"too old resource version: {version} ({oldest})")
+        newer = takewhile(lambda change: change.version > version, reversed(self._history[resource]))
+        return list(newer)[::-1]
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Calls `listener` with every change, within the write; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def close(self) -> None:
+        if self._journal:
+            self._journal.close()
+
+    def _next_version(self) -> int:
+        self.version += 1
+        if self._journal:
+            self._journal.reserve(self.version)
+        return self.version
+
+    def _record(self, change: Change) -> None:
+        history = self._history[change.resource]
+        history.append(change)
+        if len(history) > self._history_size:
+            self._forgotten[change.resource] = history.popleft().version
+        self._keep(change)
+        for listener in tuple(self._listeners):
+            listener(change)
+
+    def _keep(self, change: Change) -> None:
+        if self._journal is None or change.resource in VOLATILE:
+            return
+        metadata = change.object["metadata"]
+        key = (change.resource, metadata.get("namespace", ""), metadata["name"])
+        if self._journal.write(key, None if change.type is ChangeType.DELETED else change.object):
+            self._journal.open(self.version, self._kept())
+
+    def _kept(self) -> Iterator[tuple[Key, dict[str, Any]]]:
+        for resource, objects in self._objects.items():
+            if resource not in VOLATILE:
+                for (namespace, name), obj in objects.items():
+                    yield (resource, namespace, name), obj

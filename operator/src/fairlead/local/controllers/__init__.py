@@ -1,0 +1,1 @@
+"""The controllers a Kubernetes control plane runs: workloads, garbage collection, namespaces, claims."""

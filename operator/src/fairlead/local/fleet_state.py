@@ -1,0 +1,134 @@
+"""What a fleet's data folder says about the fleet: where everything is, who runs it, and how far it got.
+
+Written by the supervisor, read by every other `fairlead local` command.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from fairlead.local.kubelet.process_table import ProcessId, identify
+
+
+class FleetError(Exception):
+    """A fleet cannot be started, found or stopped; the text says why and what to do."""
+
+
+class Phase(StrEnum):
+    """How far a supervisor got."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFolder:
+    """The data folder of one fleet."""
+
+    path: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.path / "kubeconfig"
+
+    @property
+    def state(self) -> Path:
+        """The objects of the API, kept from one `up` to the next."""
+        return self.path / "state"
+
+    @property
+    def records(self) -> Path:
+        """Processes that run."""
+        return self.path / "run"
+
+    @property
+    def log(self) -> Path:
+        """What a detached supervisor wrote."""
+        return self.path / "fleet.log"
+
+    @property
+    def operator_settings(self) -> Path:
+        return self.path / "operator.yaml"
+
+    @property
+    def description(self) -> Path:
+        return self.path / "fleet.json"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held by the supervisor, and let go by the system when it dies. Raises FleetError when another holds it."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = (self.path / "lock").open("w")
+        except OSError as error:
+            text = f"cannot write to {self.path} ({error.strerror}): choose another folder with --data-dir"
+            raise FleetError(text) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FleetError(self._already_running()) from error
+            yield
+
+    def _already_running(self) -> str:
+        running = read_state(self)
+        where = f" at {running.api}" if running else ""
+        return f"a fleet is already running{where} in {self.path}: stop it first with `{self.command('down')}`"
+
+    def command(self, verb: str) -> str:
+        """What a person types to run another command on this fleet."""
+        return f"fairlead local {verb}" + ("" if self.path == default_folder() else f" --data-dir {self.path}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetState:
+    """The contents of `fleet.json`. `api` and `gateway` are base URLs, empty before they are known."""
+
+    pid: int
+    started: str
+    phase: Phase
+    message: str = ""
+    api: str = ""
+    gateway: str = ""
+
+    @property
+    def supervisor(self) -> ProcessId:
+        return ProcessId(self.pid, self.started)
+
+
+def default_folder() -> Path:
+    """$FAIRLEAD_DATA_DIR, else ~/.fairlead/local."""
+    named = os.environ.get("FAIRLEAD_DATA_DIR")
+    return (Path(named) if named else Path.home() / ".fairlead" / "local").expanduser().absolute()
+
+
+def write_state(folder: FleetFolder, phase: Phase, *, message: str = "", api: str = "", gateway: str = "") -> None:
+    """Says how far this process got."""
+    own = identify(os.getpid())
+    state = FleetState(
+        pid=os.getpid(), started=own.started if own else "", phase=phase, message=message, api=api, gateway=gateway
+    )
+    fresh = folder.description.with_suffix(".new")
+    fresh.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    fresh.replace(folder.description)
+
+
+def read_state(folder: FleetFolder) -> FleetState | None:
+    """What the last supervisor wrote, whether or not it still runs; None when there has been none."""
+    try:
+        written = json.loads(folder.description.read_text(encoding="utf-8"))
+        return FleetState(**{**written, "phase": Phase(written["phase"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def running_fleet(folder: FleetFolder) -> FleetState | None:
+    """The state of the fleet that runs in this folder, None when none does."""
+    state = read_state(folder)
+    return state if state and state.supervisor.alive else None

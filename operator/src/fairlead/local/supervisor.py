@@ -1,0 +1,195 @@
+"""The process behind `fairlead local up`: API server, controllers and kubelet in one, the rest as pods.
+
+`run_fleet` is the story. Everything it started has ended when it returns, however it returns.
+"""
+
+import asyncio
+import errno
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from fairlead.api.crd import crd
+from fairlead.api.names import SYSTEM_NAMESPACE
+from fairlead.kube.client import KubeClient
+from fairlead.kube.config import load
+from fairlead.local.apiserver.journal import Journal
+from fairlead.local.apiserver.operations import Operations, WriteOptions
+from fairlead.local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Registry
+from fairlead.local.apiserver.server import ApiServer
+from fairlead.local.apiserver.serving import HOST, ensure_namespaces, serving
+from fairlead.local.apiserver.store import Store
+from fairlead.local.applying import Manifest, apply_manifest
+from fairlead.local.controllers.loop import run_controllers
+from fairlead.local.controllers.plane import control_plane
+from fairlead.local.fleet_state import FleetError, FleetFolder, Phase, write_state
+from fairlead.local.kubeconfig import new_token, write_kubeconfig
+from fairlead.local.kubelet.addresses import NoAddress
+from fairlead.local.kubelet.kubelet import Kubelet, KubeletFolders, running_kubelet
+from fairlead.local.kubelet.process_table import ProcessRecords
+from fairlead.local.readiness import wait_until_ready
+from fairlead.local.system import Ports, operator_settings, system_deployments
+
+_OPTIONS = WriteOptions(manager="fairlead-local")
+_LEFTOVER_GRACE_SECONDS = 2.0
+
+Say = Callable[[str], None]
+"""Tells the person at the terminal one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What `up` was asked for. Port 0 means any free one."""
+
+    folder: FleetFolder
+    api_port: int
+    gateway_port: int
+    manifests: Sequence[Manifest] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningFleet:
+    """Where a fleet can be reached: base URLs."""
+
+    api: str
+    gateway: str
+
+
+async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
+    """Runs a fleet until a signal asks for its end; `announce` is called once it is ready. Raises FleetError."""
+    with options.folder.lock():
+        write_state(options.folder, Phase.STARTING)
+        try:
+            await _until_stopped(_run(options, say, announce))
+        except FleetError as error:
+            write_state(options.folder, Phase.FAILED, message=str(error))
+            raise
+        options.folder.description.unlink(missing_ok=True)
+
+
+async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
+    folder = options.folder
+    # First: the ports asked for may still be theirs.
+    if leftovers := ProcessRecords(folder.records).stop_all(_LEFTOVER_GRACE_SECONDS):
+        say(f"stopped {leftovers} processes that an earlier fleet left behind")
+    ports = _choose_ports(options)
+    async with _control_plane(options) as (operations, api):
+        fleet = RunningFleet(api=api, gateway=f"http://{HOST}:{ports.gateway}")
+        say(f"API server at {fleet.api}")
+        _install(operations, folder, ports, fleet)
+        async with KubeClient(load(folder.kubeconfig)) as client:
+            for manifest in options.manifests:
+                await apply_manifest(client, manifest)
+                say(f"applied {manifest.readable}")
+        await wait_until_ready(operations, folder.path, SYSTEM_NAMESPACE, say)
+        write_state(folder, Phase.READY, api=fleet.api, gateway=fleet.gateway)
+        announce(fleet)
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operations, str]]:
+    """API server, controllers and kubelet; yields the verbs and the API's base URL."""
+    folder = options.folder
+    folders = KubeletFolders(data=folder.path)
+    store = _open_store(folder)
+    async with AsyncExitStack() as stack:
+        stack.callback(store.close)
+        operations = Operations(store, Registry())
+        ensure_namespaces(operations, [SYSTEM_NAMESPACE])
+        kubelet = await stack.enter_async_context(_kubelet(operations, folders, folder))
+        token = new_token()
+        app = ApiServer(operations, token, kubelet).app()
+        try:
+            api = await stack.enter_async_context(serving(app, options.api_port))
+        except OSError as error:
+            raise _port_error(error, options.api_port, "--api-port") from error
+        write_kubeconfig(folder.kubeconfig, api, token)
+        # On the way out the API is the last to go: what is being stopped still has something to say to it.
+        stack.push_async_callback(kubelet.stop)
+        controllers = asyncio.create_task(run_controllers(store, control_plane(operations, folders.claims)))
+        stack.push_async_callback(_cancel, controllers)
+        yield operations, api
+
+
+@asynccontextmanager
+async def _kubelet(operations: Operations, folders: KubeletFolders, folder: FleetFolder) -> AsyncIterator[Kubelet]:
+    try:
+        # KUBECONFIG stands in for the ServiceAccount that a pod has in a cluster.
+        async with running_kubelet(operations, folders, environment={"KUBECONFIG": str(folder.kubeconfig)}) as kubelet:
+            yield kubelet
+    except NoAddress as error:
+        raise FleetError(str(error)) from error
+
+
+def _open_store(folder: FleetFolder) -> Store:
+    try:
+        return Store(Journal(folder.state))
+    except OSError as error:
+        text = f"cannot write to {folder.path} ({error.strerror}): choose another folder with --data-dir"
+        raise FleetError(text) from error
+    except ValueError as error:
+        raise FleetError(f"the objects kept in {folder.state} cannot be read ({error}): remove that folder") from error
+
+
+def _install(operations: Operations, folder: FleetFolder, ports: Ports, fleet: RunningFleet) -> None:
+    """The LLMDeployment API, then the programs that serve it."""
+    definition = crd()
+    name = definition["metadata"]["name"]
+    operations.apply(CUSTOM_RESOURCE_DEFINITIONS, "", name, definition, _OPTIONS, force=True)
+    settings = operator_settings(fleet.gateway, ports.operator)
+    folder.operator_settings.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    for deployment in system_deployments(ports, folder.operator_settings):
+        metadata = deployment["metadata"]
+        operations.apply(DEPLOYMENTS, metadata["namespace"], metadata["name"], deployment, _OPTIONS, force=True)
+
+
+def _choose_ports(options: FleetOptions) -> Ports:
+    """The gateway's port as asked for, found free; any free ones for what only this machine's programs ask."""
+    try:
+        gateway = _free_port(options.gateway_port)
+    except OSError as error:
+        raise _port_error(error, options.gateway_port, "--gateway-port") from error
+    return Ports(gateway=gateway, gateway_control=_free_port(0), operator=_free_port(0))
+
+
+def _free_port(port: int) -> int:
+    """Raises OSError when `port` is taken; 0 finds one that is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((HOST, port))
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def _port_error(error: OSError, port: int, flag: str) -> FleetError:
+    if error.errno == errno.EADDRINUSE:
+        return FleetError(f"port {port} is in use: choose another with {flag} (0 finds a free one)")
+    return FleetError(f"cannot listen on port {port} ({error.strerror}): choose another with {flag}")
+
+
+async def _until_stopped(story: Coroutine[Any, Any, None]) -> None:
+    """Runs the story until it fails or a signal asks for its end; it is over, in order, when this returns."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stopped.set)
+    running = asyncio.create_task(story)
+    stopping = asyncio.create_task(stopped.wait())
+    await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not running.done():
+        running.cancel()
+    try:
+        await running
+    except asyncio.CancelledError:
+        pass  # as asked
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,177 @@
+"""`fairlead local` as a person uses it: real processes, the real operator and gateway."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.kube.config import load
+from fairlead.local.fleet_state import FleetFolder, Phase, read_state, running_fleet
+from fairlead.local.kubelet.process_table import ProcessRecords
+
+MODEL = """
+apiVersion: fairlead.dev/v1alpha1
+kind: LLMDeployment
+metadata: {name: tiny}
+spec:
+  model: {source: file:///nowhere}
+  replicas: 0
+"""
+
+
+def local(*arguments: str, seconds: float = 90.0) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "fairlead", "local", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    """A data folder; whatever runs in it afterwards is stopped."""
+    folder = tmp_path / "fleet"
+    yield folder
+    local("down", "--data-dir", str(folder))
+    assert ProcessRecords(folder / "run").running() == []
+
+
+def up(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    ports = ["--api-port", "0", "--gateway-port", "0"]
+    return local("up", "--detach", "--data-dir", str(folder), *ports, *arguments)
+
+
+def get(folder: Path, path: str) -> dict[str, object]:
+    config = load(folder / "kubeconfig")
+    request = urllib.request.Request(config.server + path, headers={"Authorization": f"Bearer {config.token}"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=5) as reply:
+        found: dict[str, object] = json.load(reply)
+        return found
+
+
+def test_a_fleet_comes_up_is_described_keeps_its_objects_and_goes_down(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text(MODEL)
+    started = up(data, "-f", str(file))
+    assert started.returncode == 0, started.stdout + started.stderr
+    for words in (
+        "API server at http://127.0.0.1:",
+        "fairlead-operator is ready",
+        "fairlead-gateway is ready",
+        "KUBECONFIG",
+    ):
+        assert words in started.stdout
+    assert "applied llmdeployment/tiny" in started.stdout
+    status = local("status", "--data-dir", str(data))
+    assert (status.returncode, "default/tiny" in status.stdout, "fairlead-operator" in status.stdout) == (0, True, True)
+    again = up(data)
+    assert (again.returncode, "a fleet is already running" in again.stderr, "fairlead local down" in again.stderr) == (
+        1,
+        True,
+        True,
+    )
+    assert "serving on port" in local("logs", "gateway", "--data-dir", str(data)).stdout
+    assert "ready after" in local("logs", "--data-dir", str(data)).stdout
+    assert "there is no pod 'nobody'" in local("logs", "nobody", "--data-dir", str(data)).stderr
+    uid = get(data, "/apis/fairlead.dev/v1alpha1/namespaces/default/llmdeployments/tiny")["metadata"]["uid"]  # type: ignore[index]
+
+    down = local("down", "--data-dir", str(data))
+    assert (down.returncode, "stopped the fleet" in down.stdout) == (0, True)
+    assert ProcessRecords(data / "run").running() == []
+    assert (local("status", "--data-dir", str(data)).returncode, running_fleet(FleetFolder(data))) == (1, None)
+    assert "no fleet is running" in local("down", "--data-dir", str(data)).stdout
+
+    assert up(data).returncode == 0
+    kept = get(data, "/apis/fairlead.dev/v1alpha1/namespaces/default/llmdeployments/tiny")
+    assert kept["metadata"]["uid"] == uid  # type: ignore[index]
+
+
+def test_after_a_crash_in_the_middle_down_finds_what_is_left_and_up_starts_afresh(data: Path) -> None:
+    assert up(data).returncode == 0
+    state = read_state(FleetFolder(data))
+    assert state is not None
+    os.kill(state.pid, signal.SIGKILL)
+    left = ProcessRecords(data / "run").running()
+    assert len(left) >= 2
+    down = local("down", "--data-dir", str(data))
+    assert (down.returncode, "processes that had lost their fleet" in down.stdout) == (0, True)
+    assert not any(process.alive for process in left)
+
+    assert up(data).returncode == 0
+    state = read_state(FleetFolder(data))
+    assert state is not None
+    os.kill(state.pid, signal.SIGKILL)
+    restarted = up(data, "--gateway-port", state.gateway.rpartition(":")[2])  # which a gateway left behind still has
+    assert (restarted.returncode, "that an earlier fleet left behind" in restarted.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("flag", ["--api-port", "--gateway-port"])
+def test_a_port_in_use_is_named_with_its_flag(data: Path, flag: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        refused = up(data, flag, port)
+    assert refused.returncode == 1
+    assert f"port {port} is in use: choose another with {flag}" in refused.stdout + refused.stderr
+    state = read_state(FleetFolder(data))
+    assert state is not None and state.phase is Phase.FAILED
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = up(tmp_path / "file" / "fleet")
+    assert refused.returncode == 1
+    assert f"cannot write to {tmp_path / 'file' / 'fleet'}" in refused.stderr
+    assert "--data-dir" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (MODEL.replace("replicas", "replcas"), "spec.replcas"),
+        (MODEL.replace("LLMDeployment", "LLMDeploymint"), 'no matches for kind "LLMDeploymint"'),
+        (MODEL + "  autoscaling: {minReplicas: 3, maxReplicas: 1}\n", "minReplicas"),
+    ],
+)
+def test_a_file_the_api_refuses_stops_everything_and_says_why(
+    data: Path, tmp_path: Path, text: str, sentence: str
+) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text(text)
+    refused = up(data, "-f", str(file))
+    assert refused.returncode == 1
+    assert str(file) in refused.stdout and sentence in refused.stdout
+    assert ProcessRecords(data / "run").running() == []
+
+
+@pytest.mark.parametrize(("text", "sentence"), [("a: [", "is not YAML"), ("kind: X", "needs apiVersion and kind")])
+def test_a_file_that_is_no_manifest_is_refused_before_anything_starts(
+    data: Path, tmp_path: Path, text: str, sentence: str
+) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text(text)
+    refused = up(data, "-f", str(file))
+    assert (refused.returncode, sentence in refused.stderr, data.exists()) == (1, True, False)
+    missing = up(data, "-f", str(tmp_path / "none.yaml"))
+    assert (missing.returncode, "cannot read" in missing.stderr) == (1, True)
+
+
+def test_in_the_foreground_ctrl_c_stops_everything(data: Path) -> None:
+    command = [sys.executable, "-m", "fairlead", "local", "up", "--data-dir", str(data)]
+    command += ["--api-port", "0", "--gateway-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "or Ctrl-C here." in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=30)
+    assert (process.returncode, rest) == (0, "")
+    assert ProcessRecords(data / "run").running() == []
+    assert running_fleet(FleetFolder(data)) is None

@@ -1,0 +1,131 @@
+"""The arithmetic of rollouts: never too many pods, never too few available, always an end."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.local.controllers.replicasets import victims
+from fairlead.local.controllers.rollout import Limits, next_counts, scaled_counts, wanted
+
+
+def replica_set(name: str, replicas: int, available: int | None = None) -> dict[str, Any]:
+    count = replicas if available is None else available
+    return {
+        "metadata": {"name": name},
+        "spec": {"replicas": replicas},
+        "status": {"replicas": replicas, "availableReplicas": count},
+    }
+
+
+def deployment(replicas: int, surge: int | str, unavailable: int | str, kind: str = "RollingUpdate") -> dict[str, Any]:
+    rolling = {"maxSurge": surge, "maxUnavailable": unavailable}
+    return {"spec": {"replicas": replicas, "strategy": {"type": kind, "rollingUpdate": rolling}}}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "surge", "unavailable", "expected"),
+    [
+        (4, "25%", "25%", (1, 1)),
+        (3, "25%", "25%", (1, 0)),
+        (1, "25%", "25%", (1, 0)),
+        (10, 3, 0, (3, 0)),
+        (2, "0%", "10%", (0, 1)),
+        (0, 1, 1, (1, 0)),
+    ],
+)
+def test_percentages_round_up_above_and_down_below(
+    replicas: int, surge: int | str, unavailable: int | str, expected: tuple[int, int]
+) -> None:
+    limits = Limits.of(deployment(replicas, surge, unavailable))
+    assert (limits.max_surge, limits.max_unavailable) == expected
+
+
+@given(
+    st.integers(0, 8),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=3),
+    st.tuples(st.integers(0, 6), st.integers(0, 6)),
+)
+@settings(deadline=None, max_examples=300)
+def test_one_step_keeps_the_limits(
+    replicas: int, surge: int, unavailable: int, old_counts: list[tuple[int, int]], new_count: tuple[int, int]
+) -> None:
+    limits = Limits.of(deployment(replicas, surge, unavailable))
+    old = [replica_set(f"old{i}", count, min(count, ready)) for i, (count, ready) in enumerate(old_counts)]
+    new = replica_set("new", new_count[0], min(new_count))
+    before = {found["metadata"]["name"]: found for found in [new, *old]}
+    counts = next_counts(limits, new, old, recreate=False)
+    after = {name: counts.get(name, wanted(found)) for name, found in before.items()}
+    if sum(after.values()) > sum(map(wanted, before.values())):
+        assert sum(after.values()) <= limits.most
+    available = {name: min(after[name], found["status"]["availableReplicas"]) for name, found in before.items()}
+    dropped = sum(found["status"]["availableReplicas"] for found in before.values()) - sum(available.values())
+    if dropped and after["new"] >= wanted(new):
+        assert sum(available.values()) >= limits.fewest_available
+    assert all(count >= 0 for count in after.values())
+
+
+@given(st.integers(0, 8), st.integers(0, 3), st.integers(0, 3), st.lists(st.integers(0, 5), max_size=3))
+@settings(deadline=None, max_examples=150)
+def test_a_rollout_of_healthy_pods_ends_with_the_new_set_alone(
+    replicas: int, surge: int, unavailable: int, old_counts: list[int]
+) -> None:
+    limits = Limits.of(deployment(replicas, surge, unavailable))
+    sets = {f"old{i}": replica_set(f"old{i}", count) for i, count in enumerate(old_counts)}
+    sets["new"] = replica_set("new", 0)
+    for _ in range(60):
+        new, old = sets["new"], [found for name, found in sets.items() if name != "new"]
+        counts = next_counts(limits, new, old, recreate=False)
+        for name, count in counts.items():
+            sets[name] = replica_set(name, count)
+    assert {name: wanted(found) for name, found in sets.items() if wanted(found)} == (
+        {"new": replicas} if replicas else {}
+    )
+
+
+def test_recreate_starts_the_new_pods_when_the_old_are_gone() -> None:
+    limits = Limits.of(deployment(2, 1, 1, "Recreate"))
+    old, new = replica_set("old", 2), replica_set("new", 0)
+    assert next_counts(limits, new, [old], recreate=True) == {"old": 0}
+    assert next_counts(limits, new, [replica_set("old", 0)], recreate=True) == {"old": 0, "new": 2}
+
+
+@given(st.integers(0, 12), st.integers(0, 3), st.integers(1, 6), st.integers(1, 6))
+@settings(deadline=None, max_examples=150)
+def test_scaling_in_the_middle_of_a_rollout_shares_the_change(replicas: int, surge: int, a: int, b: int) -> None:
+    limits = Limits.of(deployment(replicas, surge, 1))
+    counts = scaled_counts(limits, replica_set("new", a), [replica_set("old", b)])
+    assert sum(counts.values()) == (limits.most if replicas else 0)
+    assert all(count >= 0 for count in counts.values())
+
+
+def pod(name: str, *, ready: bool = True, cost: str = "", node: str = "n", restarts: int = 0) -> dict[str, Any]:
+    moment = "2030-01-01T00:00:00Z"
+    conditions = [{"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": moment}]
+    return {
+        "metadata": {
+            "name": name,
+            "creationTimestamp": moment,
+            "annotations": {"controller.kubernetes.io/pod-deletion-cost": cost} if cost else {},
+        },
+        "spec": {"nodeName": node},
+        "status": {"phase": "Running", "conditions": conditions, "containerStatuses": [{"restartCount": restarts}]},
+    }
+
+
+def test_pods_that_are_missed_least_go_first() -> None:
+    pods = [
+        pod("dear", cost="10"),
+        pod("plain"),
+        pod("cheap", cost="-10"),
+        pod("shaky", restarts=3),
+        pod("unready", ready=False, cost="100"),
+        pod("homeless", node=""),
+    ]
+    names = [found["metadata"]["name"] for found in victims(pods, 6)]
+    assert names == ["homeless", "unready", "cheap", "shaky", "plain", "dear"]
+    assert [found["metadata"]["name"] for found in victims(pods, 1)] == ["homeless"]
+    assert victims(pods, 0) == victims(pods, -3) == []
