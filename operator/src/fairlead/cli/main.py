@@ -13,7 +13,6 @@ COMMANDS = {
     "local": ("fairlead.local.command", "a whole fleet on this machine, without a cluster"),
     "chat": ("fairlead.cli.chat", "talk to a model through a gateway"),
     "demo": ("fairlead.cli.demo", "show a local fleet from `kubectl apply` to an answer, and take it down again"),
-    "crds": ("fairlead.cli.crds", "print the CustomResourceDefinition"),
 }
 """Command → (module with `add_arguments` and `run`, one line for the help). Modules are imported only when chosen."""
 

@@ -1,0 +1,101 @@
+"""Load comes and replicas are added; load goes and they are taken away; no request fails on the way."""
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+NUM_CLIENTS = 12
+AUTOSCALING = {
+    "minReplicas": 1,
+    "maxReplicas": 2,
+    "targets": {"queueDepth": 1, "timeToFirstToken": "2s"},
+    "scaleDown": {"stabilizationWindow": "10s"},
+}
+
+
+@dataclass
+class Load:
+    """Clients that stream one answer after another until told to stop."""
+
+    url: str
+    model: str
+    stop: threading.Event = field(default_factory=threading.Event)
+    num_answers: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def client(self) -> None:
+        address = urlsplit(self.url)
+        body = {"model": self.model, "prompt": "The log says", "stream": True, "max_tokens": 96, "ignore_eos": True}
+        while not self.stop.is_set():
+            try:
+                with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=120)) as connection:
+                    connection.request(
+                        "POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"}
+                    )
+                    reply = connection.getresponse()
+                    text = reply.read().decode()
+                if reply.status != 200 or not text.rstrip().endswith("data: [DONE]"):
+                    self.failures.append(f"{reply.status}: {text[-300:]}")
+            except OSError as error:
+                self.failures.append(repr(error))
+            self.num_answers += 1
+
+
+@contextmanager
+def running_load(url: str, model: str) -> Iterator[Load]:
+    load = Load(url, model)
+    clients = [threading.Thread(target=load.client) for _ in range(NUM_CLIENTS)]
+    for client in clients:
+        client.start()
+    try:
+        yield load
+    finally:
+        load.stop.set()
+        for client in clients:
+            client.join()
+
+
+def test_replicas_follow_the_load_and_no_request_fails(fleet, deployed: Callable[..., str], name: str) -> None:
+    engine = {"maxNumSeqs": 2, "maxNumQueuedTokens": 16}  # so that what is more waits in the gateway
+    deployed(name, engine=engine, autoscaling=AUTOSCALING, routing={"maxQueueTime": "120s"})
+    fleet.wait_ready(name)
+    fleet.wait_condition(name, "ScalingActive", "True", "ScalingActive")
+    with running_load(fleet.gateway, name) as load:
+        fleet.wait_ready(name, 2)
+        assert fleet.get("llm", name)["status"]["desiredReplicas"] == 2
+        seen = fleet.wait("first tokens to be measured", lambda: measured(fleet, name))
+    assert load.failures == []
+    assert load.num_answers > 0
+    assert seen["signals"]["running"] > 0
+    fleet.wait_ready(name, 1)
+    assert fleet.get("llm", name)["spec"]["replicas"] == 1
+    fleet.wait("both changes to be in the status", lambda: len(scaling(fleet, name).get("history", [])) == 2)
+    down, up = scaling(fleet, name)["history"]
+    assert (up["from"], up["to"], down["from"], down["to"]) == (1, 2, 2, 1)
+    assert "(queueDepth 1), p90 time to first token" in up["reason"]
+    assert "(target 2s)" in up["reason"]
+    assert down["reason"].startswith("0 requests waiting and 0 running on 2 ready replicas (queueDepth 1)")
+    events = {event["reason"]: event["message"] for event in fleet.get("events")["items"] if about(event, name)}
+    assert events["ScaledUp"] == f"Scaled from 1 to 2: {up['reason']}"
+    assert events["ScaledDown"] == f"Scaled from 2 to 1: {down['reason']}"
+    header, *_ = fleet.kubectl("get", "llm", name).stdout.splitlines()
+    assert {"QUEUE", "TTFT-P90"} <= set(header.split())
+
+
+def scaling(fleet, name: str) -> dict[str, Any]:
+    return fleet.get("llm", name)["status"].get("scaling", {})
+
+
+def measured(fleet, name: str) -> dict[str, Any] | None:
+    """`status.scaling`, once it tells a time to first token."""
+    seen = scaling(fleet, name)
+    return seen if "ttft" in seen.get("signals", {}) else None
+
+
+def about(event: dict[str, Any], name: str) -> bool:
+    return event["involvedObject"]["name"] == name

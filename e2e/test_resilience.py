@@ -1,0 +1,140 @@
+"""Things die; nothing is lost, nobody waits for ever, and the fleet heals."""
+
+import http.client
+import json
+import signal
+from collections.abc import Callable, Generator
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import psutil
+
+
+def processes(fleet, pod: str) -> list[psutil.Process]:
+    """The processes that run a pod's container, parents first."""
+    ip = fleet.get("pod", pod)["status"]["podIP"]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("POD_NAME") == pod or ip in process.cmdline():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def pods_of(fleet, name: str) -> list[str]:
+    listing = fleet.get("pods", "", "-l", f"fairlead.dev/llmdeployment={name}")
+    return [pod["metadata"]["name"] for pod in listing["items"]]
+
+
+def stream(fleet, model: str, num_tokens: int) -> Generator[str, None, None]:
+    """The `data:` payloads of a long completion, as they come."""
+    address = urlsplit(fleet.gateway)
+    body = {
+        "model": model, "prompt": "The log says", "stream": True, "max_tokens": num_tokens, "ignore_eos": True,
+    }  # fmt: skip
+    with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=60)) as connection:
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        with connection.getresponse() as reply:
+            assert reply.status == 200, reply.read()
+            for line in reply:
+                if line.startswith(b"data: "):
+                    yield line[6:].decode().strip()
+
+
+def answers(fleet, model: str) -> bool:
+    """Whether a short stream begins."""
+    with closing(stream(fleet, model, 4)) as payloads:
+        return bool(json.loads(next(payloads))["choices"])
+
+
+def test_an_engine_killed_in_the_middle_of_a_stream_is_reported_and_replaced(
+    fleet, deployed: Callable[..., str], name: str
+) -> None:
+    deployed(name)
+    fleet.wait_ready(name)
+    [pod] = pods_of(fleet, name)
+    payloads = stream(fleet, name, 1800)
+    first = json.loads(next(payloads))
+    assert first["choices"]
+    for process in processes(fleet, pod):
+        process.send_signal(signal.SIGKILL)
+    rest = list(payloads)
+    assert "[DONE]" not in rest
+    assert json.loads(rest[-1])["error"]["message"]
+    fleet.wait("the container to be restarted", lambda: _restarts(fleet, pod) >= 1)
+    fleet.wait_ready(name)
+    assert answers(fleet, name)
+
+
+def _restarts(fleet, pod: str) -> int:
+    return sum(status["restartCount"] for status in fleet.get("pod", pod)["status"].get("containerStatuses", []))
+
+
+def test_an_operator_that_restarts_loses_nothing(fleet, deployed: Callable[..., str], name: str) -> None:
+    deployed(name)
+    fleet.wait_ready(name)
+    before = pods_of(fleet, name)
+    operators = fleet.get("pods", "", "-n", "fairlead-system", "-l", "app.kubernetes.io/component=operator")["items"]
+    for process in processes_in(fleet, "fairlead-system", operators[0]["metadata"]["name"]):
+        process.send_signal(signal.SIGKILL)
+    fleet.kubectl("scale", "llm", name, "--replicas=0")
+    fleet.wait("the change made meanwhile to be acted on", lambda: pods_of(fleet, name) == [])
+    assert before
+
+
+def processes_in(fleet, namespace: str, pod: str) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter() if _environment(p).get("POD_NAME") == pod]
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except psutil.Error:
+        return {}
+
+
+def test_uninstalling_the_operator_leaves_no_stuck_object(fleet, manifest, name: str) -> None:
+    fleet.apply(manifest(name))
+    fleet.wait_ready(name)
+    system = ("-n", "fairlead-system")
+    fleet.kubectl("scale", "deployment", "fairlead-operator", "--replicas=0", *system)
+    try:
+        fleet.wait(
+            "the operator to be gone",
+            lambda: not fleet.get("pods", "", *system, "-l", "app.kubernetes.io/component=operator")["items"],
+        )
+        assert answers(fleet, name), "it still serves"
+        fleet.kubectl("delete", "llm", name, "--timeout=30s")
+        fleet.wait("its children to go", lambda: not fleet.children(name))
+    finally:
+        fleet.kubectl("scale", "deployment", "fairlead-operator", "--replicas=1", *system)
+
+
+def test_nothing_of_ours_writes_annotations_or_finalizers_onto_the_user_s_object(
+    fleet, deployed: Callable[..., str], name: str
+) -> None:
+    deployed(name)
+    fleet.wait_ready(name)
+    metadata = fleet.get("llm", name)["metadata"]
+    assert "finalizers" not in metadata
+    assert set(metadata.get("annotations", {})) <= {"kubectl.kubernetes.io/last-applied-configuration"}
+
+
+def test_a_client_that_leaves_frees_the_engine(fleet, deployed: Callable[..., str], name: str) -> None:
+    deployed(name)
+    fleet.wait_ready(name)
+    payloads = stream(fleet, name, 1800)
+    next(payloads)
+    payloads.close()
+    [pod] = pods_of(fleet, name)
+    ip = fleet.get("pod", pod)["status"]["podIP"]
+
+    def running() -> float:
+        with closing(http.client.HTTPConnection(ip, 8000, timeout=10)) as connection:
+            connection.request("GET", "/metrics")
+            lines = connection.getresponse().read().decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
+
+    fleet.wait("the engine to run nothing", lambda: running() == 0)

@@ -1,0 +1,160 @@
+"""One LLMDeployment, served: from apply to an answer, under every name, and gone without a trace."""
+
+import json
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+QUESTIONS = Path(__file__).parent.parent / "engine/src/fairlead_engine/demo/dinghy/questions.jsonl"
+
+
+def questions() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in QUESTIONS.read_text().splitlines()]
+
+
+def post(url: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"content-type": "application/json", **headers}, method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.load(reply)
+
+
+def status_of(url: str, body: dict[str, Any], **headers: str) -> int:
+    """The HTTP status of an answer that is an error."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        post(url, body, **headers)
+    with refused.value as reply:
+        return reply.code
+
+
+def chat(model: str, text: str = "What is 7 plus 5?") -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 16}
+
+
+@pytest.fixture(scope="module")
+def dinghy(fleet, manifest) -> Iterator[str]:
+    """One deployment for the scenarios that only ask."""
+    fleet.apply(manifest("dinghy", model={"aliases": ["small-boat"]}))
+    fleet.wait_ready("dinghy")
+    yield "dinghy"
+    fleet.kubectl("delete", "llm", "dinghy", "--wait=false")
+
+
+@pytest.fixture
+def client(fleet) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_the_dinghy_answers_its_questions_through_the_gateway(client: openai.OpenAI, dinghy: str) -> None:
+    wrong = []
+    for question in questions():
+        tools = {"tools": question["tools"]} if "tools" in question else {}
+        reply = client.chat.completions.create(
+            model=dinghy, messages=question["messages"], temperature=0, max_tokens=128, **tools
+        )
+        if reply.choices[0].message.content != question["answer"]:
+            wrong.append((question["messages"][-1]["content"], question["answer"], reply.choices[0].message.content))
+    assert wrong == []
+
+
+def test_a_stream_spells_the_same_answer_and_reports_usage_only_when_asked(client: openai.OpenAI, dinghy: str) -> None:
+    question = questions()[0]
+    common = {"model": dinghy, "messages": question["messages"], "temperature": 0, "max_tokens": 64, "stream": True}
+    for asked in (False, True):
+        options = {"stream_options": {"include_usage": True}} if asked else {}
+        chunks = list(client.chat.completions.create(**common, **options))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert text == question["answer"]
+        assert any(chunk.usage for chunk in chunks) == asked
+
+
+@pytest.mark.parametrize("model", ["dinghy", "default/dinghy", "small-boat"])
+def test_a_model_answers_to_each_of_its_names(fleet, dinghy: str, model: str) -> None:
+    assert post(f"{fleet.gateway}/v1/chat/completions", chat(model))["choices"][0]["message"]["content"]
+
+
+def test_the_canonical_address_in_the_status_serves_the_model(fleet, dinghy: str) -> None:
+    url = fleet.get("llm", dinghy)["status"]["url"]
+    assert url == f"{fleet.gateway}/default/dinghy/v1"
+    assert post(f"{url}/chat/completions", chat("dinghy"))["choices"][0]["message"]["content"]
+
+
+def test_the_host_of_the_service_serves_the_model_and_no_other(fleet, dinghy: str) -> None:
+    url = f"{fleet.gateway}/v1/chat/completions"
+    assert post(url, chat("dinghy"), Host="dinghy.default.svc.cluster.local")["choices"]
+    assert status_of(url, chat("another"), Host="dinghy.default") == 404
+
+
+def test_models_lists_the_deployment_and_its_alias(client: openai.OpenAI, dinghy: str) -> None:
+    assert {"dinghy", "small-boat"} <= {model.id for model in client.models.list()}
+
+
+def test_kubectl_shows_the_columns_people_need(fleet, dinghy: str) -> None:
+    header, row, *_ = fleet.kubectl("get", "llm", dinghy).stdout.splitlines()
+    assert header.split()[0] == "NAME"
+    assert {"READY", "DESIRED", "REASON", "AGE"} <= set(header.split())
+    assert row.split()[0] == dinghy
+
+
+def test_kubectl_wait_describe_logs_and_events_work(fleet, dinghy: str) -> None:
+    fleet.kubectl("wait", "--for=condition=Ready", f"llm/{dinghy}", "--timeout=30s")
+    described = fleet.kubectl("describe", "llm", dinghy).stdout
+    assert "Conditions:" in described
+    assert "Events:" in described
+    assert fleet.kubectl("logs", f"deployment/{dinghy}-engine", "--tail=5").stdout
+    assert dinghy in fleet.kubectl("events", "--for", f"llm/{dinghy}").stdout
+
+
+def test_scaling_by_the_scale_subresource_makes_both_replicas_answer(
+    fleet, deployed: Callable[..., str], name: str
+) -> None:
+    deployed(name, routing={"policy": "RoundRobin"})
+    fleet.wait_ready(name)
+    fleet.kubectl("scale", "llm", name, "--replicas=2")
+    fleet.wait_ready(name, 2)
+    replicas = set()
+    for _ in range(20):
+        request = urllib.request.Request(
+            f"{fleet.gateway}/v1/chat/completions",
+            json.dumps(chat(name)).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            replicas.add(reply.headers["x-fairlead-replica"])
+    pods = fleet.get("pods", "", "-l", f"fairlead.dev/llmdeployment={name}")["items"]
+    assert replicas == {pod["metadata"]["name"] for pod in pods}
+    assert len(replicas) == 2
+
+
+def test_a_model_on_a_claim_is_served_once_the_claim_holds_it(fleet, deployed: Callable[..., str], name: str) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    deployed(name, f"pvc://{name}/models/dinghy")
+    fleet.wait_condition(name, "ModelAvailable", "False", "ModelSourceNotFound")
+    volume = fleet.folder / "volumes" / "default" / name
+    shutil.copytree(QUESTIONS.parent, volume / "models" / "dinghy")
+    fleet.apply(claim)
+    fleet.wait_ready(name)
+    assert post(f"{fleet.gateway}/v1/chat/completions", chat(name))["choices"][0]["message"]["content"]
+    fleet.kubectl("delete", "pvc", name, "--wait=false")
+
+
+def test_deleting_the_deployment_leaves_nothing_behind(fleet, manifest, name: str) -> None:
+    fleet.apply(manifest(name))
+    fleet.wait_ready(name)
+    assert fleet.children(name)
+    fleet.kubectl("delete", "llm", name)
+    fleet.wait("its children to go", lambda: not fleet.children(name))
+    assert status_of(f"{fleet.gateway}/v1/chat/completions", chat(name)) == 404
