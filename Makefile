@@ -15,7 +15,7 @@ PYTEST_WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-fast test-slow test-gpu lint fmt check crds dinghy bench-engine-cpu clean
+.PHONY: help setup setup-dev demo test test-fast test-slow test-gpu lint fmt check crds reference dinghy bench-engine-cpu clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,8 +70,12 @@ check: lint test test-slow demo ## Everything that must hold before a change lan
 crds: setup ## Regenerate crds/ from the typed spec
 	$(BIN)/python -m fairlead.api.crd > crds/llmdeployments.fairlead.dev.yaml
 
+reference: setup-dev ## Regenerate docs/reference/ from the code
+	$(BIN)/python docs/generate_reference.py
+
 dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 20 minutes on two cores)
-	$(BIN)/python engine/dinghy/train.py
+	OMP_WAIT_POLICY=passive $(BIN)/python engine/dinghy/train.py
+	$(BIN)/python engine/dinghy/choose.py
 	$(BIN)/python engine/dinghy/evaluate.py
 
 bench-engine-cpu: setup-dev ## Our engine beside transformers' continuous batching and a hand-written loop, on this CPU

@@ -1,0 +1,352 @@
+"""Writes `docs/reference/` from the code: flags, settings, fields, conditions, metrics and endpoints, as they are.
+
+`make reference` calls it, and `tests/test_reference.py` compares. Every text has its one source beside what it
+describes (a field's docstring, a metric's help); anything without a text is refused by name, so nothing can go
+undocumented. This is the only code that imports both the control plane and the engine.
+"""
+
+import argparse
+import asyncio
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from aiohttp.web import AbstractResource
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairlead.api import names
+from fairlead.api.conditions import ConditionType, Reason
+from fairlead.api.crd import object_schema
+from fairlead.api.schema import JsonSchema, schema_of
+from fairlead.controller.health import health_app
+from fairlead.controller.metrics import OperatorMetrics
+from fairlead.controller.reconcile import ReconcileOutcome
+from fairlead.docstrings import docstrings
+from fairlead.fleet.fleet import StaticFleet
+from fairlead.gateway.command import add_arguments as add_gateway_arguments
+from fairlead.gateway.metrics import Metrics as GatewayMetrics
+from fairlead.gateway.observe import Observation
+from fairlead.gateway.openai_errors import internal_error
+from fairlead.gateway.outcomes import RequestOutcome
+from fairlead.gateway.pools import Pools
+from fairlead.gateway.proxy import ReplicaFailed
+from fairlead.gateway.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
+from fairlead.gateway.settings import GatewaySettings
+from fairlead.gateway.sse import Usage
+from fairlead.gateway.upstream import Upstream
+from fairlead.routing.outcomes import QueueOutcome
+from fairlead.routing.replica import Replica
+from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings, Profile
+from fairlead.testing.gateways import make_pool
+from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.config_sources import docstrings as engine_docstrings
+from fairlead_engine.errors import ModelLoadReason
+from fairlead_engine.server.app import build_app
+from fairlead_engine.server.metrics import OURS, VLLM
+from fairlead_engine.server.metrics import Metrics as EngineMetrics
+from fairlead_engine.server.refusals import Outcome
+from fairlead_engine.server.service import Service
+from fairlead_engine.testing.scripted_engine import ScriptedEngine
+from fairlead_engine.types import EngineLoad, FinishReason
+
+FOLDER = Path(__file__).parent / "reference"
+DURATIONS = "Durations are written as `500ms`, `30s`, `10m`; sizes as `512Mi`, `2Gi`."
+
+
+class Undocumented(Exception):
+    """Something that people can see or set has no text."""
+
+
+def main() -> None:
+    """Writes every page into the folder named on the command line, else into `docs/reference/`."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[str, str]:
+    """File name → its text. Raises Undocumented."""
+    subjects = {
+        "llmdeployment.md": (
+            "LLMDeployment",
+            "every field, its default, and the rules between fields",
+            llmdeployment(),
+        ),
+        "conditions.md": ("Conditions", "what `status.conditions` can say, and why", conditions()),
+        "engine-flags.md": ("Engine flags", "`fairlead-engine serve`", engine_flags()),
+        "gateway-flags.md": ("Gateway flags", "`fairlead gateway`", gateway_flags()),
+        "operator-settings.md": ("Operator settings", "the file of `fairlead operator --settings FILE`", settings()),
+        "metrics.md": ("Metrics", "of engine, gateway and operator", asyncio.run(metrics())),
+        "http.md": ("HTTP endpoints", "of gateway, engine and operator, and how requests end", http_endpoints()),
+    }
+    note = "*Generated from the code by `make reference`; do not edit.*"
+    index = "\n".join(f"- [{title}]({name}): {summary}" for name, (title, summary, _) in subjects.items())
+    texts = {name: f"# {title}\n\n{note}\n\n{body}\n" for name, (title, _, body) in subjects.items()}
+    return {"README.md": f"# Reference\n\n{note}\n\n{index}\n", **texts}
+
+
+def llmdeployment() -> str:
+    """The page of the API."""
+    schema = object_schema()
+    spec = ["Field", "Type", "Default", "Meaning"]
+    rows = [[f"`{path}`", *_value(node), _default(node, required), _text(node, path)[0]]
+            for path, node, required in _nodes(schema["properties"]["spec"], "spec")]  # fmt: skip
+    status = [[f"`{path}`", *_value(node), _text(node, path)[0]]
+              for path, node, _ in _nodes(schema["properties"]["status"], "status")]  # fmt: skip
+    rules = [list(rule) for rule in _rules(schema, "")]
+    return "\n\n".join((
+        f"`{names.API_VERSION}`, kind `{names.KIND}`; `kubectl get {names.SHORT_NAME}`. {DURATIONS} "
+        "Defaults are the operator's and are not written into objects.",
+        "## spec", table(spec, rows),
+        "## Rules", "An object that breaks one of these is refused with this sentence.",
+        table(["On", "Sentence"], rules),
+        "## status", table(["Field", "Type", "Meaning"], status),
+    ))  # fmt: skip
+
+
+def conditions() -> str:
+    """The page of condition types and reasons."""
+    return "\n\n".join((
+        "Every condition is always present. Its `message` is a sentence that says what to do where something can be "
+        "done; [the first-model guide](../guides/first-model.md) reads a few.",
+        "## Types", members(ConditionType, "Type"),
+        "## Reasons", members(Reason, "Reason"),
+        "## Reasons of an engine that could not start",
+        "The engine's own word and sentence, taken over as they are: "
+        + ", ".join(f"`{reason}`" for reason in ModelLoadReason)
+        + ", `NotEnoughMemory`, `InvalidConfig`, `AddressUnavailable`.",
+    ))  # fmt: skip
+
+
+def engine_flags() -> str:
+    """The page of the engine's flags."""
+    parts = ["A setting is a flag (`--max-num-seqs 16`) or a line of the file that `--config` names "
+             "(`max-num-seqs: 16`); flags win. Yes-or-no settings are `--name` and `--no-name` as flags."]  # fmt: skip
+    for title, kind in (("Model and scheduler", EngineConfig), ("Server", ServerConfig)):
+        texts = engine_docstrings(kind)
+        rows = []
+        for field in fields(kind):
+            flag = f"--{field.name.replace('_', '-')}"
+            rows.append([f"`{flag}`", *_with_default(texts.get(field.name), field.default, flag)])
+        parts += [f"## {title}", table(["Flag", "Default", "Meaning"], rows)]
+    return "\n\n".join(parts)
+
+
+def gateway_flags() -> str:
+    """The page of the gateway's flags."""
+    parser, texts = argparse.ArgumentParser(add_help=False), docstrings(GatewaySettings)
+    add_gateway_arguments(parser)
+    flags = {action.dest: action for action in parser._actions}
+    rows = []
+    for name, action in flags.items():
+        text = texts.get(name) or re.sub(r" \(default: .*\)$", "", action.help or "")
+        rows.append([f"`{action.option_strings[0]}`", *_with_default(text, action.default, name)])
+    return "Times are seconds, sizes bytes.\n\n" + table(["Flag", "Default", "Meaning"], rows)
+
+
+def settings() -> str:
+    """The page of the operator's settings."""
+    parts = [f"A YAML file; unknown keys and bad values are refused by name. {DURATIONS}"]
+    for title, kind in (("Settings", OperatorSettings), ("A profile", Profile)):
+        schema = schema_of(kind)
+        rows = [[f"`{key}`", *_value(node), _default(node, False), _text(node, key)[0]]
+                for key, node in schema["properties"].items()]  # fmt: skip
+        parts += [f"## {title}", table(["Key", "Type", "Default", "Meaning"], rows)]
+    built_in = [[f"`{name}`", _quantities(profile.requests), _quantities(profile.limits)]
+                for name, profile in BUILT_IN_PROFILES.items()]  # fmt: skip
+    return "\n\n".join((*parts, "## Built-in profiles", table(["Profile", "Requests", "Limits"], built_in)))
+
+
+async def metrics() -> str:
+    """The page of metrics: what scrapes of three busy programs show."""
+    engine = _families(_engine_scrape())
+    ours = [family for family in engine if not family[0].startswith(VLLM)]
+    aliases = {family[0].removeprefix(VLLM) for family in engine} & {family[0].removeprefix(OURS) for family in ours}
+    rows = [[*family, f"`{VLLM}{family[0].removeprefix(OURS)}`" if family[0].removeprefix(OURS) in aliases else ""]
+            for family in ours]  # fmt: skip
+    head = ["Metric", "Type", "Labels", "Meaning"]
+    return "\n\n".join((
+        "Prometheus' text format at `/metrics`: port 8000 of an engine, the control port of a gateway, the operator's "
+        "port. Histograms have `_bucket`, `_sum` and `_count`.",
+        "## Engine", "The same figures under vLLM's names serve dashboards that know those.",
+        table([*head, "vLLM's name"], [[f"`{row[0]}`", *row[1:]] for row in rows]),
+        "## Gateway", table(head, [[f"`{name}`", *rest] for name, *rest in _families(_gateway_scrape())]),
+        "## Operator", table(head, [[f"`{name}`", *rest] for name, *rest in _families(_operator_scrape())]),
+    ))  # fmt: skip
+
+
+def _engine_scrape() -> str:
+    engine = ScriptedEngine(load=EngineLoad(step_cost={"base": 0.001}))
+    seen = EngineMetrics("model")
+    seen.watch(engine, engine.info)
+    seen.queued(0.0)
+    seen.first_token(0.0)
+    seen.tokens(1, 0.0)
+    seen.finished(FinishReason.STOP, 0.0)
+    seen.answered(Outcome.OK)
+    return seen.render().decode()
+
+
+def _gateway_scrape() -> str:
+    limits = GatewaySettings()
+    pool = make_pool([Replica("uid", "replica", "127.0.0.1", 8000)])
+    seen = GatewayMetrics(Pools(StaticFleet([pool]), limits, Upstream(limits)))
+    ended = Observation("id", "/v1/completions", stream=True, num_attempts=1, ttft_seconds=0.0, usage=Usage())
+    seen.request_ended(ended)
+    seen.attempt_failed(ended, ReplicaFailed(None, internal_error(), retryable=True))
+    return seen.exposition().decode()
+
+
+def _operator_scrape() -> str:
+    seen = OperatorMetrics()
+    seen.observe(ReconcileOutcome(next(iter(ReconcileOutcome))), 0.0)
+    return generate_latest(seen.registry).decode()
+
+
+def _families(scrape: str) -> list[list[str]]:
+    """Name, type, labels and help of every metric of a scrape, by name."""
+    found = []
+    for family in sorted(text_string_to_metric_families(scrape), key=lambda family: family.name):
+        if family.name.endswith("_created"):
+            continue
+        if not family.samples:
+            raise Undocumented(f"{family.name} has no sample here, so its labels cannot be told")
+        labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
+        name = family.name + ("_total" if family.type == "counter" else "")
+        text = documented(family.documentation, name)
+        found.append([name, family.type, ", ".join(f"`{label}`" for label in labels), text.rstrip(".") + "."])
+    return found
+
+
+def http_endpoints() -> str:
+    """The page of endpoints."""
+    engine = build_app(Service("model", ScriptedEngine(), ServerConfig())).openapi()["paths"]
+    operations = [[f"`{method.upper()}`", f"`{path}`", _summary(operation, path)]
+                  for path, methods in engine.items() for method, operation in methods.items()]  # fmt: skip
+    summaries = {path: _summary(engine[path]["post"], path) for path in sorted(INFERENCE_PATHS)}
+    gateway = [["`POST`", f"`{path}`", f"{text} Forwarded to an engine."] for path, text in summaries.items()]
+    gateway += [["`GET`", f"`{MODELS_PATH}`", "The models that are served."],
+                ["`GET`", f"`{MODELS_PATH}/{{name}}`", "The model of this name."],
+                ["", "`/{namespace}/{name}` before any of these",
+                 "The same for this LLMDeployment; `Host: {name}.{namespace}` says it, too."]]  # fmt: skip
+    head = ["Method", "Path", "What it does"]
+    outcomes = [[f"`{outcome.label}`", str(outcome.http_status or ""), docstrings(QueueOutcome)[outcome.name]]
+                for outcome in QueueOutcome]  # fmt: skip
+    outcomes += [[f"`{outcome}`", "", docstrings(RequestOutcome)[outcome.name]] for outcome in RequestOutcome]
+    return "\n\n".join((
+        "## Gateway, for clients", table(head, gateway + _probes(PROBES)),
+        "## Gateway, control port", table(head, _probes(CONTROL_PATHS)),
+        "## Gateway: how requests end",
+        "The outcomes in metrics and log lines; those of the queue are also the error's `code`, with this status. 429 "
+        "means try later, 503 that nothing can serve this now; both come with `retry-after` where waiting helps.",
+        table(["Outcome", "Status", "Meaning"], outcomes),
+        "## Engine", "[The model-server protocol](../model-server-protocol.md) has the messages.",
+        table(head, operations),
+        "## Operator", table(head, list(_operator_endpoints())),
+    ))  # fmt: skip
+
+
+def _operator_endpoints() -> Iterator[list[str]]:
+    for resource in health_app(OperatorMetrics()).router.resources():
+        assert isinstance(resource, AbstractResource)
+        handler = next(iter(resource)).handler
+        yield ["`GET`", f"`{resource.canonical}`", documented(handler.__doc__, resource.canonical)]
+
+
+def _probes(paths: Any) -> list[list[str]]:
+    return [["`GET`", f"`{path}`", text] for path, text in paths.items()]
+
+
+def _summary(operation: Any, path: str) -> str:
+    text = documented(operation.get("description") or operation.get("summary"), path)
+    return " ".join(text.split()).rstrip(".") + "."
+
+
+def members(kind: Any, title: str) -> str:
+    """The table of an enum's members."""
+    texts = docstrings(kind)
+    return table([title, "Meaning"], [[f"`{member}`", documented(texts.get(member.name), member)] for member in kind])
+
+
+def _nodes(schema: JsonSchema, path: str) -> Iterator[tuple[str, JsonSchema, bool]]:
+    """Every field below: path, schema, whether it is required."""
+    for key, node in schema.get("properties", {}).items():
+        yield f"{path}.{key}", node, key in schema.get("required", ())
+        yield from _nodes(node, f"{path}.{key}")
+        yield from _nodes(node.get("items", {}), f"{path}.{key}[]")
+
+
+def _rules(schema: JsonSchema, path: str) -> Iterator[tuple[str, str]]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield f"`{path}`" if path else "the object", rule["message"]
+    for key, node in schema.get("properties", {}).items():
+        here = f"{path}.{key}" if path else key
+        yield from _rules(node, here)
+        yield from _rules(node.get("items", {}), f"{here}[]")
+
+
+def _value(node: JsonSchema) -> list[str]:
+    """What may be written, in a word or two."""
+    if "enum" in node:
+        return [" · ".join(f"`{value}`" for value in node["enum"])]
+    if "x-kubernetes-int-or-string" in node:
+        return ["quantity"]
+    if node.get("type") == "array":
+        return [f"list of {_value(node['items'])[0]}s"]
+    if "additionalProperties" in node:
+        return [f"map to {_value(node['additionalProperties'])[0]}"]
+    if node.get("type") == "string" and "ms" in node.get("pattern", ""):
+        return ["duration"]
+    least, most = node.get("minimum"), node.get("maximum")
+    if least is None:
+        return [node["type"]]
+    return [f"{node['type']}, {least} or more" if most is None else f"{node['type']}, {least} to {most}"]
+
+
+def _text(node: JsonSchema, what: str) -> tuple[str, str]:
+    """What a description says: the meaning, and the default ("" = none)."""
+    text = documented(node.get("description"), what)
+    match = re.fullmatch(r"(.+?)[;.]?\s*(?:[Dd]efault: |None = )(.+?)\.?", text, re.DOTALL)
+    meaning, default = (match[1], match[2]) if match else (text, "")
+    return meaning[0].upper() + meaning[1:].rstrip(".") + ".", default
+
+
+def _default(node: JsonSchema, required: bool) -> str:
+    return "*required*" if required else _text({"description": "?"} | node, "")[1]
+
+
+def _with_default(text: str | None, default: Any, what: str) -> list[str]:
+    """Default and meaning of a flag: the value itself, or what its text says of None."""
+    meaning, says = _text({"description": text}, what)
+    if default is None or not isinstance(default, int | float | str):
+        return [says or ("" if default is None else "*required*"), meaning]
+    written = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
+    return [f"`{written}`", meaning]
+
+
+def _quantities(quantities: Any) -> str:
+    return ", ".join(f"{name} {quantity}" for name, quantity in quantities.items())
+
+
+def documented(text: str | None, what: Any) -> str:
+    """The text. Raises Undocumented, naming what lacks one."""
+    if not text or not text.strip():
+        raise Undocumented(f"{what} has no description: write one beside it, in the code")
+    return text
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""`docs/reference/` is what the code says: no setting, metric, field or reason goes undocumented."""
+
+import importlib.util
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fairlead.docstrings import docstrings
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_reference", DOCS / "generate_reference.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_the_generated_text(generator: ModuleType) -> None:
+    written = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reference").iterdir()}
+    assert written == generator.pages(), "run `make reference`"
+
+
+class Sail(StrEnum):
+    """An enum with a member that nobody described."""
+
+    JIB = "jib"
+    """The one in front."""
+    MAIN = "main"
+
+
+def test_what_has_no_text_is_refused_by_name(generator: ModuleType) -> None:
+    with pytest.raises(generator.Undocumented, match="main has no description"):
+        generator.members(Sail, "Sail")
+    with pytest.raises(generator.Undocumented, match=r"spec\.sails has no description"):
+        generator._text({"type": "integer"}, "spec.sails")
+    with pytest.raises(generator.Undocumented, match="boats_total has no description"):
+        generator._families("# HELP boats_total \n# TYPE boats_total counter\nboats_total 1.0\n")
+    with pytest.raises(generator.Undocumented, match="crews has no sample"):
+        generator._families("# HELP crews Crews.\n# TYPE crews gauge\n")
+
+
+def test_defaults_are_told_apart_from_the_meaning(generator: ModuleType) -> None:
+    assert generator._text({"description": "How many. Default: 3."}, "x") == ("How many.", "3")
+    assert generator._text({"description": "Which host; None = all."}, "x") == ("Which host.", "all")
+    assert generator._text({"description": "Where the files are."}, "x") == ("Where the files are.", "")
+
+
+@dataclass
+class Boat:
+    """A docstring of the class is nobody's field."""
+
+    length: float
+    """In metres,
+    over all."""
+    name: str
+    crew: int = 0
+    """People."""
+
+
+def test_docstrings_of_fields_and_members_are_one_line_each() -> None:
+    assert docstrings(Boat) == {"length": "In metres, over all.", "crew": "People."}
+    assert docstrings(Sail) == {"JIB": "The one in front."}
