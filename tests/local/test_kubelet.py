@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,21 @@ async def test_environment_volumes_and_paths_reach_the_process(node_http: Any, n
     log = str((await node_http("GET", f"{PODS_PATH}/p/log")).body)
     assert log.startswith("v hunter2 v+hunter2+$(NOBODY)+$(CM_K) p 1024 hunter2 ['p', '--file=/")
     assert log.rstrip().endswith("/volumes/s/password']")
+
+
+async def test_a_volume_over_the_folder_of_our_own_programs_does_not_hide_them(
+    node_http: Any, node_api: LocalApi
+) -> None:
+    """As when the checkout lies below /tmp, where pods mount scratch space."""
+    top = "/" + Path(sys.executable).parts[1]
+    mounts = [{"name": "scratch", "mountPath": top}]
+    script = "import sys; open(sys.argv[1], 'w').close(); print('ran with', sys.argv[1], flush=True)"
+    spec = {"volumes": [{"name": "scratch", "emptyDir": {}}], "restartPolicy": "Never"}
+    await node_http("POST", PODS_PATH, pod(script, f"{top}/file", spec=spec, volumeMounts=mounts))
+    await eventually(lambda: "terminated" in state(node_api)["state"])
+    assert state(node_api)["state"]["terminated"]["exitCode"] == 0
+    log = await node_http("GET", f"{PODS_PATH}/p/log")
+    assert "/volumes/scratch/file" in log.body
 
 
 async def test_startup_then_readiness_then_liveness(node_http: Any, node_api: LocalApi, tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ def translate(text: str, mounts: Mapping[str, str]) -> str:
     return text
 
 
-def arguments(command: Sequence[str], variables: Mapping[str, str], mounts: Mapping[str, str]) -> list[str]:
-    """The argument vector with variables expanded and paths translated."""
-    return [translate(expand(word, variables), mounts) for word in command]
+def arguments(words: Sequence[str], variables: Mapping[str, str], mounts: Mapping[str, str]) -> list[str]:
+    """A container's arguments with variables expanded and paths translated."""
+    return [translate(expand(word, variables), mounts) for word in words]
 
 
 def _one_key(operations: Operations, namespace: str, source: Json) -> str | None:

@@ -44,13 +44,16 @@ def find(images: Images, image: str) -> Program:
     raise ImageNotFound(f'failed to pull "{image}": local mode runs these images only: {known}')
 
 
-def command_line(program: Program, container: Json) -> Sequence[str]:
-    """The container's argument vector before expansion; raises CommandRefused for a foreign `command`."""
+def words_of(program: Program, container: Json) -> Sequence[str]:
+    """What follows the program's entrypoint, as the container says it. Raises CommandRefused for a foreign `command`.
+
+    The entrypoint is this machine's and stays as it is; only the container's own words are expanded and translated.
+    """
     command: Sequence[str] = container.get("command") or ()
     args: Sequence[str] = container.get("args") or ()
     if not command:
-        return [*program.entrypoint, *args]
+        return args
     if command[0] not in program.names:
         allowed = " or ".join(sorted(program.names)) or "no command: leave it out"
         raise CommandRefused(f'command "{command[0]}" is not in image "{container["image"]}": it has {allowed}')
-    return [*program.entrypoint, *command[1:], *args]
+    return [*command[1:], *args]

@@ -160,7 +160,7 @@ class PodWorker:
         """What one run of a container is, worked out from the spec and from what the API holds now."""
         _refuse_unsupported(self._pod["spec"], spec)
         program = images.find(self._node.images, spec["image"])
-        command = images.command_line(program, spec)
+        words = images.words_of(program, spec)
         try:
             mounts = self._volumes.mounts(spec)
         except MountError as error:
@@ -179,7 +179,7 @@ class PodWorker:
         working_dir = spec.get("workingDir")
         launch = Launch(
             name=f"{metadata['namespace']}/{metadata['name']}/{name}",
-            arguments=arguments(command, own, mounts),
+            arguments=[*program.entrypoint, *arguments(words, own, mounts)],
             environment=variables,
             folder=Path(translate(working_dir, mounts)) if working_dir else self._folder,
             log=self._folder / "logs" / name / f"{restarts}.log",
