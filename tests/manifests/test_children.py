@@ -416,7 +416,10 @@ def test_the_template_is_laid_over_the_pod_but_our_labels_stay() -> None:
     assert sidecar == {"name": "sidecar", "image": "other"}
 
 
-@pytest.mark.parametrize("spec", [{"containers": [{"image": "nameless"}]}, {"containers": ["text"]}])
+@pytest.mark.parametrize(
+    "spec",
+    [{"containers": [{"image": "nameless"}]}, {"containers": ["text"]}, {"containers": True}, {"containers": "text"}],
+)
 def test_a_template_that_fits_no_pod_is_an_invalid_spec(spec: dict[str, Any]) -> None:
     with pytest.raises(CannotBuild, match="need a name") as raised:
         build(template={"spec": spec})

@@ -1,7 +1,8 @@
 """The engine's Deployment: one container per pod, which serves OpenAI's API and says when it is ready."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -48,31 +49,39 @@ def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: Mo
 
     Raises CannotBuild for an unknown profile, or a template that does not fit onto a pod.
     """
-    try:
+    with _template_must_fit():
         return merge(_pod_spec(deployment, settings, source), deployment.spec.template.spec)
-    except (KeyError, TypeError, AttributeError) as e:
-        raise CannotBuild(
-            Reason.INVALID_SPEC,
-            f"template.spec does not fit onto a pod ({e!r}): items of containers, volumes and env need a name",
-        ) from e
 
 
 def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
     """CPUs that the engine's container may use: its limit, else its request; None where the pod names neither.
 
-    Raises CannotBuild for what is not a quantity: templates come unchecked.
+    Raises CannotBuild for what is not a quantity or no container at all: templates come unchecked.
     """
-    containers: list[dict[str, Any]] = pod.get("containers") or []
-    engine = next((one for one in containers if one["name"] == names.ENGINE_CONTAINER), {})
-    resources = engine.get("resources") or {}
-    for kind in ("limits", "requests"):
-        cpus = (resources.get(kind) or {}).get("cpu")
-        if cpus is not None:
-            try:
-                return parse_quantity(str(cpus))
-            except ValueError as e:
-                raise CannotBuild(Reason.INVALID_SPEC, f"template.spec: {kind}.cpu of the engine: {e}") from e
-    return None
+    with _template_must_fit():
+        containers: list[dict[str, Any]] = pod.get("containers") or []
+        engine: dict[str, Any] = next((one for one in containers if one["name"] == names.ENGINE_CONTAINER), {})
+        resources = engine.get("resources") or {}
+        named = ((kind, (resources.get(kind) or {}).get("cpu")) for kind in ("limits", "requests"))
+        kind, cpus = next((found for found in named if found[1] is not None), ("", None))
+    if cpus is None:
+        return None
+    try:
+        return parse_quantity(str(cpus))
+    except ValueError as e:
+        raise CannotBuild(Reason.INVALID_SPEC, f"template.spec: {kind}.cpu of the engine: {e}") from e
+
+
+@contextmanager
+def _template_must_fit() -> Iterator[None]:
+    """The template's pod spec is any object to the CRD; what has not a pod's shape is told to its author."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as e:
+        raise CannotBuild(
+            Reason.INVALID_SPEC,
+            f"template.spec does not fit onto a pod ({e!r}): items of containers, volumes and env need a name",
+        ) from e
 
 
 def _pod_template(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
