@@ -18,6 +18,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Message = Mapping[str, Any]
 
+_TEMPLATE_FAULTS = (
+    jinja2.TemplateError,
+    TypeError,
+    LookupError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+)
+"""What a template may end with when messages or variables are not as it expects them."""
+
 
 class ChatTemplateError(ValueError):
     """The template could not render these messages; the text is fit to show the person who sent them."""
@@ -89,7 +101,7 @@ class ChatTemplate:
             )
         except ChatTemplateError:
             raise
-        except (jinja2.TemplateError, TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
+        except _TEMPLATE_FAULTS as error:
             raise ChatTemplateError(f"the chat template could not render these messages: {error}") from error
 
 

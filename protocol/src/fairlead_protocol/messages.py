@@ -9,10 +9,22 @@ from fairlead_protocol import PROTOCOL_VERSION
 
 PATH_MODEL = "/fairlead/v1/model"
 PATH_DRAIN = "/fairlead/v1/drain"
+PATH_KV_BLOCKS = "/fairlead/v1/kv/blocks"
+PATH_KV_EVENTS = "/fairlead/v1/kv/events"
 
 HEADER_REQUEST_ID = "x-request-id"
 HEADER_REPLICA = "x-fairlead-replica"
 HEADER_CACHED_TOKENS = "x-fairlead-cached-tokens"
+HEADER_PREDICTED_CACHED_TOKENS = "x-fairlead-predicted-cached-tokens"
+HEADER_PREDICTED_TTFT_MS = "x-fairlead-predicted-ttft-ms"
+"""From the request's dispatch to its first token, as the gateway foresaw it; milliseconds."""
+HEADER_QUEUE_MS = "x-fairlead-queue-ms"
+"""How long a request waited in the gateway's line before it was dispatched; milliseconds. TTFT as a client sees it is
+this, plus what `HEADER_PREDICTED_TTFT_MS` foresees, plus the network."""
+HEADER_DISPATCH = "x-fairlead-dispatch"
+"""`<gateway>:<n>` on a request to an engine: the gateway's n-th request to it, counted from 1 (`LoadLine.seen`)."""
+FIELD_TOKENS = "fairlead_prompt_tokens"
+"""Top-level field of a request to an engine: the prompts as the gateway tokenised them (`PromptTokens`)."""
 HEADER_REASON = "x-fairlead-reason"
 """On a refusal: one of the reasons below."""
 
@@ -25,6 +37,9 @@ REASON_LOADING = "loading"
 """503 from an engine that is still loading its model."""
 REASON_ENGINE_DEAD = "engine-dead"
 """503 of `/ready` when the engine's core died or hangs; only a restart helps."""
+
+CODE_ENGINE_DEAD = "engine_dead"
+"""`code` of the error with which an engine ends a request, or a stream, whose core died: what it computed is lost."""
 
 
 class ModelInfo(msgspec.Struct, kw_only=True, frozen=True):
@@ -44,11 +59,90 @@ class ModelInfo(msgspec.Struct, kw_only=True, frozen=True):
     """Longest prompt plus completion, in tokens."""
     max_num_seqs: int
     """Sequences that one step may run."""
-    max_num_waiting: int
-    """Requests that may wait in the engine; more are refused with 429 and `engine-full`."""
+    max_num_queued_tokens: int
+    """Prompt tokens that may wait in the engine; more are refused with 429 and `engine-full`."""
     max_num_batched_tokens: int
     """Token budget of one step."""
     num_kv_blocks: int
     dtype: str
     device: str
     architecture: str
+
+
+class PromptTokens(msgspec.Struct, kw_only=True, frozen=True):
+    """`FIELD_TOKENS`: what the prompts of this request are as token ids, in the request's order (a chat has one).
+
+    An engine whose tokenizer has another digest ignores them and tokenises the request itself.
+    """
+
+    digest: str
+    prompts: list[list[int]]
+
+
+class StoredBlocks(msgspec.Struct, kw_only=True, frozen=True):
+    """A chain of blocks that can be reused: each hash is the parent of the next."""
+
+    parent: str | None
+    """Hash of the block before the first; None where the first begins a prompt."""
+    hashes: list[str]
+    tier: str = "device"
+    """Where the blocks are; `device` is the memory the model computes in."""
+
+
+class KVBlocks(msgspec.Struct, kw_only=True, frozen=True):
+    """Reply of `GET /fairlead/v1/kv/blocks`: every reusable block, as of `seq`. Parents come before their children
+    where both are there; a child may have outlived its parent."""
+
+    epoch: str
+    """Names this run of the engine: after a restart it is another one, and sequence numbers begin anew."""
+    seq: int
+    block_size: int
+    blocks: list[StoredBlocks]
+
+
+class StreamLine(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """One line of `GET /fairlead/v1/kv/events`, a JSON object: either a change of the blocks or a load.
+
+    A change: `seq` is one more than the change before; first everything in `removed` goes, then everything in
+    `stored` comes. A load: `seq` 0 and `load` set.
+    """
+
+    seq: int = 0
+    stored: list[StoredBlocks] = []
+    removed: list[str] = []
+    load: "LoadLine | None" = None
+
+
+class LoadLine(msgspec.Struct, kw_only=True, frozen=True):
+    """How loaded an engine is: every 100 ms while busy, every second while idle, and at once when it becomes full,
+    stops being full, or begins to drain. Stale after 3 s."""
+
+    waiting: int
+    """Requests that no step has touched yet."""
+    running: int
+    queued_prefill_tokens: int
+    """Prompt tokens of waiting and running requests that are still to be computed, as far as known without those that
+    waiting ones will find in the cache."""
+    kv_blocks_free: int
+    """Free blocks, those that still hold reusable prefixes included."""
+    kv_blocks_total: int
+    kv_tokens: int
+    """Tokens of running requests that are in the cache: what each decode step reads."""
+    token_budget: int
+    """Tokens that one step may compute."""
+    max_num_seqs: int
+    step_age_seconds: float
+    """How long the running step has been running; 0 when idle."""
+    draining: bool
+    seq: int
+    """The last change of the blocks that had happened."""
+    seen: dict[str, int]
+    """By gateway: the highest number of its requests (`HEADER_DISPATCH`) that this load includes, refused and finished
+    ones too. Requests with a higher number are not in the figures above."""
+    step_cost: dict[str, float]
+    """Seconds per unit: `base`, `prefill_step`, `prefill_token`, `prefill_context`, `decode_seq`, `kv_token`; and
+    `residual`, the typical relative error of recent predictions. Empty until known."""
+
+
+LOAD_STALE_SECONDS = 3.0
+"""A load older than this says nothing any more."""

@@ -1,0 +1,149 @@
+"""A cache from pieces of prompt text to token ids, so that a conversation grown by one turn costs that turn.
+
+Texts are cut only where `cuts.py` knows that the ids stay the same: at special tokens, which every chat template writes
+between messages. A piece goes from one such token up to and with another, so its ids are right in whatever text it
+stands, and a conversation shares its pieces with its earlier turns and with all that begin alike. Gateways use it, from
+several threads at once; an engine, which gets ids, has no need of it.
+"""
+
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import TypeAlias
+
+from fairlead_protocol.cuts import Cuts, frame_of
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+Ids: TypeAlias = "array[int]"
+"""Token ids as unsigned ints: a tenth of a list's memory, and quick to join and to hash."""
+Key = tuple[str, str]
+"""A tokenizer's name and a piece of text."""
+
+_ENTRY_BYTES = 300
+"""What an entry takes besides text and ids: key, links, object headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What a cache holds, and what it was good for since it was made."""
+
+    num_bytes: int
+    num_pieces: int
+    num_hits: int
+    """Pieces that were asked for and known."""
+    num_misses: int
+
+
+class PrefixCache:
+    """Pieces and their ids; beyond `max_bytes` the least recently used go. Any number of tokenizers share one."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._ids: OrderedDict[Key, Ids] = OrderedDict()
+        self._num_bytes = 0
+        self._num_hits = 0
+        self._num_misses = 0
+        self._lock = Lock()
+
+    def find(self, keys: Sequence[Key]) -> "list[Ids | None]":
+        """What is known of each piece; they count as used now."""
+        with self._lock:
+            found = [self._ids.get(key) for key in keys]
+            for key, ids in zip(keys, found, strict=True):
+                if ids is not None:
+                    self._ids.move_to_end(key)
+            num_hits = len(found) - found.count(None)
+            self._num_hits += num_hits
+            self._num_misses += len(found) - num_hits
+        return found
+
+    def add(self, pieces: Iterable[tuple[Key, Ids]]) -> None:
+        """Keeps these too. A piece that would take a quarter of the cache is not worth what it drives out."""
+        with self._lock:
+            for key, ids in pieces:
+                size = _size(key, ids)
+                if key not in self._ids and 4 * size <= self.max_bytes:
+                    self._ids[key] = ids
+                    self._num_bytes += size
+            while self._num_bytes > self.max_bytes:
+                self._num_bytes -= _size(*self._ids.popitem(last=False))
+
+    def stats(self) -> CacheStats:
+        with self._lock:
+            return CacheStats(self._num_bytes, len(self._ids), self._num_hits, self._num_misses)
+
+    def check(self) -> None:
+        """Asserts that the books are right."""
+        with self._lock:
+            assert self._num_bytes == sum(_size(key, ids) for key, ids in self._ids.items())
+            assert self._num_bytes <= self.max_bytes
+
+
+def _size(key: Key, ids: Ids) -> int:
+    return sys.getsizeof(key[1]) + len(ids) * ids.itemsize + _ENTRY_BYTES
+
+
+@dataclass(slots=True)
+class Encoding:
+    """A text on its way to ids: its pieces, and what the cache knew of each."""
+
+    keys: list[Key]
+    known: "list[Ids | None]"
+    framed: bool
+    """Whether the ids of `add_special_tokens` are to be put around it."""
+
+    @property
+    def num_missing_characters(self) -> int:
+        """How much text is still to be encoded, which is what takes the time."""
+        return sum(len(key[1]) for key, ids in zip(self.keys, self.known, strict=True) if ids is None)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens that the cache knew; after the first piece each repeats one."""
+        return sum(len(ids) - (index > 0) for index, ids in enumerate(self.known) if ids is not None)
+
+
+class CachingTokenizer:
+    """A `PromptTokenizer` that remembers. The ids are the same as without, whatever was encoded before."""
+
+    def __init__(self, tokenizer: PromptTokenizer, cache: PrefixCache) -> None:
+        self.tokenizer = tokenizer
+        self.cache = cache
+        self.cuts = Cuts.of(tokenizer)
+        self._frame = frame_of(tokenizer)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Ids:
+        """The ids of `text`, in time that grows with what is new in it."""
+        return self.finish(self.begin(text, add_special_tokens=add_special_tokens))
+
+    def begin(self, text: str, *, add_special_tokens: bool) -> Encoding:
+        """The quick part: a millisecond for a million characters."""
+        if add_special_tokens and self._frame is None:  # what is added depends on the text, which so stays whole
+            keys = [(f"{self.tokenizer.digest}+", text)]
+            return Encoding(keys, self.cache.find(keys), framed=False)
+        keys = [(self.tokenizer.digest, piece) for piece in self.cuts.pieces(text)]
+        return Encoding(keys, self.cache.find(keys), framed=add_special_tokens)
+
+    def finish(self, encoding: Encoding) -> Ids:
+        """The slow part: tokenises what was not known, without holding the interpreter's lock."""
+        new = self._encode(key for key, ids in zip(encoding.keys, encoding.known, strict=True) if ids is None)
+        before, after = self._frame if encoding.framed and self._frame else ((), ())
+        whole = array("I", before)
+        for index, (key, ids) in enumerate(zip(encoding.keys, encoding.known, strict=True)):
+            piece = new[key] if ids is None else ids
+            whole.extend(piece[1:] if index else piece)
+        whole.extend(after)
+        return whole
+
+    def _encode(self, keys: Iterable[Key]) -> dict[Key, Ids]:
+        missing = list(dict.fromkeys(keys))
+        if not missing:
+            return {}
+        whole = missing[0][0] != self.tokenizer.digest
+        ids = self.tokenizer.encode_each([text for _, text in missing], add_special_tokens=whole)
+        new = {key: array("I", each) for key, each in zip(missing, ids, strict=True)}
+        self.cache.add(new.items())
+        return new

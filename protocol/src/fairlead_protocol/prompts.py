@@ -1,0 +1,148 @@
+"""What a client sends as its prompt → token ids: the one way from a request's fields to what a model reads.
+
+Gateway and engine decode the same fields into these structs and ask them, so they cannot disagree. It knows the shapes
+of the OpenAI API, not HTTP, and no limits of a model: whether a prompt fits is the engine's to say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fairlead_protocol.chat import ChatTemplateError, Message
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "self"})
+"""Variables of a chat template that `chat_template_kwargs` must not set."""
+
+
+class PromptError(ValueError):
+    """A request's prompt cannot be turned into tokens; `field` names the part of the request that is wrong."""
+
+    def __init__(self, field: str, message: str) -> None:
+        self.field = field
+        self.message = message
+        super().__init__(message)
+
+
+def cannot_be_tokenised(place: str, error: Exception) -> PromptError:
+    """What a tokenizer's own error means: it has no tokens for this text, such as a word outside its vocabulary."""
+    return PromptError(place, f"{place} cannot be tokenised by this model: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One prompt of a request, before it is tokenised."""
+
+    place: str
+    """Where it stands in the request."""
+    content: str | list[int]
+    """A text, or the ids that the client sent."""
+
+    def token_ids(self, tokenizer: PromptTokenizer, add_special_tokens: bool) -> list[int]:
+        """Raises `PromptError` for a text that this tokenizer has no tokens for."""
+        if not isinstance(self.content, str):
+            return self.content
+        try:
+            return tokenizer.encode(self.content, add_special_tokens=add_special_tokens)
+        except Exception as error:  # tokenizers raises bare Exception
+            raise cannot_be_tokenised(self.place, error) from error
+
+
+class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
+    """The fields of a chat request that decide its prompt. Everything optional may be null."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    """None = true."""
+    add_special_tokens: bool | None = None
+    """None = false: the template writes special tokens itself."""
+
+    def places(self) -> list[str]:
+        """Where its one prompt stands. Raises `PromptError` for messages or variables that no template is to see."""
+        check_messages(self.messages)
+        if reserved := RESERVED_VARIABLES.intersection(self.chat_template_kwargs or ()):
+            raise PromptError("chat_template_kwargs", f"chat_template_kwargs must not set {min(reserved)!r}")
+        return ["messages"]
+
+    def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
+        """The one text that a chat is, as the model's template renders it. Raises `PromptError`."""
+        [place] = self.places()
+        try:
+            text = tokenizer.render_chat(
+                self.messages,
+                tools=self.tools,
+                add_generation_prompt=self.add_generation_prompt is not False,
+                **(self.chat_template_kwargs or {}),
+            )
+        except ChatTemplateError as error:
+            raise PromptError(place, str(error)) from error
+        return [Part(place, text)]
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Whether its text is to be tokenised with the special tokens that a text by itself gets."""
+        return bool(self.add_special_tokens)
+
+
+class CompletionPrompt(msgspec.Struct, kw_only=True, frozen=True):
+    """The fields of a text completion that decide its prompts."""
+
+    prompt: str | list[Any]
+    """A text, several texts, token ids, or several lists of token ids."""
+    add_special_tokens: bool | None = None
+    """None = true."""
+
+    def places(self) -> list[str]:
+        """Where each of its prompts stands. Raises `PromptError` for any other shape."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return ["prompt"]
+        if not prompt:
+            raise PromptError("prompt", "prompt is empty; send a text or token ids")
+        if _is_ids(prompt):
+            return ["prompt"]
+        if all(isinstance(part, str) for part in prompt) or all(_is_ids(part) for part in prompt):
+            return [f"prompt[{position}]" for position in range(len(prompt))]
+        raise PromptError(
+            "prompt", "prompt must be a text, a list of texts, token ids, or a list of lists of token ids"
+        )
+
+    def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
+        """Its prompts, in the request's order. Raises `PromptError`."""
+        places = self.places()
+        contents = [self.prompt] if places == ["prompt"] else self.prompt
+        return [Part(place, content) for place, content in zip(places, contents, strict=True)]
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Whether its texts are to be tokenised with the special tokens that a text by itself gets."""
+        return self.add_special_tokens is not False
+
+
+PromptFields = ChatPrompt | CompletionPrompt
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Raises `PromptError` for messages without a known role or with content that is neither text nor parts."""
+    if not messages:
+        raise PromptError("messages", "messages is empty; send at least one message")
+    for position, message in enumerate(messages):
+        place = f"messages[{position}]"
+        role, content = message.get("role"), message.get("content")
+        if role not in ROLES:
+            problem = "is missing" if role is None else f"must be one of {', '.join(ROLES)}, not {role!r}"
+            raise PromptError(f"{place}.role", f"{place}.role {problem}")
+        if content is None and role != "assistant":
+            raise PromptError(f"{place}.content", f"{place}.content is missing")
+        if not isinstance(content, str | list | None):
+            kind = type(content).__name__
+            raise PromptError(f"{place}.content", f"{place}.content must be text or a list of parts, not {kind}")
+
+
+def _is_ids(part: Any) -> bool:
+    return isinstance(part, list) and all(type(token_id) is int for token_id in part)

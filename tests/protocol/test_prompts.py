@@ -1,0 +1,104 @@
+"""From a request's fields to prompts: shapes, what is refused and by which name."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import tokenizers
+from tokenizers import models
+
+import fairlead_engine.demo
+from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, Part, PromptError
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+USER = {"role": "user", "content": "ahoy"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PromptTokenizer:
+    return PromptTokenizer.from_folder(Path(fairlead_engine.demo.__file__).parent / "dinghy")
+
+
+def chat(**fields: Any) -> ChatPrompt:
+    return msgspec.convert({"messages": [USER], **fields}, ChatPrompt)
+
+
+def test_a_chat_is_one_text_as_the_template_renders_it(tokenizer: PromptTokenizer) -> None:
+    assert chat().parts(tokenizer) == [Part("messages", "<|bos|><|user|>ahoy<|end|><|assistant|>")]
+    assert chat(add_generation_prompt=False).parts(tokenizer)[0].content == "<|bos|><|user|>ahoy<|end|>"
+    assert not chat().adds_special_tokens
+    assert chat(add_special_tokens=True).adds_special_tokens
+
+
+def test_tools_and_variables_reach_the_template() -> None:
+    template = "{{ tools | tojson }} {{ mood }} {{ messages[0].content }}"
+    tokenizer = PromptTokenizer(
+        tokenizers.Tokenizer(models.WordLevel({"?": 0}, unk_token="?")).to_str(), chat_template=template
+    )
+    fields = chat(tools=[{"type": "function"}], chat_template_kwargs={"mood": "merry"})
+    assert fields.parts(tokenizer)[0].content == '[{"type": "function"}] merry ahoy'
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{}]}, "messages[0].role"),
+        ({"messages": [USER, {"role": "pirate", "content": "x"}]}, "messages[1].role"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "function", "content": "no place for it in this template"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+        ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
+    ],
+)
+def test_a_chat_that_cannot_be_rendered_is_refused_by_field(
+    tokenizer: PromptTokenizer, fields: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(PromptError) as refused:
+        chat(**fields).parts(tokenizer)
+    assert refused.value.field == field
+    assert (
+        field.partition("[")[0] in refused.value.message or "template" in refused.value.message or field == "messages"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "parts"),
+    [
+        ("ahoy", [Part("prompt", "ahoy")]),
+        ("", [Part("prompt", "")]),
+        (["a", "b"], [Part("prompt[0]", "a"), Part("prompt[1]", "b")]),
+        ([5, 6], [Part("prompt", [5, 6])]),
+        ([[5], []], [Part("prompt[0]", [5]), Part("prompt[1]", [])]),
+    ],
+)
+def test_a_completion_has_prompts_in_four_shapes(tokenizer: PromptTokenizer, prompt: Any, parts: list[Part]) -> None:
+    fields = CompletionPrompt(prompt=prompt)
+    assert fields.parts(tokenizer) == parts
+    assert fields.places() == [part.place for part in parts]
+    assert fields.adds_special_tokens
+    assert not CompletionPrompt(prompt=prompt, add_special_tokens=False).adds_special_tokens
+
+
+@pytest.mark.parametrize("prompt", [[], ["a", 5], [5, "a"], [[5], "a"], [[5], 5], [True], [1.0], [["a"]], [None], [{}]])
+def test_any_other_shape_is_refused(tokenizer: PromptTokenizer, prompt: Any) -> None:
+    with pytest.raises(PromptError, match="prompt") as refused:
+        CompletionPrompt(prompt=prompt).parts(tokenizer)
+    assert refused.value.field == "prompt"
+
+
+def test_a_text_is_tokenised_and_ids_stay_as_they_are(tokenizer: PromptTokenizer) -> None:
+    plain, framed = (Part("prompt", "ahoy").token_ids(tokenizer, added) for added in (False, True))
+    assert framed == [tokenizer.token_id("<|bos|>"), *plain]
+    assert Part("prompt", [7, 8]).token_ids(tokenizer, True) == [7, 8]
+
+
+def test_a_text_without_tokens_is_refused_by_its_place() -> None:
+    tokenizer = PromptTokenizer(tokenizers.Tokenizer(models.WordLevel({"ahoy": 0}, unk_token="?")).to_str())
+    with pytest.raises(PromptError, match=r"prompt\[3\] cannot be tokenised") as refused:
+        Part("prompt[3]", "land").token_ids(tokenizer, False)
+    assert refused.value.field == "prompt[3]"
