@@ -49,8 +49,8 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     """Share of a CUDA device's memory that weights, cache and work space may take together, in (0, 1]."""
     max_num_queued_tokens: int | None = None
-    """Prompt tokens that may wait to be computed; beyond it requests are refused with 429. An empty queue always takes
-    one request. None = twice `max_num_batched_tokens`."""
+    """Prompt tokens that may wait to be computed, without those expected in the prefix cache; beyond it requests are
+    refused with 429. An empty queue always takes one request. None = twice `max_num_batched_tokens`."""
     enable_prefix_caching: bool = True
     """Whether requests share the KV of common prefixes."""
     num_threads: int | None = None

@@ -26,6 +26,7 @@ from fairlead_engine.types import (
     TokenLogprobs,
 )
 from fairlead_protocol.chat import Message
+from fairlead_protocol.prompts import ChatPrompt
 
 Prompt = str | Sequence[int]
 
@@ -92,7 +93,12 @@ class LLM:
         **template_variables: Any,
     ) -> Completion:
         """Answers one conversation through the model's chat template."""
-        prompt = self.model.chat_prompt(messages, tools=tools, variables=template_variables)
+        fields = ChatPrompt(
+            messages=[dict(message) for message in messages],
+            tools=[dict(tool) for tool in tools] if tools else None,
+            chat_template_kwargs=template_variables,
+        )
+        [(_, prompt)] = self.model.prompts(fields)
         return self.generate([prompt], sampling)[0]
 
     def _token_ids(self, prompt: Prompt) -> list[int]:

@@ -107,6 +107,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
     priority: int = 0
+    part_of: str | None = None
+    """The API request that it is one of several prompts or answers of; None = it stands alone."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -151,6 +153,8 @@ class Sequence:
     priority: int = 0
     extra: bytes = NO_EXTRA
     """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
+    part_of: str | None = None
+    """The API request that it is a part of (`EngineRequest.part_of`)."""
 
     num_computed_tokens: int = 0
     """Tokens whose KV is in the cache; the next step starts at this position."""
@@ -160,6 +164,10 @@ class Sequence:
     """Physical block of each logical block, in order."""
     block_hashes: list[BlockHash] = field(default_factory=list)
     """Hashes of its whole blocks so far, extended as tokens come."""
+    num_expected_cached_tokens: int = 0
+    """While it waits: how many of its tokens the cache is expected to spare it, as of when it was last looked at."""
+    awaited: BlockHash | None = None
+    """While it waits: the block that another sequence is computing and that it waits for."""
     num_preemptions: int = 0
     first_scheduled_time: float | None = None
     finish_reason: FinishReason | None = None
@@ -234,7 +242,9 @@ class EngineLoad(msgspec.Struct, kw_only=True):
     waiting: int = 0
     running: int = 0
     queued_prefill_tokens: int = 0
-    """Prompt tokens of waiting and running sequences that are still to be computed."""
+    """Tokens of waiting and running sequences that are still to be computed and are no decodes, without those that
+    waiting ones are expected to find in the cache: what was there, or was to be computed by others, when each was last
+    looked at."""
     kv_blocks_free: int = 0
     """Free blocks, those that still hold reusable prefixes included."""
     kv_blocks_total: int = 0
@@ -267,7 +277,7 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     num_kv_blocks: int
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_num_waiting: int
+    max_num_queued_tokens: int
     eos_token_ids: tuple[int, ...]
     num_parameters: int
     weight_bytes: int

@@ -8,11 +8,13 @@ import pytest
 
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.core.in_process_client import InProcessClient
+from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineDead, KVCacheTooSmall, ModelLoadError, QueueFull, RequestError
 from fairlead_engine.testing import FakeRunner, make_request
 from fairlead_engine.testing.fake_engine import FAKE_CORE, fake_config, make_fake_engine
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
+from fairlead_protocol.blocks import hash_blocks
 
 KINDS = ["thread", "process"]
 
@@ -65,6 +67,44 @@ async def test_many_requests_at_once_each_get_their_own_outputs(kind: str) -> No
         assert tokens(outputs) == reference.generate(prompt, 8)
         assert [output.finish_reason for output in outputs][-1] is FinishReason.LENGTH
         assert all(output.finish_reason is None for output in outputs[:-1])
+
+
+class Listener:
+    """Mirrors the client's reports."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self.client = client
+        self.num_commands = 0
+        self.generated: list[int] = []
+        self.hashes: set[bytes] = set()
+
+    def stepped(self, changed: BlocksChanged | None, num_commands: int) -> None:
+        assert num_commands >= self.num_commands
+        self.num_commands = num_commands
+        self.generated.append(self.client.load.generation_tokens)
+        if changed is not None:
+            self.hashes -= set(changed.removed)
+            self.hashes |= {each for _, hashes in changed.stored for each in hashes}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_listener_hears_of_every_step_and_of_what_it_includes(kind: str) -> None:
+    client = make_client(kind)
+    listener = Listener(client)
+    client.listen(listener)
+    await client.start()
+    try:
+        sent: list[int] = []
+        requests = [make_request(name, [*range(9)], max_tokens=4, ignore_eos=True) for name in "ab"]
+        outputs = [output async for output in client.generate(requests[0], sent.append)]
+        outputs += [output async for output in client.generate(requests[1], sent.append)]
+        assert sent == [1, 2]
+        assert listener.num_commands == 2
+        assert listener.generated[-1] == 8, "the load is the report's own when the listener hears of it"
+        answer = tokens(outputs)[:4]
+        assert listener.hashes == set(hash_blocks([*range(9), *answer][:-1], 4))
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,7 @@
 import pytest
 
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine.testing.fake_engine import fake_config
@@ -163,7 +164,7 @@ def test_the_step_cost_is_known_from_warm_up_and_follows_the_clock() -> None:
     run(engine)
     load = engine.load
     assert load.last_step_seconds == pytest.approx(0.001)
-    assert set(load.step_cost) == {"base", "prefill_token", "prefill_context", "decode_seq", "kv_token", "residual"}
+    assert set(load.step_cost) == {*StepWork._fields, "residual"}
 
 
 class Recorder:
@@ -181,7 +182,8 @@ class Recorder:
 
 def test_a_listener_hears_of_published_blocks_and_never_of_warm_up() -> None:
     recorder = Recorder()
-    engine = Engine(fake_config(), FakeRunner(MODEL), FakeClock(), recorder)
+    engine, _ = make_engine()
+    engine.blocks.listener = recorder
     assert recorder.num_stored == 0
     engine.add(make_request("a", range(9), max_tokens=4))
     run(engine)

@@ -1,6 +1,7 @@
 """Whatever arrives in whatever order: every output is the one a prompt gets alone, and nothing leaks.
 
 The runner is fake and its tokens depend on what it finds in its slots, so that a scheduling or block error changes one.
+Beside each engine runs a follower: what it makes of the changes of each step is what the block manager holds.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +9,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead_engine.core.block_changes import BlockChanges
+from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.testing import FakeModelConfig, FakeRunner, make_request
 from fairlead_engine.testing.fake_engine import fake_config
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
@@ -27,6 +31,14 @@ class Trace:
     tokens: dict[str, list[int]] = field(default_factory=dict)
     reasons: dict[str, FinishReason] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
+    mirror: KVMirror = field(default_factory=KVMirror)
+
+    def follow(self, changes: BlockChanges, blocks: BlockManager) -> None:
+        """Takes one step's changes over, as the HTTP process does."""
+        changed = changes.take()
+        if changed is not None:
+            self.mirror.apply(changed)
+        assert self.mirror.hashes() == blocks.published()
 
     def take(self, output: SequenceOutput) -> None:
         name = output.request_id
@@ -100,6 +112,7 @@ def test_every_request_gets_the_output_it_would_get_alone(
     )
     runner = FakeRunner(MODEL, block_size=block_size)
     engine = Engine(config, runner)
+    engine.blocks.listener = BlockChanges()
     trace = Trace()
     for action in actions:
         act(engine, trace, action)
@@ -107,6 +120,7 @@ def test_every_request_gets_the_output_it_would_get_alone(
         step(engine, runner, trace)
 
     assert engine.blocks.num_free == num_blocks
+    assert not len(engine.scheduler.coming)
     for name, request in trace.requests.items():
         wanted = expected(runner, request, max_model_len)
         if name in trace.aborted:
@@ -147,6 +161,8 @@ def step(engine: Engine, runner: FakeRunner, trace: Trace) -> None:
     for output in engine.step():
         trace.take(output)
     engine.check()
+    assert isinstance(engine.blocks.listener, BlockChanges)
+    trace.follow(engine.blocks.listener, engine.blocks)
     widths = [num_tokens for _, num_tokens in runner.batches[-1]]
     assert 0 < sum(widths) <= limits.max_num_batched_tokens
     assert len(widths) <= limits.max_num_seqs

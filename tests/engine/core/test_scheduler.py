@@ -29,7 +29,13 @@ def make_scheduler(
 
 
 def make_sequence(
-    request_id: str, num_tokens: int, *, arrival: float = 0.0, priority: int = 0, **sampling: object
+    request_id: str,
+    num_tokens: int,
+    *,
+    arrival: float = 0.0,
+    priority: int = 0,
+    part_of: str | None = None,
+    **sampling: object,
 ) -> Sequence:
     """A prompt that shares no block with that of another id."""
     return Sequence(
@@ -39,6 +45,7 @@ def make_sequence(
         sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
         arrival_time=arrival,
         priority=priority,
+        part_of=part_of,
     )
 
 
@@ -164,6 +171,18 @@ def test_an_empty_queue_takes_one_request_of_any_length() -> None:
     assert scheduler.add(make_sequence("b", 1)) is not None
     step(scheduler)
     assert scheduler.add(make_sequence("c", 40)) is None
+
+
+def test_an_empty_queue_takes_all_prompts_of_one_request() -> None:
+    scheduler = make_scheduler(queue=10)
+    assert [scheduler.add(make_sequence(name, 8, part_of="r")) for name in "abc"] == [None] * 3
+    assert scheduler.add(make_sequence("d", 1, part_of="other")) is not None
+    assert scheduler.add(make_sequence("e", 1)) is not None
+    step(scheduler)
+    assert names(scheduler.waiting) == ["c"]
+    assert scheduler.add(make_sequence("d", 4, part_of="other")) is not None, "8 of 10 tokens wait still"
+    assert scheduler.add(make_sequence("d", 2, part_of="other")) is None
+    assert scheduler.add(make_sequence("f", 1, part_of="r")) is not None, "somebody else waits as well"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from fairlead_engine.core.step_cost import StepCost, StepWork, solve_nonnegative
 from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
 
-TRUE = StepWork(base=3e-3, prefill_token=2e-4, prefill_context=1e-7, decode_seq=5e-4, kv_token=2e-6)
+TRUE = StepWork(base=3e-3, prefill_step=2e-3, prefill_token=2e-4, prefill_context=1e-7, decode_seq=5e-4, kv_token=2e-6)
 
 
 def item(start: int, num_tokens: int) -> ScheduledSequence:
@@ -37,7 +37,9 @@ def learn(cost: StepCost, num_steps: int, *, noise: float = 0.0, prefill: bool =
 
 def test_work_counts_tokens_contexts_and_sequences() -> None:
     work = StepWork.of(Batch([item(9, 1), item(19, 1), item(4, 3)]))
-    assert work == StepWork(base=1, prefill_token=3, prefill_context=4 + 5 + 6, decode_seq=2, kv_token=10 + 20)
+    assert work == StepWork(
+        base=1, prefill_step=1, prefill_token=3, prefill_context=4 + 5 + 6, decode_seq=2, kv_token=10 + 20
+    )
 
 
 def test_exact_data_give_the_exact_coefficients() -> None:
@@ -80,7 +82,7 @@ def test_no_coefficient_is_ever_negative() -> None:
 def test_the_prior_answers_before_any_step_was_seen() -> None:
     cost = StepCost()
     assert cost.coefficients == {}
-    assert cost.predict(StepWork(1, 0, 0, 1, 10)) == 0.0
+    assert cost.predict(StepWork(1, 0, 0, 0, 1, 10)) == 0.0
     batches = [Batch([item(0, 256)]), Batch([item(0, 16)]), Batch([item(256, 1)]), Batch([item(256, 1), item(16, 1)])]
     cost.set_prior([(StepWork.of(batch), seconds(batch)) for batch in batches])
     for batch in batches:
@@ -100,7 +102,33 @@ def test_one_step_that_something_else_delayed_hardly_matters() -> None:
     learn(cost, 320)
     cost.observe(Batch([item(100, 1)]), 30.0)
     learn(cost, 16, seed=5)
-    assert cost.coefficients["decode_seq"] == pytest.approx(TRUE.decode_seq, rel=0.01)
+    assert cost.coefficients["decode_seq"] == pytest.approx(TRUE.decode_seq, rel=0.02)
+
+
+def test_decodes_do_not_wear_away_what_prompts_have_taught() -> None:
+    cost = StepCost()
+    learn(cost, 320)
+    learn(cost, 5000, prefill=False)
+    prefill = Batch([item(500, 300)])
+    assert cost.predict(StepWork.of(prefill)) == pytest.approx(seconds(prefill), rel=0.01)
+
+
+def test_short_prompts_cost_what_their_step_costs_besides_tokens() -> None:
+    cost = StepCost()
+    learn(cost, 320)
+    short = Batch([item(0, 2), item(100, 1)])
+    assert cost.predict(StepWork.of(short)) == pytest.approx(seconds(short), rel=0.02)
+
+
+def test_a_busy_neighbour_slows_the_prediction_of_prompts_that_were_not_seen_since() -> None:
+    cost = StepCost()
+    learn(cost, 320)
+    rng = random.Random(4)
+    for _ in range(100):
+        batch = random_batch(rng, prefill=False)
+        cost.observe(batch, 2 * seconds(batch))
+    prefill = Batch([item(500, 300)])
+    assert cost.predict(StepWork.of(prefill)) > 1.4 * seconds(prefill)
 
 
 def test_empty_and_timeless_steps_teach_nothing() -> None:

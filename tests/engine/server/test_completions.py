@@ -33,6 +33,10 @@ async def test_several_prompts_give_choices_in_order(start_app: Any, tokenizer: 
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
     assert [choice["text"] for choice in body["choices"]] == ["one", "one", "two two", "two two"]
     assert body["usage"]["prompt_tokens"] == sum(len(tokenizer.encode(prompt)) for prompt in prompts)
+    await app.complete(prompt="alone")
+    parts = [request.part_of for request in app.engine.requests]
+    assert len(set(parts[:4])) == 1, "the engine knows that they belong together"
+    assert parts[4] not in {parts[0], None}
 
 
 async def test_a_stream_has_the_same_text(start_app: Any) -> None:

@@ -81,9 +81,9 @@ async def test_one_refused_choice_refuses_the_request_and_ends_the_others(start_
     app = start_app()
     refuse_after_first = app.engine.generate
 
-    def generate(request: Any) -> Any:
+    def generate(request: Any, on_sent: Any) -> Any:
         app.engine.full = bool(app.engine.requests)
-        return refuse_after_first(request)
+        return refuse_after_first(request, on_sent)
 
     app.engine.generate = generate
     app.engine.hang()

@@ -21,6 +21,8 @@ PATHS = {
     ("get", "/ready"),
     ("get", "/metrics"),
     ("get", "/fairlead/v1/model"),
+    ("get", "/fairlead/v1/kv/blocks"),
+    ("get", "/fairlead/v1/kv/events"),
 }
 REQUESTS = {
     "/v1/chat/completions": ChatRequest,

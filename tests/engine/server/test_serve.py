@@ -179,6 +179,28 @@ def test_a_second_signal_ends_a_drain_at_once(start_engine: Any, checkpoint: Pat
     assert engine.wait_exit() == 0
 
 
+def test_a_signal_after_a_drain_by_request_lets_what_runs_finish(
+    start_engine: Any, checkpoint: Path, client: Any
+) -> None:
+    """The fleet does both: it asks the replica that is to go, and then the kubelet sends the signal."""
+    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "0")
+    engine.wait_ready()
+    limits = {"max_tokens": 40, "extra_body": {"ignore_eos": True}}
+    stream = client(engine).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **limits)
+
+    def drain_and_stop() -> None:
+        assert httpx.post(engine.url + "/fairlead/v1/drain").status_code == 202
+        engine.process.terminate()
+
+    reasons = []
+    for number, chunk in enumerate(stream):
+        if number == 0:
+            drain_and_stop()
+        reasons += [choice.finish_reason for choice in chunk.choices]
+    assert reasons[-1] == "length"
+    assert engine.wait_exit() == 0
+
+
 def test_draining_by_request_ends_the_process(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint), "--drain-grace", "0")
     engine.wait_ready()

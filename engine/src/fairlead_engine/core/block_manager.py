@@ -61,6 +61,10 @@ class BlockManager:
         """Blocks that can be allocated: empty and evictable ones."""
         return len(self._free)
 
+    def published(self) -> set[BlockHash]:
+        """Hashes of all blocks that can be reused, as a new set."""
+        return set(self._blocks_of)
+
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""
         return -(-num_tokens // self.block_size)

@@ -3,8 +3,9 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
+from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineDead, QueueFull, RequestError, start_error
@@ -23,6 +24,7 @@ class ChannelClient(ABC):
         self._info: EngineInfo | None = None
         self._load = EngineLoad()
         self._death: str | None = "the engine core has not been started"
+        self._listener: StepListener | None = None
         self._num_sent = 0
         # Monotonic seconds since when the core has owed the next reply; None = it owes nothing.
         self._owed_since: float | None = None
@@ -43,12 +45,20 @@ class ChannelClient(ABC):
         self._die("the engine core was closed")
         await self._shut_down()
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[SequenceOutput, None]:
+    def listen(self, listener: StepListener) -> None:
+        """Tells `listener` of every report; see `EngineClient.listen`."""
+        self._listener = listener
+
+    async def generate(
+        self, request: EngineRequest, on_sent: Callable[[int], None] | None = None
+    ) -> AsyncGenerator[SequenceOutput, None]:
         """Runs one request; see `EngineClient.generate`."""
         stream = self._open(request.request_id)
         finished = False
         try:
             self._send(Add(request))
+            if on_sent is not None:
+                on_sent(self._num_sent)
             while not finished:
                 output = await stream.take()
                 if output.finish_reason is FinishReason.REJECTED:
@@ -126,6 +136,8 @@ class ChannelClient(ABC):
             stream = self._streams.get(output.request_id)
             if stream is not None:  # else its consumer has just left, and the abort is on its way
                 stream.put(output)
+        if self._listener is not None:
+            self._listener.stepped(step.changed, step.num_commands)
 
     def _die(self, message: str) -> None:
         """Ends every running request with `EngineDead`; only the first cause counts."""

@@ -4,10 +4,20 @@
 `fairlead_engine.testing.ScriptedEngine` has none at all. Nothing here imports torch, so the HTTP process never does.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
+from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, SequenceOutput
+
+
+class StepListener(Protocol):
+    """Hears of every report of a core, on the client's event loop, after the client's `load` is that report's."""
+
+    def stepped(self, changed: BlocksChanged | None, num_commands: int) -> None:
+        """A step or a round of commands is over: what it did to the reusable blocks, if it did anything, and how many
+        commands its load includes. Must return at once and not raise."""
+        ...
 
 
 class EngineClient(Protocol):
@@ -20,11 +30,18 @@ class EngineClient(Protocol):
         """
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[SequenceOutput, None]:
+    def listen(self, listener: StepListener) -> None:
+        """From now on `listener` hears of every report; call it before `start`. There is at most one."""
+        ...
+
+    def generate(
+        self, request: EngineRequest, on_sent: Callable[[int], None] | None = None
+    ) -> AsyncGenerator[SequenceOutput, None]:
         """Runs one request; the last output, and only that one, has a finish reason.
 
         Outputs of several steps come merged when the consumer is slower than the engine. Closing the iterator early
-        aborts the request: its blocks are free within one step. Nothing is sent before the first `anext`.
+        aborts the request: its blocks are free within one step. Nothing is sent before the first `anext`; then
+        `on_sent` is called with the command's number, as `StepListener.stepped` counts them.
 
         Raises `QueueFull` before anything was computed, `EngineDead` when the core died or is closed.
         """

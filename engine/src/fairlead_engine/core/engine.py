@@ -5,7 +5,7 @@ runner and step cost together and reports what happened; each decision is one of
 """
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.block_manager import BlockListener, BlockManager
+from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_max_model_len, choose_num_blocks
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.runner import Runner, load_runner
@@ -29,17 +29,10 @@ class Engine:
     """A model with everything it takes to serve many requests at once; synchronous, for one thread.
 
     The constructor loads the model, sizes the cache and runs a real prefill and decode. It raises ModelLoadError,
-    ConfigError or KVCacheTooSmall. `runner` and `clock` stand in for the real ones in tests; `listener` hears which
-    prefixes the cache holds.
+    ConfigError or KVCacheTooSmall. `runner` and `clock` stand in for the real ones in tests.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        runner: Runner | None = None,
-        clock: Clock | None = None,
-        listener: BlockListener | None = None,
-    ) -> None:
+    def __init__(self, config: EngineConfig, runner: Runner | None = None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
         started = self.clock.now()
         self.runner = runner or load_runner(config)
@@ -53,9 +46,7 @@ class Engine:
             max_model_len=limits.max_model_len,
         )
         self.runner.allocate_kv_cache(num_blocks)
-        self.blocks = BlockManager(
-            num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching, listener=listener
-        )
+        self.blocks = BlockManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, limits, eos_token_ids=model.eos_token_ids, now=self.clock.now)
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, num_blocks, self.clock))
@@ -80,6 +71,7 @@ class Engine:
             arrival_time=request.arrival_time,
             priority=request.priority,
             extra=extra_bytes(cache_salt=request.cache_salt),
+            part_of=request.part_of,
         )
         refusal = self._unknown_token(sequence) or self.scheduler.add(sequence)
         if refusal is None:
@@ -132,6 +124,7 @@ class Engine:
     def check(self) -> None:
         """Raises AssertionError when a block is leaked, shared wrongly or counted wrongly."""
         self.blocks.check(self.scheduler.sequences())
+        self.scheduler.coming.check(self.scheduler.sequences())
 
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:
         """An id outside the vocabulary would otherwise end the whole engine inside the model."""
@@ -154,7 +147,7 @@ class Engine:
             num_kv_blocks=self.blocks.num_blocks,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
-            max_num_waiting=limits.max_num_queued_tokens,  # each that waits has at least one token
+            max_num_queued_tokens=limits.max_num_queued_tokens,
             eos_token_ids=runner.model_config.eos_token_ids,
             num_parameters=runner.num_parameters,
             weight_bytes=runner.weight_bytes,

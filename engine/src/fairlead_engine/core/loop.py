@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped, Stop
 from fairlead_engine.errors import StartError
@@ -54,6 +55,8 @@ def run_core(make_engine: Callable[[], Engine], channel: Channel) -> bool:
 
 
 def _serve(engine: Engine, channel: Channel) -> None:
+    changes = BlockChanges()
+    engine.blocks.listener = changes
     channel.send(Started(engine.info, engine.load))
     num_commands = 0
     while True:
@@ -64,7 +67,7 @@ def _serve(engine: Engine, channel: Channel) -> None:
         num_commands += len(commands)
         if engine.has_work():
             outputs += engine.step()
-        channel.send(Stepped(outputs, engine.load, num_commands))
+        channel.send(Stepped(outputs, engine.load, num_commands, changes.take()))
 
 
 def _next_commands(engine: Engine, channel: Channel) -> list[Command]:

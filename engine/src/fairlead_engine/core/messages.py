@@ -7,6 +7,7 @@ and for each round of commands that needs no step. Not to be confused with the H
 import msgspec
 
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, SequenceOutput
+from fairlead_protocol.blocks import BlockHash
 
 
 class Add(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -42,6 +43,14 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
+class BlocksChanged(msgspec.Struct, frozen=True, array_like=True):
+    """How the set of reusable blocks changed in one step: first `removed` goes, then `stored` comes."""
+
+    stored: list[tuple[BlockHash, list[BlockHash]]]
+    """Chains, each with its parent: the block before the first one, or ROOT."""
+    removed: list[BlockHash]
+
+
 class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """All outputs of one step, and of the requests that were refused before it."""
 
@@ -49,6 +58,8 @@ class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
     load: EngineLoad
     num_commands: int
     """Commands obeyed since the start; the core owes an answer while this is less than was sent."""
+    changed: BlocksChanged | None = None
+    """None when no reusable block came or went."""
 
 
 class Died(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.types import Batch, FinishReason, SampledToken, ScheduledSequence, Sequence
 
 
@@ -57,8 +58,13 @@ class Scheduler:
     computed in chunks beside the others' decodes. When blocks run out, the last running sequence is preempted: it gives
     all its blocks back, waits where its rank puts it (before everything that never ran), and computes its tokens again
     later, most of which its own published blocks then spare it. The first running sequence is never preempted for
-    another and always fits the cache, so every step gets something done. Sources: the unified budget of vLLM's V1
-    scheduler; chunked prefill of Sarathi-Serve (Agrawal et al., 2024).
+    another and always fits the cache, so every step gets something done.
+
+    A waiting sequence whose next block a running one is computing waits until that block can be shared, so that a
+    prefix many prompts have in common is computed once even when they come together. Those behind it may pass, but only
+    into slots and blocks that it will not need.
+
+    Sources: the unified budget of vLLM's V1 scheduler; chunked prefill of Sarathi-Serve (Agrawal et al., 2024).
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class Scheduler:
     ) -> None:
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
+        self.coming = ComingBlocks(blocks.block_size)
         self.limits = limits
         self.eos_token_ids = frozenset(eos_token_ids)
         self.counters = Counters()
@@ -82,9 +89,13 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> Refusal | None:
         """Queues a sequence, or says why not."""
-        refusal = self._refusal(sequence)
+        refusal = self._cannot_run(sequence)
+        if refusal is None:
+            self._look_up(sequence)
+            refusal = self._no_room_in_queue(sequence)
         if refusal is None:
             self._sequences[sequence.request_id] = sequence
+            self.coming.expect(sequence)
             insort_right(self.waiting, sequence, key=_rank)
         return refusal
 
@@ -103,8 +114,8 @@ class Scheduler:
 
     @property
     def num_queued_tokens(self) -> int:
-        """Tokens of waiting sequences."""
-        return sum(sequence.num_tokens for sequence in self.waiting)
+        """Tokens of waiting sequences, without those the cache is expected to spare them."""
+        return sum(sequence.num_tokens - sequence.num_expected_cached_tokens for sequence in self.waiting)
 
     @property
     def num_prefill_tokens(self) -> int:
@@ -117,7 +128,7 @@ class Scheduler:
         """Tokens of running sequences that are in the cache."""
         return sum(sequence.num_computed_tokens for sequence in self.running)
 
-    def _refusal(self, sequence: Sequence) -> Refusal | None:
+    def _cannot_run(self, sequence: Sequence) -> Refusal | None:
         if not sequence.num_tokens:
             return Refusal(FinishReason.ERROR, "the prompt is empty; it needs at least one token")
         if sequence.request_id in self._sequences:
@@ -128,13 +139,24 @@ class Scheduler:
                 f"the prompt has {sequence.num_tokens} tokens; "
                 f"at most {self.max_len - 1} leave room for an output within the context of {self.max_len}",
             )
-        num_queued = self.num_queued_tokens
-        if self.waiting and num_queued + sequence.num_tokens > self.limits.max_num_queued_tokens:
-            return Refusal(
-                FinishReason.REJECTED,
-                f"the queue is full: {num_queued} of {self.limits.max_num_queued_tokens} prompt tokens wait already",
-            )
         return None
+
+    def _no_room_in_queue(self, sequence: Sequence) -> Refusal | None:
+        """A queue in which nobody else waits takes any one request, however many parts it has: it could never be
+        served otherwise."""
+        num_queued, limit = self.num_queued_tokens, self.limits.max_num_queued_tokens
+        num_tokens = sequence.num_tokens - sequence.num_expected_cached_tokens
+        is_alone = sequence.part_of is not None and all(each.part_of == sequence.part_of for each in self.waiting)
+        if not self.waiting or is_alone or num_queued + num_tokens <= limit:
+            return None
+        return Refusal(FinishReason.REJECTED, f"the queue is full: {num_queued} of {limit} prompt tokens wait already")
+
+    def _look_up(self, sequence: Sequence) -> list[int]:
+        """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
+        matched = self.blocks.match(sequence)
+        num_expected = len(matched) + self.coming.num_coming(sequence, len(matched))
+        sequence.num_expected_cached_tokens = num_expected * self.blocks.block_size
+        return matched
 
     # -- before the step -------------------------------------------------------------------------------------------
 
@@ -172,24 +194,49 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self.coming.gone(sequence)
         self.blocks.free(sequence)
         sequence.num_computed_tokens = 0
         sequence.num_preemptions += 1
         self.counters.num_preemptions += 1
+        self._look_up(sequence)
+        self.coming.expect(sequence)
         insort_left(self.waiting, sequence, key=_rank)
 
     def _admit_waiting(self, budget: int) -> list[ScheduledSequence]:
         items: list[ScheduledSequence] = []
-        while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
-            sequence = self.waiting[0]
-            matched = self.blocks.match(sequence)
-            if self.blocks.num_needed(sequence, matched) > self.blocks.num_free - self._num_reserved_blocks():
+        num_slots = self.limits.max_num_seqs - len(self.running)
+        num_blocks = self.blocks.num_free - self._num_reserved_blocks()
+        position = 0
+        while position < len(self.waiting) and budget and num_slots:
+            sequence = self.waiting[position]
+            matched = self._ready_prefix(sequence)
+            num_needed = self._num_needed(sequence, matched)
+            if num_needed > num_blocks:
                 break
-            del self.waiting[0]
+            num_slots -= 1
+            num_blocks -= num_needed + 1  # as `_num_reserved_blocks` would count
+            if matched is None:
+                position += 1
+                continue
+            del self.waiting[position]
             self._admit(sequence, matched)
             items.append(self._take(sequence, min(sequence.num_uncomputed_tokens, budget)))
             budget -= items[-1].num_tokens
         return items
+
+    def _ready_prefix(self, sequence: Sequence) -> list[int] | None:
+        """The cached prefix of a waiting sequence; None while it should wait for more of it, which is under way."""
+        if self.coming.still_awaited(sequence):
+            return None
+        matched = self._look_up(sequence)
+        return None if self.coming.under_way(sequence, len(matched)) else matched
+
+    def _num_needed(self, sequence: Sequence, matched: list[int] | None) -> int:
+        """Free blocks that a waiting sequence will take, now or when the prefix it waits for is there."""
+        if matched is not None:
+            return self.blocks.num_needed(sequence, matched)
+        return self.blocks.num_blocks_for(sequence.num_tokens - sequence.num_expected_cached_tokens)
 
     def _num_reserved_blocks(self) -> int:
         """Blocks that running sequences are sure to want: the rest of their prompts, and one more each.
@@ -203,6 +250,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, matched: list[int]) -> None:
         self.blocks.share(sequence, matched)
+        self.coming.begin(sequence, len(matched))
         sequence.num_computed_tokens = len(matched) * self.blocks.block_size
         if sequence.first_scheduled_time is None:
             sequence.first_scheduled_time = self._now()
@@ -238,6 +286,7 @@ class Scheduler:
             )
             sequence.num_computed_tokens = item.end
             self.blocks.publish(sequence, item.start)
+            self.coming.made(sequence, item.start, item.end)
             if token is not None:
                 self._append(sequence, token.token_id)
             if sequence.finish_reason is not None:
@@ -268,6 +317,7 @@ class Scheduler:
         if not ended:
             return
         for sequence in ended:
+            self.coming.gone(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]

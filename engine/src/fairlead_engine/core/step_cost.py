@@ -1,10 +1,11 @@
 """What a step costs, learnt online from the steps the engine runs.
 
-`step = base + prefill_token·p + prefill_context·c + decode_seq·d + kv_token·k` seconds, all coefficients ≥ 0. The
-engine publishes them with its load, and the gateway predicts time to first token from them. This module knows how big
-batches were and how long they took, nothing else.
+`step = base + prefill_step·[p > 0] + prefill_token·p + prefill_context·c + decode_seq·d + kv_token·k` seconds, all
+coefficients ≥ 0. The engine publishes them with its load, and the gateway predicts time to first token from them. This
+module knows how big batches were and how long they took, nothing else.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +15,18 @@ from fairlead_engine.types import Batch
 
 Vector = npt.NDArray[np.float64]
 
+_LARGEST_SURPRISE = 0.7
+"""One step counts towards the pace as at most twice as slow or as fast as expected (natural logarithm)."""
+
 
 class StepWork(NamedTuple):
     """How much of each kind of work a step holds: the regressors of the step-cost model."""
 
     base: float
     """1: every step pays it once."""
+    prefill_step: float
+    """1 in a step that computes more than one token of some item: it takes slower ways through the model. Without this
+    term, short prompts on a CPU are predicted a third too low and the cost of decodes absorbs the rest."""
     prefill_token: float
     """Tokens of items that compute more than one."""
     prefill_context: float
@@ -39,27 +46,41 @@ class StepWork(NamedTuple):
             else:
                 prefill_token += item.num_tokens
                 prefill_context += item.num_tokens * (item.start + item.end - 1) // 2
-        return cls(1, prefill_token, prefill_context, decode_seq, kv_token)
+        return cls(1, int(prefill_token > 0), prefill_token, prefill_context, decode_seq, kv_token)
 
 
 class StepCost:
-    """Exponentially weighted, non-negative least squares on five coefficients.
+    """Exponentially weighted, non-negative least squares on six coefficients.
 
     - Each step counts relative to how long it took, so a coefficient explains short decode steps as well as long
-      prefills, and a step that something else delayed weighs little. Old steps fade with `half_life` steps.
+      prefills, and a step that something else delayed weighs little.
+    - Steps with prompt tokens and steps without are two histories, and each fades by its own steps, by half in
+      `half_life` of them: thousands of decodes do not wear away what prompts have taught.
+    - On top of the fit comes the *pace*, one factor for all coefficients that follows within `pace_half_life` steps of
+      any kind: a neighbour that takes half the processor slows rare prompts as well, long before enough of them were
+      seen to teach it. Measured on two contended cores, the median error of predicted prefills falls from 33 to 27 %.
     - `set_prior` remembers what warm-up taught. It keeps a small constant weight, so that a kind of work the present
       load lacks keeps a sensible cost instead of a random one.
     - `observe` adds to the normal equations; they are solved every `solve_every` steps by `solve_nonnegative`. Together
       that is some 20 µs of a step.
     """
 
-    def __init__(self, *, half_life: float = 256.0, prior_weight: float = 0.05, solve_every: int = 16) -> None:
+    def __init__(
+        self,
+        *,
+        half_life: float = 256.0,
+        pace_half_life: float = 16.0,
+        prior_weight: float = 0.05,
+        solve_every: int = 16,
+    ) -> None:
         self._decay = 0.5 ** (1.0 / half_life)
+        self._pace_gain = 1.0 - 0.5 ** (1.0 / pace_half_life)
+        self._log_pace = 0.0
         self._prior_weight = prior_weight
         self._solve_every = solve_every
         size = len(StepWork._fields)
-        # The normal equations, gram · coefficients = moment, of the observed steps and of the prior.
-        self._gram, self._moment = np.zeros((size, size)), np.zeros(size)
+        # The normal equations, gram · coefficients = moment, of the observed steps of both kinds and of the prior.
+        self._gram, self._moment = np.zeros((2, size, size)), np.zeros((2, size))
         self._prior_gram, self._prior_moment = np.zeros((size, size)), np.zeros(size)
         self._coefficients = np.zeros(size)
         self._residual = 0.0
@@ -76,10 +97,13 @@ class StepCost:
         self.last_step_seconds = seconds
         if not batch or seconds <= 0.0:
             return
-        row = np.array(StepWork.of(batch)) / seconds
-        self._learn_residual(float(row @ self._coefficients) - 1.0)
-        self._gram = self._decay * self._gram + np.outer(row, row)
-        self._moment = self._decay * self._moment + row
+        work = StepWork.of(batch)
+        row = np.array(work) / seconds
+        if self._coefficients.any():
+            self._learn_from_prediction(float(row @ self._coefficients))
+        kind = int(work.prefill_step)
+        self._gram[kind] = self._decay * self._gram[kind] + np.outer(row, row)
+        self._moment[kind] = self._decay * self._moment[kind] + row
         self._num_learnt += 1
         if self._num_learnt % self._solve_every == 0:
             self._solve()
@@ -101,22 +125,29 @@ class StepCost:
         """
         if not self._coefficients.any():
             return {}
-        named = dict(zip(StepWork._fields, self._coefficients.tolist(), strict=True))
+        now = self._coefficients * math.exp(self._log_pace)
+        named = dict(zip(StepWork._fields, now.tolist(), strict=True))
         return {**named, "residual": self._residual}
 
     def predict(self, work: StepWork) -> float:
         """Seconds that a step with this work takes; 0 until something was learnt."""
-        return float(np.array(work) @ self._coefficients)
+        return float(np.array(work) @ self._coefficients) * math.exp(self._log_pace)
 
     def _solve(self) -> None:
-        self._coefficients = solve_nonnegative(self._gram + self._prior_gram, self._moment + self._prior_moment)
+        gram, moment = self._gram.sum(axis=0) + self._prior_gram, self._moment.sum(axis=0) + self._prior_moment
+        self._coefficients = solve_nonnegative(gram, moment)
 
-    def _learn_residual(self, error: float) -> None:
-        """A fading mean of the absolute relative error, of predictions made before the step was seen."""
-        if not self._coefficients.any():
-            return
+    def _learn_from_prediction(self, fit: float) -> None:
+        """`fit` is what the coefficients said of a step before it was seen, as a share of what it took.
+
+        The residual is a fading mean of the absolute relative error, pace included; a single error counts as 1 at most.
+        """
+        error = fit * math.exp(self._log_pace) - 1.0
         self._residual_weight = self._residual_weight * self._decay + 1.0
         self._residual += (min(abs(error), 1.0) - self._residual) / self._residual_weight
+        if fit > 0.0:
+            surprise = -math.log(fit) - self._log_pace
+            self._log_pace += self._pace_gain * min(max(surprise, -_LARGEST_SURPRISE), _LARGEST_SURPRISE)
 
 
 def solve_nonnegative(gram: Vector, moment: Vector) -> Vector:

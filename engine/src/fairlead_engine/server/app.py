@@ -15,12 +15,21 @@ from starlette.routing import Route
 from fairlead_engine import __version__
 from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, refuse
 from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
+from fairlead_engine.server.kv_endpoints import KVEndpoints
 from fairlead_engine.server.model_endpoints import ModelCard, ModelEndpoints, ModelList, TextReply, TokensReply
-from fairlead_engine.server.openapi import Documentation, RawOperation, Schema
+from fairlead_engine.server.openapi import NDJSON, Documentation, RawOperation, Schema
 from fairlead_engine.server.probe_endpoints import DrainReply, ProbeEndpoints, Status
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from fairlead_engine.server.service import Service
-from fairlead_protocol.messages import PATH_DRAIN, PATH_MODEL, ModelInfo
+from fairlead_protocol.messages import (
+    PATH_DRAIN,
+    PATH_KV_BLOCKS,
+    PATH_KV_EVENTS,
+    PATH_MODEL,
+    KVBlocks,
+    ModelInfo,
+    StreamLine,
+)
 
 _CHAT = RawOperation(
     path="/v1/chat/completions", name="chat", summary="Answer a chat", request=ChatRequest, streams=True
@@ -38,12 +47,22 @@ _TOKENIZE = RawOperation(
 _DETOKENIZE = RawOperation(
     path="/detokenize", name="detokenize", summary="The text of token ids", request=DetokenizeRequest, reply=TextReply
 )
+_KV_EVENTS = RawOperation(
+    path=PATH_KV_EVENTS,
+    name="kv_events",
+    method="GET",
+    summary="Changes of the reusable blocks and loads, as they happen",
+    parameters={"epoch": "`epoch` of the list of blocks", "seq": "The last change the client has"},
+    reply=StreamLine,
+    reply_type=NDJSON,
+    tag="control",
+)
 
 
 def build_app(service: Service) -> FastAPI:
     """The server's application on `service`. Reading order: this table, then the endpoint it names."""
     app = EngineApplication(service)
-    model, probe = ModelEndpoints(service), ProbeEndpoints(service)
+    model, kv, probe = ModelEndpoints(service), KVEndpoints(service), ProbeEndpoints(service)
     app.add_raw(_CHAT, ChatEndpoint(service))
     app.add_raw(_COMPLETION, CompletionEndpoint(service))
     app.add_raw(_TOKENIZE, model.tokenize)
@@ -54,6 +73,8 @@ def build_app(service: Service) -> FastAPI:
     app.add_control("GET", "/ready", probe.ready, Status)
     app.add_control("GET", "/metrics", probe.metrics, None, response_class=PlainTextResponse)
     app.add_control("GET", PATH_MODEL, model.protocol_model, ModelInfo)
+    app.add_control("GET", PATH_KV_BLOCKS, kv.kv_blocks, KVBlocks)
+    app.add_raw(_KV_EVENTS, kv.kv_events)
     app.add_control("POST", PATH_DRAIN, probe.drain, DrainReply, status_code=202)
     return app
 
@@ -77,8 +98,8 @@ class EngineApplication(FastAPI):
         self._documentation = Documentation()
 
     def add_raw(self, operation: RawOperation, handler: Handler) -> None:
-        """Adds a POST that `handler` answers on raw ASGI."""
-        self.router.routes.append(Route(operation.path, RawEndpoint(handler), methods=["POST"]))
+        """Adds an operation that `handler` answers on raw ASGI."""
+        self.router.routes.append(Route(operation.path, RawEndpoint(handler), methods=[operation.method]))
         self._documentation.add(operation)
 
     def add_control(

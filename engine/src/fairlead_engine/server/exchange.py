@@ -106,6 +106,13 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
         await self._finish(b"")
 
+    async def send_stream(self, chunks: AsyncIterable[bytes], content_type: str) -> None:
+        """Answers with chunks as they come, and closes the connection after the last one."""
+        await self._start(200, {"content-type": content_type, "cache-control": "no-cache", "connection": "close"})
+        async for chunk in chunks:
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._finish(b"")
+
     async def send(self, message: Message) -> None:
         """ASGI's `send` for an answer that is made elsewhere: notes the status and adds the request's id."""
         if message["type"] == "http.response.start":

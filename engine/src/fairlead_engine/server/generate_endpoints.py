@@ -2,11 +2,13 @@
 
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, Generic, TypeVar
 
+from fairlead_engine.server.dispatches import Dispatch
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Generation
-from fairlead_engine.server.prompts import chat_prompt, completion_prompts
+from fairlead_engine.server.prompts import chat_prompts, completion_prompts
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.sampling import chat_sampling, completion_sampling
@@ -14,6 +16,7 @@ from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, check
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import SamplingParams
+from fairlead_protocol.messages import HEADER_DISPATCH
 
 Request = TypeVar("Request", ChatRequest, CompletionRequest)
 
@@ -29,11 +32,12 @@ class GenerateEndpoint(ABC, Generic[Request]):
     async def __call__(self, exchange: Exchange) -> None:
         """Answers one request. The client's leaving ends it wherever it is."""
         arrival_time = time.time()
-        self._service.lifecycle.check_accepting()
-        body = await exchange.body()
-        await exchange.while_connected(self._answer(exchange, body, arrival_time))
+        with self._service.stream.dispatches.arrived(exchange.headers.get(HEADER_DISPATCH)) as dispatch:
+            self._service.lifecycle.check_accepting()
+            body = await exchange.body()
+            await exchange.while_connected(self._answer(exchange, body, arrival_time, dispatch))
 
-    async def _answer(self, exchange: Exchange, body: bytes, arrival_time: float) -> None:
+    async def _answer(self, exchange: Exchange, body: bytes, arrival_time: float, dispatch: Dispatch) -> None:
         with self._service.lifecycle.admitted() as admission:
             model = self._service.model()
             request = decode(body, self.schema)
@@ -44,7 +48,9 @@ class GenerateEndpoint(ABC, Generic[Request]):
             choices = self._service.choices(
                 request, prompts, sampling, request_id=exchange.request_id, arrival_time=arrival_time
             )
-            async with Generation(self._service.client, choices, self._service.metrics) as generation:
+            service = self._service
+            on_sent = partial(service.stream.sent, dispatch=dispatch)
+            async with Generation(service.client, choices, service.metrics, on_sent) as generation:
                 admission.attach(generation.stop)
                 try:
                     await generation.started()
@@ -80,7 +86,7 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         return chat_sampling(request, model.sampling_defaults)
 
     def prompts(self, request: ChatRequest, model: ServedModel) -> list[list[int]]:
-        return [chat_prompt(request, model)]
+        return chat_prompts(request, model)
 
     def reply(self, request: ChatRequest, model: ServedModel, generation: Generation, request_id: str) -> Reply:
         return ChatReply(

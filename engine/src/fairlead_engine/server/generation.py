@@ -5,7 +5,7 @@ Both OpenAI endpoints build a `Generation` and read `batches()`. It knows sequen
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -50,8 +50,15 @@ class ChoiceDelta:
 class Generation:
     """The choices of one request, running from `async with` on. Leaving it stops every choice that still runs."""
 
-    def __init__(self, client: EngineClient, choices: Sequence[Choice], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        choices: Sequence[Choice],
+        metrics: Metrics,
+        on_sent: Callable[[int], None] | None = None,
+    ) -> None:
         self.choices = choices
+        self._on_sent = on_sent  # called with each choice's command to the core
         self._client = client
         self._metrics = metrics
         self._arrived: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue()
@@ -120,7 +127,7 @@ class Generation:
 
     async def _run(self, choice: Choice) -> None:
         try:
-            async with aclosing(self._client.generate(choice.request)) as outputs:
+            async with aclosing(self._client.generate(choice.request, self._on_sent)) as outputs:
                 async for output in outputs:
                     delta = self._take(choice, output)
                     self._arrived.put_nowait(ChoiceDelta(choice.index, delta))

@@ -99,6 +99,9 @@ class Lifecycle:
     def drain(self, *, grace_seconds: float, timeout_seconds: float) -> None:
         """Begins to drain; returns at once, `stopped` tells the end. A second call while it drains changes nothing."""
         if self._drain is None:
+            grace_seconds = 0.0 if self.phase is Phase.LOADING else grace_seconds
+            self.phase = Phase.DRAINING
+            log.info("event=draining grace_seconds=%g timeout_seconds=%g", grace_seconds, timeout_seconds)
             self._drain = asyncio.create_task(self._drained(grace_seconds, timeout_seconds))
 
     def hurry(self) -> None:
@@ -106,11 +109,7 @@ class Lifecycle:
         self._hurried.set()
 
     async def _drained(self, grace_seconds: float, timeout_seconds: float) -> None:
-        was_loading = self.phase is Phase.LOADING
-        self.phase = Phase.DRAINING
-        log.info("event=draining grace_seconds=%g timeout_seconds=%g", grace_seconds, timeout_seconds)
-        if not was_loading:
-            await self._unless_hurried(self._hurried, grace_seconds)
+        await self._unless_hurried(self._hurried, grace_seconds)
         self.phase = Phase.REFUSING
         await self._unless_hurried(self._idle, timeout_seconds)
         for admission in list(self._running):

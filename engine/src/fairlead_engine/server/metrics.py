@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from fairlead_engine.core.client import EngineClient
+from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.types import EngineInfo, EngineLoad, FinishReason
 
@@ -45,6 +46,11 @@ OWN: dict[str, str] = {
     "step_age_seconds": "How long the running step has been running; 0 when idle.",
     "step_cost_seconds": "Coefficients of the step-cost model, by name.",
     "draining": "1 while the engine drains, else 0.",
+    "kv_followers": "Readers of the stream of block changes and loads.",
+    "kv_followers_cut_off": "Readers of that stream that were too slow and were cut off.",
+    "kv_events": "Changes of the reusable blocks that were told to the readers.",
+    "kv_blocks_reusable": "Different KV-cache blocks that requests can share.",
+    "malformed_dispatches": "Requests whose x-fairlead-dispatch header could not be read and was ignored.",
 }
 """Metrics that exist under our prefix only, and their help texts."""
 
@@ -69,9 +75,9 @@ class Metrics:
         self._published = CollectorRegistry()
         self._published.register(_WithAliases(self._registry))
 
-    def watch(self, client: EngineClient, info: EngineInfo) -> None:
-        """Adds the figures of a core that has started."""
-        self._registry.register(_CoreFigures(client, info, self._labels))
+    def watch(self, client: EngineClient, stream: EngineStream, info: EngineInfo) -> None:
+        """Adds the figures of a core that has started, and of those who follow it."""
+        self._registry.register(_CoreFigures(client, stream, info, self._labels))
 
     def show_draining(self, is_draining: bool) -> None:
         """The engine began to drain."""
@@ -113,10 +119,11 @@ class Metrics:
 
 
 class _CoreFigures(Collector):
-    """The core's newest load as metrics."""
+    """The core's newest load as metrics, and what its followers are told."""
 
-    def __init__(self, client: EngineClient, info: EngineInfo, labels: dict[str, str]) -> None:
+    def __init__(self, client: EngineClient, stream: EngineStream, info: EngineInfo, labels: dict[str, str]) -> None:
         self._client = client
+        self._stream = stream
         self._info = info
         self._labels = labels
 
@@ -140,6 +147,8 @@ class _CoreFigures(Collector):
             "kv_blocks_free": load.kv_blocks_free,
             "last_step_seconds": load.last_step_seconds,
             "step_age_seconds": self._client.step_age_seconds,
+            "kv_followers": len(self._stream.followers),
+            "kv_blocks_reusable": len(self._stream.mirror),
         }
 
     def _counters(self, load: EngineLoad) -> dict[str, float]:
@@ -150,6 +159,9 @@ class _CoreFigures(Collector):
             "prefix_cache_hits": load.prefix_hit_tokens,
             "num_preemptions": load.num_preemptions,
             "steps": load.num_steps,
+            "kv_events": self._stream.mirror.seq,
+            "kv_followers_cut_off": self._stream.followers.num_cut_off,
+            "malformed_dispatches": self._stream.dispatches.num_malformed,
         }
 
     def _cache_config(self) -> Metric:

@@ -3,7 +3,8 @@
 Bodies here are msgspec's structs, so their schemas come from msgspec. Knows documents, not how requests are answered.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -12,34 +13,51 @@ from fairlead_engine.server.refusals import ErrorReply
 
 Schema = type[msgspec.Struct]
 _REFERENCE = "#/components/schemas/{name}"
+_JSON = "application/json"
+NDJSON = "application/x-ndjson"
+"""One JSON object a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawOperation:
-    """A POST that FastAPI does not answer and so cannot describe."""
+    """An operation that FastAPI does not answer and so cannot describe."""
 
     path: str
     name: str
     """The operation's id, snake_case."""
     summary: str
-    request: Schema
+    method: str = "POST"
+    request: Schema | None = None
+    """What its body is; None = it has none."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Required query parameters and what they mean."""
     reply: Schema | None = None
     """None = an object of OpenAI's API, described there."""
+    reply_type: str = _JSON
+    """The content type of `reply`; of `NDJSON` each line is one."""
     streams: bool = False
     """Whether `stream: true` answers with server-sent events instead."""
+    tag: str = "inference"
 
     def description(self) -> dict[str, Any]:
         """The operation as OpenAPI's operation object."""
-        content = _json(self.reply) if self.reply else {"application/json": {"schema": {"type": "object"}}}
+        content = _json(self.reply, self.reply_type) if self.reply else {_JSON: {"schema": {"type": "object"}}}
         if self.streams:
             content["text/event-stream"] = {"schema": {"type": "string"}}
-        return {
-            "tags": ["inference"],
+        described: dict[str, Any] = {
+            "tags": [self.tag],
             "summary": self.summary,
             "operationId": self.name,
-            "requestBody": {"required": True, "content": _json(self.request)},
             "responses": {"200": {"description": "Successful Response", "content": content}, "default": _ERROR},
         }
+        if self.request:
+            described["requestBody"] = {"required": True, "content": _json(self.request)}
+        if self.parameters:
+            described["parameters"] = [
+                {"name": name, "in": "query", "required": True, "description": text, "schema": {"type": "string"}}
+                for name, text in self.parameters.items()
+            ]
+        return described
 
 
 class Documentation:
@@ -52,7 +70,7 @@ class Documentation:
     def add(self, operation: RawOperation) -> None:
         """Describes a raw operation."""
         self._schemas |= {schema for schema in (operation.request, operation.reply) if schema}
-        self._paths[operation.path] = {"post": operation.description()}
+        self._paths[operation.path] = {operation.method.lower(): operation.description()}
 
     def responses(self, reply: Schema | None, status: int) -> dict[int | str, dict[str, Any]]:
         """FastAPI's `responses` of an operation that answers with `reply`; None = with something else than JSON."""
@@ -72,8 +90,8 @@ def _name(schema: Schema) -> str:
     return schema.__name__
 
 
-def _json(schema: Schema) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": _REFERENCE.format(name=_name(schema))}}}
+def _json(schema: Schema, content_type: str = _JSON) -> dict[str, Any]:
+    return {content_type: {"schema": {"$ref": _REFERENCE.format(name=_name(schema))}}}
 
 
 _ERROR = {"description": "Refused or failed, in OpenAI's error shape", "content": _json(ErrorReply)}

@@ -51,6 +51,7 @@ class ServerProcess:
         self._client = client
         self._starting = starting
         self._service = Service(engine.name, client, server)
+        self._was_signalled = False
         self._http = _HTTPServer(
             uvicorn.Config(
                 build_app(self._service),
@@ -80,6 +81,7 @@ class ServerProcess:
             for task in (life, stopped):
                 task.cancel()
             await asyncio.gather(life, stopped, return_exceptions=True)
+            self._service.stream.end()  # or the server would wait for streams that end with it
             self._http.should_exit = True
             await http
             await self._client.close()
@@ -118,18 +120,18 @@ class ServerProcess:
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
 
     def _terminate(self) -> None:
-        """SIGTERM drains as configured; a second one stops now."""
-        if self._service.lifecycle.is_draining:
+        """SIGTERM drains as configured; a second one stops now. A fleet asks over HTTP first: that is no signal."""
+        if self._was_signalled:
             self._service.lifecycle.hurry()
-        else:
-            self._service.drain()
+        self._was_signalled = True
+        self._service.drain()
 
     def _interrupt(self) -> None:
-        """SIGINT drains without grace; a second one stops now."""
+        """SIGINT drains without grace; while draining, and a second time, it stops now."""
         if self._service.lifecycle.is_draining:
             self._service.lifecycle.hurry()
-        else:
-            self._service.drain(quickly_within=_INTERRUPT_SECONDS)
+        self._was_signalled = True
+        self._service.drain(quickly_within=_INTERRUPT_SECONDS)
 
 
 class _HTTPServer(uvicorn.Server):

@@ -1,38 +1,27 @@
-"""What clients send as a prompt → token ids, checked. Errors name the place in the request."""
+"""What clients send as a prompt → token ids, checked against the model. Errors name the place in the request.
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+How a request becomes tokens is `fairlead_protocol.prompts`, which gateways use as well. A gateway that has done so
+already sends the ids along (`fairlead_prompt_tokens`); everything is checked all the same.
+"""
+
+from collections.abc import Iterator
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, TokenizeRequest
 from fairlead_engine.server.served_model import ServedModel
+from fairlead_protocol.messages import FIELD_TOKENS, PromptTokens
+from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptError, PromptFields
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-
-def chat_prompt(request: ChatRequest, model: ServedModel) -> list[int]:
-    """The ids of a chat. Raises `RequestError`."""
-    check_messages(request.messages)
-    token_ids = model.chat_prompt(
-        request.messages,
-        tools=request.tools,
-        variables=request.chat_template_kwargs,
-        add_generation_prompt=request.add_generation_prompt is not False,
-        add_special_tokens=bool(request.add_special_tokens),
-    )
-    model.check_prompt(token_ids, "messages")
-    return token_ids
+def chat_prompts(request: ChatRequest, model: ServedModel) -> list[list[int]]:
+    """The ids of a chat, a single prompt. Raises `RequestError`."""
+    return _checked(_chat(request), request.fairlead_prompt_tokens, model)
 
 
 def completion_prompts(request: CompletionRequest, model: ServedModel) -> list[list[int]]:
     """The ids of each prompt of a completion. Raises `RequestError`."""
-    prompts = []
-    for place, prompt in _each_prompt(request.prompt):
-        if isinstance(prompt, str):
-            prompt = model.tokenizer.encode(prompt, add_special_tokens=request.add_special_tokens is not False)
-        model.check_prompt(prompt, place)
-        prompts.append(prompt)
-    return prompts
+    fields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
+    return _checked(fields, request.fairlead_prompt_tokens, model)
 
 
 def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
@@ -40,47 +29,41 @@ def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("prompt", "send either prompt or messages")
     if request.prompt is not None:
-        return model.tokenizer.encode(request.prompt, add_special_tokens=request.add_special_tokens is not False)
-    messages = request.messages or []
-    check_messages(messages)
-    return model.chat_prompt(
-        messages,
+        fields: PromptFields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
+    else:
+        fields = _chat(request)
+    [(_, token_ids)] = model.prompts(fields)
+    return token_ids
+
+
+def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
+    return ChatPrompt(
+        messages=request.messages or [],
         tools=request.tools,
-        variables=request.chat_template_kwargs,
-        add_generation_prompt=request.add_generation_prompt is not False,
-        add_special_tokens=bool(request.add_special_tokens),
+        chat_template_kwargs=request.chat_template_kwargs,
+        add_generation_prompt=request.add_generation_prompt,
+        add_special_tokens=request.add_special_tokens,
     )
 
 
-def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raises `RequestError` for messages without a known role or with content that is neither text nor parts."""
-    if not messages:
-        raise RequestError("messages", "messages is empty; send at least one message")
-    for position, message in enumerate(messages):
-        place = f"messages[{position}]"
-        role, content = message.get("role"), message.get("content")
-        if role not in ROLES:
-            problem = "is missing" if role is None else f"must be one of {', '.join(ROLES)}, not {role!r}"
-            raise RequestError(f"{place}.role", f"{place}.role {problem}")
-        if content is None and role != "assistant":
-            raise RequestError(f"{place}.content", f"{place}.content is missing")
-        if not isinstance(content, str | list | None):
-            kind = type(content).__name__
-            raise RequestError(f"{place}.content", f"{place}.content must be text or a list of parts, not {kind}")
+def _checked(fields: PromptFields, given: PromptTokens | None, model: ServedModel) -> list[list[int]]:
+    """`given`: the ids a gateway sent along; those of another tokenizer are of no use."""
+    if given is None or given.digest != model.tokenizer.digest:
+        prompts = model.prompts(fields)
+    else:
+        prompts = _given(fields, given.prompts)
+    checked = []
+    for place, token_ids in prompts:
+        model.check_prompt(token_ids, place)
+        checked.append(token_ids)
+    return checked
 
 
-def _each_prompt(prompt: str | list[Any]) -> list[tuple[str, str | list[int]]]:
-    """The prompts in a request's `prompt`, each with its place."""
-    if isinstance(prompt, str):
-        return [("prompt", prompt)]
-    if not prompt:
-        raise RequestError("prompt", "prompt is empty; send a text or token ids")
-    if all(type(part) is int for part in prompt):
-        return [("prompt", prompt)]
-    if all(isinstance(part, str) for part in prompt) or all(_is_ids(part) for part in prompt):
-        return [(f"prompt[{position}]", part) for position, part in enumerate(prompt)]
-    raise RequestError("prompt", "prompt must be a text, a list of texts, token ids, or a list of lists of token ids")
-
-
-def _is_ids(part: Any) -> bool:
-    return isinstance(part, list) and all(type(token_id) is int for token_id in part)
+def _given(fields: PromptFields, prompts: list[list[int]]) -> Iterator[tuple[str, list[int]]]:
+    try:
+        places = fields.places()
+    except PromptError as error:
+        raise RequestError(error.field, error.message) from error
+    if len(prompts) != len(places):
+        raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {len(prompts)} prompts, the request {len(places)}")
+    yield from zip(places, prompts, strict=True)  # errors name the client's own field: the ids may be its own, too

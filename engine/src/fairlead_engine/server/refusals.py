@@ -1,6 +1,7 @@
 """Errors → answers in OpenAI's shape. Every refused request gets one, with the status that says what a client may do.
 
-400 = this request is wrong; 404 = no such thing here; 408 = it came too slowly; 429 = try again later, nothing was
+400 = this request is wrong; 404 = no such thing here; 408 = it came too slowly; 410 = list
+again; 429 = try again later, nothing was
 started; 503 = this process cannot serve now, another may; 500 = it failed.
 """
 
@@ -25,6 +26,7 @@ class Outcome(StrEnum):
     NOT_FOUND = "not-found"
     TOO_LARGE = "too-large"
     TOO_SLOW = "too-slow"
+    GONE = "gone"
     ENGINE_FULL = "engine-full"
     LOADING = "loading"
     DRAINING = "draining"
@@ -56,6 +58,13 @@ class BodyTooSlow(RequestError):
 
     def __init__(self, limit_seconds: float) -> None:
         super().__init__(None, f"the request body did not arrive within {limit_seconds:g} s", "request_timeout")
+
+
+class Gone(RequestError):
+    """What the client wants to go on from is not known here any more (410)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(None, message, "gone")
 
 
 class ErrorObject(msgspec.Struct, frozen=True):
@@ -106,7 +115,7 @@ def refusal(error: Exception) -> Refusal:
         headers = _headers(messages.REASON_LOADING, LOADING_RETRY_SECONDS)
         return _unavailable(error, Outcome.LOADING, "loading", headers)
     if isinstance(error, EngineError):
-        code = "engine_dead" if isinstance(error, EngineDead) else "engine_error"
+        code = messages.CODE_ENGINE_DEAD if isinstance(error, EngineDead) else "engine_error"
         return Refusal(500, Outcome.FAILED, "server_error", error.message, code=code)
     return Refusal(500, Outcome.FAILED, "server_error", "internal error; the server's log has the details")
 
@@ -121,6 +130,8 @@ def _request_refusal(error: RequestError) -> Refusal:
         status, outcome = 413, Outcome.TOO_LARGE
     elif isinstance(error, BodyTooSlow):
         status, outcome, headers = 408, Outcome.TOO_SLOW, {"connection": "close"}
+    elif isinstance(error, Gone):
+        status, outcome = 410, Outcome.GONE
     return Refusal(status, outcome, "invalid_request_error", error.message, error.field, error.code, headers)
 
 

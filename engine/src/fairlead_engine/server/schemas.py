@@ -5,11 +5,12 @@ than as unknown; fields that change nothing are accepted and ignored. Everything
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from fairlead_engine.errors import RequestError
+from fairlead_protocol.messages import PromptTokens
 
 Text = str | list[str]
 
@@ -54,6 +55,11 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     prompt_cache_key: str | None = None
 
     logit_bias: Any = None
+
+    fairlead_prompt_tokens: Annotated[
+        PromptTokens | None,
+        msgspec.Meta(description="Internal, between Fairlead's gateways and engines: the prompts as token ids"),
+    ] = None
 
     @property
     def include_usage(self) -> bool:

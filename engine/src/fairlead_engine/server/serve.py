@@ -5,6 +5,7 @@ The core starts before this process imports its HTTP stack: loading a model take
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from fairlead_engine.server import logs, termination
 def run(engine: EngineConfig, server: ServerConfig) -> int:
     """Serves until drained; returns the process's exit status. Start-up errors go to the termination log."""
     logs.configure(server.log_level)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
     try:
         folder = resolve_model(engine.model)
         with listening_socket(server.host, server.port) as listener:

@@ -4,7 +4,7 @@ Exists once the core has started. Pure but for reading the model's folder.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import EngineInfo, SamplingParams
-from fairlead_protocol.chat import ChatTemplateError, Message
+from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.prompts import PromptError, PromptFields
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
-
-_RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "self"})
 
 
 class ModelFiles:
@@ -60,25 +59,13 @@ class ServedModel:
                 "model", f"the model {name!r} is not served here; this server has {self.name!r}", "model_not_found"
             )
 
-    def chat_prompt(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        variables: Mapping[str, Any] | None = None,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool = False,
-    ) -> list[int]:
-        """Token ids of a chat. The template writes special tokens itself, so none are added unless asked for."""
-        if reserved := _RESERVED_VARIABLES.intersection(variables or ()):
-            raise RequestError("chat_template_kwargs", f"chat_template_kwargs must not set {min(reserved)!r}")
+    def prompts(self, fields: PromptFields) -> Iterator[tuple[str, list[int]]]:
+        """Each prompt of a request: its place there and its token ids. Raises `RequestError`."""
         try:
-            text = self.tokenizer.render_chat(
-                messages, tools=tools, add_generation_prompt=add_generation_prompt, **(variables or {})
-            )
-        except ChatTemplateError as error:
-            raise RequestError("messages", str(error)) from error
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            for part in fields.parts(self.tokenizer):
+                yield part.place, part.token_ids(self.tokenizer, fields.adds_special_tokens)
+        except PromptError as error:
+            raise RequestError(error.field, error.message) from error
 
     def check_prompt(self, token_ids: Sequence[int], field: str) -> None:
         """Raises `RequestError` for a prompt that is empty, too long, or names tokens the model does not have."""
@@ -119,7 +106,7 @@ class ServedModel:
             block_size=info.block_size,
             max_model_len=info.max_model_len,
             max_num_seqs=info.max_num_seqs,
-            max_num_waiting=info.max_num_waiting,
+            max_num_queued_tokens=info.max_num_queued_tokens,
             max_num_batched_tokens=info.max_num_batched_tokens,
             num_kv_blocks=info.num_kv_blocks,
             dtype=info.dtype,

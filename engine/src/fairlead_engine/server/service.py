@@ -12,6 +12,7 @@ from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
 from fairlead_engine.server.detokenizer import Detokenizer
+from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.generation import Choice
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
@@ -34,15 +35,18 @@ class Service:
         self.client = client
         self.config = config
         self.lifecycle = Lifecycle()
+        self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self._name = name
         self._model: ServedModel | None = None
         self._ids = itertools.count()
+        client.listen(self.stream)
 
     def ready(self, files: ModelFiles, info: EngineInfo) -> None:
         """The core has started: from now on requests are taken."""
         self._model = ServedModel(self._name, files, info)
-        self.metrics.watch(self.client, info)
+        self.stream.mirror.block_size = info.block_size
+        self.metrics.watch(self.client, self.stream, info)
         self.lifecycle.ready()
 
     def model(self) -> ServedModel:
@@ -58,6 +62,7 @@ class Service:
             grace, timeout = 0.0, min(timeout, quickly_within)
         self.lifecycle.drain(grace_seconds=grace, timeout_seconds=timeout)
         self.metrics.show_draining(True)
+        self.stream.tell_load()
 
     def health_problem(self) -> str | None:
         """Why this process should be restarted; None while it is sound."""
@@ -105,14 +110,16 @@ class Service:
             )
         skip_special = request.skip_special_tokens is not False
         serial = next(self._ids)  # clients may repeat their request ids; the core's must be unique
+        part_of = f"{request_id}/{serial}"
         choices = []
         for index, (prompt, each) in enumerate(itertools.product(prompts, range(num_each))):
             engine_request = EngineRequest(
-                request_id=f"{request_id}/{serial}.{index}",
+                request_id=f"{part_of}.{index}",
                 prompt_token_ids=prompt,
                 sampling=for_choice(sampling, each),
                 arrival_time=arrival_time,
                 cache_salt=request.cache_salt,
+                part_of=part_of,
             )
             text = Detokenizer(model.vocabulary, sampling, skip_special_tokens=skip_special)
             choices.append(Choice(index, engine_request, text))

@@ -3,8 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 
+import msgspec
+
+from fairlead_engine.core.client import StepListener
+from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.errors import EngineDead, QueueFull, StartError
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
+from fairlead_protocol.blocks import ROOT, BlockHash
 
 Script = Callable[[EngineRequest], Iterable[SequenceOutput]]
 
@@ -21,7 +26,7 @@ def scripted_info(**changes: object) -> EngineInfo:
         "num_kv_blocks": 64,
         "max_num_seqs": 8,
         "max_num_batched_tokens": 64,
-        "max_num_waiting": 128,
+        "max_num_queued_tokens": 128,
         "eos_token_ids": (0,),
         "num_parameters": 1000,
         "weight_bytes": 4000,
@@ -63,7 +68,9 @@ class ScriptedEngine:
     """An `EngineClient` that plays `script` for every request; the default repeats the prompt.
 
     `full = True` makes it refuse with `QueueFull`, `hang()` holds every answer, `die()` ends all with `EngineDead`.
-    What was asked of it is in `requests`, what clients gave up in `aborted`, what runs now in `running`.
+    What was asked of it is in `requests`, what clients gave up in `aborted`, what runs now in `running`. It has no
+    cache:
+    a test says with `change_blocks` and `change_load` what its followers shall hear.
     """
 
     def __init__(
@@ -88,6 +95,8 @@ class ScriptedEngine:
         self.requests: list[EngineRequest] = []
         self.aborted: list[str] = []
         self.running: set[str] = set()
+        self.num_commands = 0
+        self._listener: StepListener | None = None
         self._may_go_on = asyncio.Event()
         self._may_go_on.set()
         self._death: str | None = None
@@ -102,6 +111,21 @@ class ScriptedEngine:
         self.closed = True
         if self.alive:
             self.die("the engine was closed")
+
+    def listen(self, listener: StepListener) -> None:
+        self._listener = listener
+
+    def change_blocks(
+        self, stored: Iterable[BlockHash] = (), *, removed: Iterable[BlockHash] = (), parent: BlockHash = ROOT
+    ) -> None:
+        """Reports a step after which the chain `stored` behind `parent` can be reused, and `removed` cannot."""
+        chain = list(stored)
+        self._report(BlocksChanged([(parent, chain)] if chain else [], list(removed)))
+
+    def change_load(self, **changes: object) -> None:
+        """Reports a step after which the load has these figures (fields of `EngineLoad`)."""
+        self.load = msgspec.structs.replace(self.load, **changes)
+        self._report()
 
     def hang(self, step_age_seconds: float = 0.0) -> None:
         """Holds every answer until `resume` or `die`, as a step that never ends would."""
@@ -119,8 +143,14 @@ class ScriptedEngine:
         self._death = message
         self._may_go_on.set()
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[SequenceOutput, None]:
+    async def generate(
+        self, request: EngineRequest, on_sent: Callable[[int], None] | None = None
+    ) -> AsyncGenerator[SequenceOutput, None]:
         self._raise_if_dead()
+        self.num_commands += 1
+        if on_sent is not None:
+            on_sent(self.num_commands)
+        self._report()
         if self.full:
             raise QueueFull
         self.requests.append(request)
@@ -137,6 +167,10 @@ class ScriptedEngine:
             self.running.discard(request.request_id)
             if not finished and self._death is None:
                 self.aborted.append(request.request_id)
+
+    def _report(self, changed: BlocksChanged | None = None) -> None:
+        if self._listener is not None:
+            self._listener.stepped(changed, self.num_commands)
 
     def _raise_if_dead(self) -> None:
         if self._death is not None:

@@ -1,0 +1,87 @@
+"""Blocks of prompts that are not cached yet but will be: which sequence is going to compute each.
+
+The scheduler keeps one `ComingBlocks` and asks it whether a waiting prompt had better wait for a prefix under way. It
+knows sequences and hashes; not blocks, tokens or budgets.
+"""
+
+from collections.abc import Collection
+
+from fairlead_engine.types import Sequence
+from fairlead_protocol.blocks import BlockHash, num_cacheable_blocks
+
+
+class ComingBlocks:
+    """For each hash that is to come the one sequence that will compute it: its *maker*, waiting or running.
+
+    A sequence makes the whole blocks it knows the tokens of and that neither the cache nor an earlier maker spares it.
+    Hashes chain, so whoever runs and makes a block makes or has made all blocks before it. Each block of a
+    sequence is entered and removed once; what is asked at every step is one look-up for each waiting sequence.
+    """
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._makers: dict[BlockHash, Sequence] = {}
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def num_coming(self, sequence: Sequence, num_cached: int) -> int:
+        """How many blocks that the sequence may share will follow its `num_cached` ones, by whatever maker."""
+        return self._num_made(sequence, num_cached, must_run=False)
+
+    def expect(self, sequence: Sequence) -> None:
+        """The sequence waits, and will make all that nothing is expected to spare it."""
+        for block_hash in sequence.block_hashes[sequence.num_expected_cached_tokens // self._block_size :]:
+            self._makers.setdefault(block_hash, sequence)
+
+    def begin(self, sequence: Sequence, num_cached: int) -> None:
+        """The sequence begins to run: it makes everything behind its cached blocks itself."""
+        for block_hash in sequence.block_hashes[num_cached:]:
+            self._makers[block_hash] = sequence
+
+    def made(self, sequence: Sequence, start: int, end: int) -> None:
+        """Its tokens from `start` to `end` have been computed."""
+        self._forget(sequence, start // self._block_size, end // self._block_size)
+
+    def gone(self, sequence: Sequence) -> None:
+        """The sequence makes nothing any more: it has ended, or was preempted."""
+        self._forget(sequence, sequence.num_computed_tokens // self._block_size, len(sequence.block_hashes))
+
+    def under_way(self, sequence: Sequence, num_cached: int) -> int:
+        """How many of the blocks that follow its `num_cached` ones others that run are computing now or soon.
+
+        Only others of its priority or before it: the rest may get little of each step. When there are any, the last of
+        their blocks becomes what the sequence awaits.
+        """
+        num_blocks = self._num_made(sequence, num_cached, must_run=True)
+        sequence.awaited = sequence.block_hashes[num_cached + num_blocks - 1] if num_blocks else None
+        return num_blocks
+
+    def still_awaited(self, sequence: Sequence) -> bool:
+        """Whether what the sequence awaits is still under way."""
+        return sequence.awaited is not None and _is_worth_waiting(sequence, self._makers.get(sequence.awaited))
+
+    def check(self, sequences: Collection[Sequence]) -> None:
+        """Raises AssertionError when a maker is gone, or has made its block already."""
+        for block_hash, maker in self._makers.items():
+            assert maker in sequences, "the maker of a block is gone"
+            num_computed = maker.num_computed_tokens // self._block_size
+            assert block_hash in maker.block_hashes[num_computed:], "a block is to come that was made already"
+
+    def _num_made(self, sequence: Sequence, first: int, *, must_run: bool) -> int:
+        last = min(num_cacheable_blocks(sequence.num_tokens, self._block_size), len(sequence.block_hashes))
+        for index in range(first, last):
+            maker = self._makers.get(sequence.block_hashes[index])
+            if maker is None or maker is sequence or (must_run and not _is_worth_waiting(sequence, maker)):
+                return index - first
+        return max(0, last - first)
+
+    def _forget(self, sequence: Sequence, first: int, end: int) -> None:
+        for block_hash in sequence.block_hashes[first:end]:
+            if self._makers.get(block_hash) is sequence:
+                del self._makers[block_hash]
+
+
+def _is_worth_waiting(sequence: Sequence, maker: Sequence | None) -> bool:
+    """Whether a maker runs, and will soon be done as far as `sequence` can tell."""
+    return maker is not None and bool(maker.block_table) and maker.priority <= sequence.priority

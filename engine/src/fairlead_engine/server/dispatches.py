@@ -1,0 +1,81 @@
+"""Which requests of which gateway the engine's load includes: `seen` of a load line.
+
+A gateway numbers what it sends here and adds to the load what the load does not know yet. Knows headers and the
+numbers of the core's commands; neither HTTP nor requests.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fairlead_engine.server.logs import logfmt
+
+log = logging.getLogger(__name__)
+
+MAX_GATEWAYS = 64
+"""Gateways that are remembered: those that sent something most recently. A fleet has a few, and each restart of one
+brings a new name."""
+_DISPATCH = re.compile(r"(?P<gateway>[\x21-\x7e]{1,128}):(?P<number>[1-9][0-9]{0,14})")
+
+
+class Dispatch:
+    """One request on its way into the load; `gateway` is None when nobody has numbered it."""
+
+    def __init__(self, gateway: str | None = None, number: int = 0) -> None:
+        self.gateway = gateway
+        self.number = number
+        self.command: int | None = None
+        """The last of its commands to the core; None while it has none."""
+
+
+class Dispatches:
+    """The highest number of each gateway that the load includes.
+
+    A request that never reached the core was refused: it will never be in a load, so its number counts at once. One
+    that did counts from the first load that includes all of its commands. A number that got lost on the way is covered
+    by the next higher one.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
+        """By gateway, the one heard of least recently first."""
+        self.num_malformed = 0
+        """Headers that could not be read, since the start."""
+        self._on_the_way: set[Dispatch] = set()
+
+    @contextmanager
+    def arrived(self, header: str | None) -> Iterator[Dispatch]:
+        """A request with this `x-fairlead-dispatch`, while it is answered; one that cannot be read counts as none."""
+        dispatch = Dispatch() if header is None else self._parsed(header)
+        if dispatch.gateway is not None:
+            self._on_the_way.add(dispatch)
+        try:
+            yield dispatch
+        finally:
+            if dispatch.command is None:
+                self._count(dispatch)
+
+    def obeyed(self, num_commands: int) -> None:
+        """The newest load includes so many commands."""
+        included = [each for each in self._on_the_way if each.command is not None and each.command <= num_commands]
+        for dispatch in included:
+            self._count(dispatch)
+
+    def _parsed(self, header: str) -> Dispatch:
+        found = _DISPATCH.fullmatch(header)
+        if found is not None:
+            return Dispatch(found["gateway"], int(found["number"]))
+        self.num_malformed += 1
+        if self.num_malformed == 1:
+            log.warning("%s", logfmt({"event": "malformed-dispatch", "header": header[:80], "note": "said once"}))
+        return Dispatch()
+
+    def _count(self, dispatch: Dispatch) -> None:
+        if dispatch.gateway is None:
+            return
+        self._on_the_way.discard(dispatch)
+        highest = max(self.seen.pop(dispatch.gateway, 0), dispatch.number)
+        self.seen[dispatch.gateway] = highest
+        if len(self.seen) > MAX_GATEWAYS:
+            del self.seen[next(iter(self.seen))]
