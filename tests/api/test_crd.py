@@ -90,7 +90,16 @@ def test_the_examples_in_the_repository_are_valid() -> None:
         ({"autoscaling": {"minReplicas": 1}}, "autoscaling.maxReplicas must be set"),
         ({"autoscaling": {"mode": "External", "maxReplicas": 2}}, "autoscaling.mode External excludes"),
         ({"autoscaling": {"mode": "External", "targets": {"queueDepth": 2}}}, "autoscaling.mode External excludes"),
+        ({"autoscaling": {"mode": "External", "scaleUp": {"maxStep": 2}}}, "autoscaling.mode External excludes"),
         ({"autoscaling": {"maxReplicas": 2, "scaleToZeroAfter": "5m"}}, "needs autoscaling.minReplicas: 0"),
+        (
+            {"autoscaling": {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "0s"}},
+            "autoscaling.scaleToZeroAfter must be more than 0",
+        ),
+        (
+            {"autoscaling": {"maxReplicas": 2, "targets": {"queueDepth": 2, "tolerance": 20}}},
+            "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken",
+        ),
         ({"resources": {"profile": "gpu", "gpus": 1}}, "resources.profile excludes"),
         ({"resources": {"gpus": 2}}, "resources.gpus must not be above 1"),
         ({"rollout": {"maxSurge": 0}}, "must not both be 0"),
@@ -117,6 +126,16 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
         {"autoscaling": {"mode": "External"}},
         {"autoscaling": {"minReplicas": 2, "maxReplicas": 2}},
         {"autoscaling": {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "5m"}},
+        {
+            "autoscaling": {
+                "minReplicas": 0,
+                "maxReplicas": 2,
+                "scaleToZeroAfter": "500ms",
+                "targets": {"timeToFirstToken": "300ms", "tolerance": 0},
+                "scaleUp": {"stabilizationWindow": "0s", "maxStep": 1, "period": "5s"},
+                "scaleDown": {"stabilizationWindow": "5s", "maxStep": 1, "period": "1s"},
+            }
+        },
         {"resources": {"gpus": 1, "limits": {"memory": "1Gi"}}},
         {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
         *(

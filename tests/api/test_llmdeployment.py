@@ -39,7 +39,7 @@ def test_a_minimal_object_has_all_defaults() -> None:
     assert spec.engine.kv_cache.memory is None
     assert spec.replicas is None
     assert spec.autoscaling is None
-    assert spec.routing.policy is RoutingPolicy.LEAST_LOADED
+    assert spec.routing.policy is RoutingPolicy.PREDICTED_TTFT
     assert (spec.routing.max_queue_time, spec.routing.cold_start_timeout) == (30.0, 600.0)
     assert (spec.rollout.max_surge, spec.rollout.max_unavailable) == (1, 0)
     assert spec.drain.timeout == 900.0

@@ -10,7 +10,7 @@ class ConditionType(StrEnum):
     """What a condition is about. Each is always present, so that clients can wait for any of them."""
 
     READY = "Ready"
-    """Requests are answered by as many replicas as are desired."""
+    """Requests are answered by as many replicas as are desired. That holds at zero, where a request starts one."""
     PROGRESSING = "Progressing"
     """The fleet is on its way to what is desired, without anybody's help."""
     MODEL_AVAILABLE = "ModelAvailable"
@@ -96,7 +96,7 @@ class Reason(StrEnum):
     SCALING_ACTIVE = "ScalingActive"
     """The operator's autoscaler adjusts `spec.replicas`."""
     SIGNALS_MISSING = "SignalsMissing"
-    """Gateways cannot be read, so replicas may be added, but none are taken away."""
+    """Gateways say nothing, so replicas may be added, but none are taken away."""
     EXTERNAL_AUTOSCALER = "ExternalAutoscaler"
     """Somebody else scales, through the scale subresource."""
 

@@ -145,8 +145,8 @@ def _scaling_schema() -> JsonSchema:
     signals = {
         "queue": count("Requests that wait in the gateways."),
         "running": count("Requests sent to replicas and not finished."),
-        "ttft": text("Time to first token at targets.percentile, over the last look; absent where none was measured."),
-        "missingGateways": count("Gateways that could not be read; absent where all could."),
+        "ttft": text("Time to first token at targets.percentile, lately; absent where none was measured."),
+        "missingGateways": count("Gateways that say nothing (any more); absent where all do."),
     }
     return {
         "description": "What Fairlead's autoscaler sees and decides; figures are rounded, and at most 10 s behind.",
@@ -155,6 +155,9 @@ def _scaling_schema() -> JsonSchema:
             "desired": count("Replicas that it recommends."),
             "reason": text("Why, in one sentence with its numbers."),
             "lastScaleTime": text("When it last wrote spec.replicas.", format="date-time"),
+            "coldStart": text(
+                "How long a replica takes from its pod's creation to being ready: a fading mean of those seen."
+            ),
             "signals": {
                 "description": "What the gateways report; absent while none can be read.",
                 "type": "object",

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 
 from fairlead.api import rules
 from fairlead.api.decoding import decode
+from fairlead.api.durations import format_duration
 from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
 from fairlead.api.structural import Violation, validate
 
@@ -45,12 +46,16 @@ class ScalingMode(StrEnum):
 class RoutingPolicy(StrEnum):
     """How the gateway picks a replica."""
 
+    PREDICTED_TTFT = "PredictedTTFT"
     LEAST_LOADED = "LeastLoaded"
     ROUND_ROBIN = "RoundRobin"
+    PREFIX_HASH = "PrefixHash"
 
 
 DEFAULT_QUEUE_DEPTH = 4
 """Waiting requests per replica that an autoscaled fleet is held to where no target is set at all."""
+DEFAULT_SCALE_TO_ZERO_AFTER = 600.0
+"""Seconds without a request after which a fleet with minReplicas 0 goes to zero, where the spec does not say."""
 Name = Annotated[
     str, Constraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._/:]*[A-Za-z0-9])?$", min_length=1, max_length=128)
 ]
@@ -160,9 +165,27 @@ class ScalingTargets:
     ] = None
     """Most requests that may wait in the gateways, per replica."""
     time_to_first_token: Seconds | None = None
-    """Longest time from a request's arrival to its first token; measured on streamed requests, as they end."""
+    """Longest time from a request's arrival to its first token, waiting included. Predicted from the demand and from
+    what the engines' steps cost, and corrected by what streamed requests measure."""
     percentile: Annotated[int, Constraints(minimum=1, maximum=99)] = 90
     """Share of requests, in percent, that must be within timeToFirstToken."""
+    tolerance: Annotated[int, Constraints(minimum=0, maximum=50)] = 10
+    """Percent by which timeToFirstToken may be missed before replicas are added, and by which it must be beaten with
+    fewer replicas before any is taken away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleUp:
+    """How carefully replicas are added."""
+
+    stabilization_window: Seconds = 0.0
+    """Replicas are added only when more were needed for this long."""
+    max_step: Annotated[
+        int | None, Constraints(minimum=1, maximum=10000, default_text="as many as there were, or 4 if that is more")
+    ] = None
+    """Most replicas that are added within one period."""
+    period: Seconds = 15.0
+    """The time that maxStep is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +193,12 @@ class ScaleDown:
     """How carefully replicas are taken away."""
 
     stabilization_window: Seconds = 120.0
-    """Replicas are taken away only when fewer were enough for this long."""
+    """Replicas are taken away only when fewer were enough for this long. Rates are measured over this time as well, but
+    over 10s at least and 60s at most."""
+    max_step: Annotated[int | None, Constraints(minimum=1, maximum=10000, default_text="no limit")] = None
+    """Most replicas that are taken away within one period. Scaling to zero takes all of them at once."""
+    period: Seconds = 15.0
+    """The time that maxStep is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,24 +209,45 @@ class Autoscaling:
     """Fairlead: the operator, by what its gateways see. External: somebody else, such as an HPA or KEDA, through the
     scale subresource."""
     min_replicas: Annotated[int | None, Constraints(minimum=0, maximum=10000, default_text="1")] = None
-    """Fewest replicas. 0 allows the fleet to scale to zero; this version holds it at 1 and says so."""
+    """Fewest replicas. With 0 the fleet goes to zero after scaleToZeroAfter without a request; the next request starts
+    a replica and waits for it, up to routing.coldStartTimeout."""
     max_replicas: Annotated[int | None, Constraints(minimum=1, maximum=10000)] = None
     """Most replicas."""
     targets: ScalingTargets | None = None
     """What the fleet is held to."""
+    scale_up: ScaleUp | None = None
+    """How carefully replicas are added."""
     scale_down: ScaleDown | None = None
     """How carefully replicas are taken away."""
-    scale_to_zero_after: Seconds | None = None
-    """Time without requests after which no replica is kept; needs minReplicas: 0. This version does not scale to zero
-    yet."""
+    scale_to_zero_after: Annotated[
+        Seconds | None, Constraints(default_text=f"{format_duration(DEFAULT_SCALE_TO_ZERO_AFTER)} with minReplicas: 0")
+    ] = None
+    """Time without any request, arriving, waiting or running, after which no replica is kept; needs minReplicas: 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixHash:
+    """Consistent hashing with bounded loads on the beginning of the first user message, as KubeAI defines it."""
+
+    mean_load_factor: Annotated[int, Constraints(minimum=100, maximum=10000)] = 125
+    """How far above the mean a replica's load may be before the next one on the ring is taken, in percent of it."""
+    replication: Annotated[int, Constraints(minimum=1, maximum=4096)] = 256
+    """Places of each replica on the ring."""
+    prefix_char_length: Annotated[int, Constraints(minimum=1, maximum=100000)] = 100
+    """Characters of the first user message that are hashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
     """What the gateway does with requests for this model."""
 
-    policy: RoutingPolicy = RoutingPolicy.LEAST_LOADED
-    """How a replica is picked: the one with the least work, or each in turn."""
+    policy: RoutingPolicy = RoutingPolicy.PREDICTED_TTFT
+    """How a replica is picked. PredictedTTFT: the one from which the first token is expected soonest, by what its cache
+    holds and its steps cost. LeastLoaded: the one with the fewest requests. RoundRobin: each in turn. PrefixHash: by
+    the prompt's beginning, within bounds of load.
+    """
+    prefix_hash: PrefixHash = field(default_factory=PrefixHash)
+    """Settings of the policy PrefixHash."""
     max_queue_time: Seconds = 30.0
     """Longest time a request waits in the gateway while every replica is busy; after it, 429."""
     cold_start_timeout: Seconds = 600.0

@@ -24,6 +24,11 @@ ANNOTATION_APPLIED_HASH = f"{GROUP}/applied-hash"
 """On every child: the hash of what the operator applied last, so that it applies again only when it wants something
 else."""
 ANNOTATION_MODEL = f"{GROUP}/served-name"
+ANNOTATION_DRAIN = f"{GROUP}/drain"
+"""On a pod that scale-down has chosen: since when (RFC 3339). It is asked to drain, is no capacity, and is never taken
+back into service."""
+ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""Kubernetes' own: among pods that are equally ready, a ReplicaSet deletes the cheapest first."""
 
 FIELD_MANAGER = "fairlead"
 """Applies children."""
@@ -58,5 +63,10 @@ OPERATOR_NAME = "fairlead-operator"
 
 
 def engine_child(name: str) -> str:
-    """Name of the Deployment and ConfigMap of the LLMDeployment `name`."""
+    """Name of the Deployment of the LLMDeployment `name`."""
     return f"{name}-engine"
+
+
+def engine_config(name: str, fingerprint: str) -> str:
+    """Name of the ConfigMap with a certain content, so that each pod keeps the configuration that it was made for."""
+    return f"{name}-engine-{fingerprint}"

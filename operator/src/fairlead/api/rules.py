@@ -67,9 +67,9 @@ AUTOSCALING = (
     ),
     Rule(
         "!has(self.mode) || self.mode != 'External' || !(has(self.minReplicas) || has(self.maxReplicas) || "
-        "has(self.targets) || has(self.scaleDown) || has(self.scaleToZeroAfter))",
-        "autoscaling.mode External excludes minReplicas, maxReplicas, targets, scaleDown and scaleToZeroAfter: "
-        "the external autoscaler has its own",
+        "has(self.targets) || has(self.scaleUp) || has(self.scaleDown) || has(self.scaleToZeroAfter))",
+        "autoscaling.mode External excludes minReplicas, maxReplicas, targets, scaleUp, scaleDown and "
+        "scaleToZeroAfter: the external autoscaler has its own",
     ),
     Rule(
         "(has(self.mode) && self.mode == 'External') || has(self.maxReplicas)",
@@ -78,6 +78,14 @@ AUTOSCALING = (
     Rule(
         "!has(self.scaleToZeroAfter) || (has(self.minReplicas) && self.minReplicas == 0)",
         "autoscaling.scaleToZeroAfter needs autoscaling.minReplicas: 0",
+    ),
+    Rule(
+        "!has(self.scaleToZeroAfter) || !self.scaleToZeroAfter.matches('^(0+([.]0+)?(ms|s|m|h|d))+$')",
+        "autoscaling.scaleToZeroAfter must be more than 0: the fleet would go between two requests",
+    ),
+    Rule(
+        "!has(self.targets) || !has(self.targets.tolerance) || has(self.targets.timeToFirstToken)",
+        "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken: it is a share of it",
     ),
 )
 """On `spec.autoscaling`."""

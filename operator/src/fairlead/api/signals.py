@@ -1,0 +1,105 @@
+"""The signals that gateways stream to the operator: `GET /fairlead/v1/signals`, one JSON line per message.
+
+What gateway and operator must agree on and nothing else. Counters count since the gateway's start; the reader takes
+differences, so a lost line loses nothing.
+"""
+
+from bisect import bisect_left
+
+import msgspec
+
+PATH_SIGNALS = "/fairlead/v1/signals"
+INTERVAL_SECONDS = 1.0
+"""A line comes this often, and at once when a model without a ready replica gets a request."""
+
+_FIRST_SECONDS, _SECONDS_RATIO, _NUM_SECONDS = 0.001, 1.25, 60
+SECONDS_BOUNDS = tuple(round(_FIRST_SECONDS * _SECONDS_RATIO**power, 6) for power in range(_NUM_SECONDS))
+"""Upper bounds of the buckets that durations are counted in: 1 ms to about 9 minutes, each a quarter longer."""
+TOKENS_BOUNDS = tuple(float(2**power) for power in range(21))
+"""Upper bounds of the buckets that tokens per request are counted in: 1 to about a million."""
+
+
+def count_seconds(buckets: list[int], seconds: float) -> None:
+    """Counts one duration. `buckets`: one per bound of `SECONDS_BOUNDS` and one for what is longer; not cumulative."""
+    buckets[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+
+
+def count_tokens(buckets: list[int], num_tokens: float) -> None:
+    """Counts one request. `buckets`: one per bound of `TOKENS_BOUNDS` and one for what is more; not cumulative."""
+    buckets[bisect_left(TOKENS_BOUNDS, num_tokens)] += 1
+
+
+def no_seconds() -> list[int]:
+    """Buckets in which nothing was counted."""
+    return [0] * (len(SECONDS_BOUNDS) + 1)
+
+
+def no_tokens() -> list[int]:
+    """Buckets in which nothing was counted."""
+    return [0] * (len(TOKENS_BOUNDS) + 1)
+
+
+class ReplicaSignals(msgspec.Struct, kw_only=True, frozen=True):
+    """What an engine's last load line said, as this gateway has it (`fairlead_protocol.messages.LoadLine`)."""
+
+    name: str
+    """The pod's name."""
+    age_seconds: float
+    running: int
+    waiting: int
+    queued_prefill_tokens: int
+    kv_blocks_free: int
+    kv_blocks_total: int
+    kv_tokens: int
+    token_budget: int
+    max_num_seqs: int
+    draining: bool
+    step_cost: dict[str, float]
+
+
+class ModelSignals(msgspec.Struct, kw_only=True):
+    """One gateway's word on one LLMDeployment."""
+
+    num_arrivals: int = 0
+    """Requests that came for it."""
+    num_ended: int = 0
+    """Of those, how many are over, however they ended."""
+    num_answered: int = 0
+    """Of those, how many an engine answered to the end, so that their output tokens are known."""
+    prompt_tokens: int = 0
+    """Of requests that were dispatched."""
+    uncached_prompt_tokens: int = 0
+    """Of those, the tokens that were not in the replica's cache: as predicted at dispatch."""
+    output_tokens: int = 0
+    """Of answered requests."""
+    waiting: int = 0
+    """Requests that wait in the gateway now."""
+    waiting_uncached_tokens: int = 0
+    """Their prompt tokens that the best replica would still have to compute; all of them where none is ready."""
+    oldest_wait_seconds: float = 0.0
+    running: int = 0
+    """Requests that are with a replica now."""
+    ttft: list[int] = msgspec.field(default_factory=no_seconds)
+    """From arrival to first token, counted when the token came; of streamed answers. Buckets of `SECONDS_BOUNDS`."""
+    predicted_ttft: list[int] = msgspec.field(default_factory=no_seconds)
+    """The same as foreseen at dispatch: time waited plus predicted time."""
+    uncached_per_request: list[int] = msgspec.field(default_factory=no_tokens)
+    """Uncached prompt tokens of each dispatched request. Buckets of `TOKENS_BOUNDS`."""
+    num_ready: int = 0
+    """Replicas that this gateway may send to."""
+    replicas: dict[str, ReplicaSignals] = msgspec.field(default_factory=dict)
+    """By the pod's uid: every replica with a fresh load line."""
+
+
+class SignalsLine(msgspec.Struct, kw_only=True):
+    """One line. A model that nobody has asked this gateway for is in it as well, with zeros."""
+
+    gateway: str
+    """Names this run of the gateway: after a restart it is another one, and counters begin anew."""
+    uptime_seconds: float
+    """Since the gateway's start, on its own monotonic clock: differences between lines are exact."""
+    wake: bool = False
+    """Whether it comes out of turn: a model without a ready replica got a request."""
+    draining: bool = False
+    models: dict[str, ModelSignals] = msgspec.field(default_factory=dict)
+    """By `namespace/name`."""
