@@ -1,4 +1,4 @@
-"""The in-flight book never leaks and never goes negative."""
+"""The in-flight book never leaks, never goes negative, and knows what a load line does not include."""
 
 import pytest
 from hypothesis import settings
@@ -6,44 +6,126 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from fairlead.routing.in_flight import InFlightBook, Slot
+from fairlead.routing.replica import Decision
+from fairlead.testing.routing import make_replica
+
+
+def take(book: InFlightBook, uid: str, now: float = 0.0, *, num_seen: int = 0, **slot_has) -> Slot:
+    slot = Slot(Decision(make_replica(uid), "", dispatch=book.next_dispatch(uid, num_seen)), now, **slot_has)
+    book.take(slot)
+    return slot
 
 
 class BookMachine(RuleBasedStateMachine):
-    """Any order of taking, releasing and releasing again, against plain counting."""
+    """Any order of taking, releasing and releasing again, against plain lists."""
 
     slots = Bundle("slots")
 
     def __init__(self) -> None:
         super().__init__()
         self.book = InFlightBook()
-        self.expected: dict[str, int] = {}
+        self.now = 0.0
+        self.open: list[Slot] = []
+        self.ended: list[tuple[float, Slot]] = []
+        self.num_taken = dict.fromkeys("abc", 0)
 
-    @rule(target=slots, uid=st.sampled_from("abc"))
-    def take(self, uid: str) -> Slot:
-        self.expected[uid] = self.expected.get(uid, 0) + 1
-        return self.book.take(uid)
+    @rule(target=slots, uid=st.sampled_from("abc"), num_seqs=st.integers(1, 3))
+    def take(self, uid: str, num_seqs: int) -> Slot:
+        slot = take(self.book, uid, self.now, num_seqs=num_seqs)
+        self.num_taken[uid] += 1
+        assert slot.dispatch == self.num_taken[uid]
+        self.open.append(slot)
+        return slot
 
     @rule(slot=consumes(slots), times=st.integers(1, 3))
     def release(self, slot: Slot, times: int) -> None:
-        self.expected[slot.uid] -= 1
-        for _ in range(times):
-            slot.release()
+        assert [self.book.release(slot, self.now) for _ in range(times)] == [True] + [False] * (times - 1)
         assert slot.released
+        self.open.remove(slot)
+        self.ended.append((self.now, slot))
+
+    @rule(slot=slots, times=st.integers(1, 2))
+    def first_token(self, slot: Slot, times: int) -> None:
+        is_first = slot.first_token_at is None
+        assert [self.book.first_token(slot, self.now) for _ in range(times)] == [is_first, False][:times]
+
+    @rule(seconds=st.floats(0, 2))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(uid=st.sampled_from("abc"), num_seen=st.integers(0, 20))
+    def a_load_line_includes_some(self, uid: str, num_seen: int) -> None:
+        unseen = [slot for slot in self.open if slot.uid == uid and slot.dispatch > num_seen]
+        assert list(self.book.unseen(uid, num_seen)) == unseen
+        since = self.now - 2.5
+        ended = [slot for at, slot in self.ended if at > since and slot.uid == uid and slot.dispatch <= num_seen]
+        assert self.book.num_ended(uid, num_seen, since) == sum(slot.num_seqs for slot in ended)
 
     @invariant()
     def counts_are_exact(self) -> None:
         self.book.check()
-        assert {uid: self.book.count(uid) for uid in "abc"} == {uid: self.expected.get(uid, 0) for uid in "abc"}
-        assert self.book.total == sum(self.expected.values())
+        for uid in "abc":
+            assert self.book.count(uid) == sum(slot.uid == uid for slot in self.open)
+        assert self.book.total == len(self.open)
 
 
 TestBook = BookMachine.TestCase
-TestBook.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestBook.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_numbers_go_on_while_a_replica_that_left_still_has_requests() -> None:
+    book = InFlightBook()
+    take(book, "a")
+    slot = take(book, "a")
+    book.keep_only(frozenset())
+    assert take(book, "a").dispatch == 3
+    assert not slot.released
+
+
+def test_numbers_begin_above_what_the_engine_has_seen_of_this_gateway() -> None:
+    book = InFlightBook()
+    book.release(take(book, "a"), 0.0)
+    book.keep_only(frozenset("b"))
+    assert take(book, "a", num_seen=7).dispatch == 8
+    assert take(book, "a", num_seen=7).dispatch == 9
+
+
+def test_contexts_are_those_of_prompts_without_a_first_token() -> None:
+    book = InFlightBook()
+    assert book.context_per_token("a") is None
+    long = take(book, "a", cached_tokens=1000, uncached_tokens=10)
+    short = take(book, "a", uncached_tokens=30)
+    assert book.context_per_token("a") == pytest.approx((10 * 1000 + 45 + 435) / 40)
+    book.first_token(long, 1.0)
+    assert book.context_per_token("a") == pytest.approx(435 / 30)
+    book.release(short, 2.0)
+    assert book.context_per_token("a") is None
+
+
+def test_what_ended_long_ago_is_forgotten() -> None:
+    book = InFlightBook()
+    for now in range(1000):
+        book.release(take(book, "a", float(now)), float(now))
+    assert len(book._ended["a"]) <= 4
 
 
 def test_check_finds_a_count_that_does_not_add_up() -> None:
     book = InFlightBook()
-    book.take("a")
-    book._counts["a"] = 2
+    take(book, "a")
+    book._total = 2
     with pytest.raises(AssertionError, match="add up"):
+        book.check()
+
+
+def test_check_finds_a_first_token_that_was_not_counted() -> None:
+    book = InFlightBook()
+    take(book, "a").first_token_at = 1.0
+    with pytest.raises(AssertionError, match="first token"):
+        book.check()
+
+
+def test_check_finds_a_slot_that_was_released_elsewhere() -> None:
+    book = InFlightBook()
+    take(book, "a").released = True
+    with pytest.raises(AssertionError, match="released"):
         book.check()

@@ -1,71 +1,146 @@
-"""The router: room, health and capacity decide who is a candidate at all."""
+"""The router: health, capacity, loads and what is in flight decide who is a candidate, and the books stay right."""
 
-from hypothesis import settings
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import Slot
-from fairlead.routing.policies import LeastLoaded
+from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.load import StepCost
+from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make_policy
+from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits, Replica
 from fairlead.routing.router import Router
+from fairlead.testing.routing import DIGEST, make_load, make_prompt, make_replica
+from fairlead_protocol.blocks import hash_blocks
 
-LIMITS = Limits(max_num_seqs=2, max_num_waiting=1)
+SLOTS = 3
+COST = StepCost(base=0.01, prefill_token=0.001)
+PROMPT = make_prompt(range(100))
+HASHES = hash_blocks(range(100), 16)
 
 
-def replica(uid: str, limits: Limits | None = LIMITS) -> Replica:
-    return Replica(uid=uid, name=uid, host="127.0.0.1", port=8000, limits=limits)
+def replica(uid: str) -> Replica:
+    return make_replica(uid, SLOTS)
 
 
-def make_router(*replicas: Replica) -> Router:
-    router = Router(LeastLoaded())
+def unlimited(uid: str) -> Replica:
+    return replace(replica(uid), limits=None)
+
+
+def make_router(*replicas: Replica, policy=LeastLoaded) -> Router:
+    router = Router(policy(), Knowledge(), "gateway")
     router.set_replicas(replicas)
     return router
 
 
-def route(router: Router, now: float = 0.0) -> Slot:
-    routed = router.route(now)
+def route(router: Router, now: float = 0.0, prompt: Prompt = PROMPT) -> Slot:
+    routed = router.route(prompt, now)
     assert routed is not None
     return routed[1]
 
 
+def candidates(router: Router, now: float = 0.0, prompt: Prompt = PROMPT) -> list[str]:
+    return [each.replica.uid for each in router.candidates(prompt, now)]
+
+
 class RouterMachine(RuleBasedStateMachine):
-    """Requests that end in every way there is, while replicas come and go: nobody is overfilled and nothing leaks."""
+    """Requests that end in every way there is, while replicas, loads and streams come and go: nobody is overfilled,
+    nobody is sent to whom one must not send, and nothing leaks."""
 
     slots = Bundle("slots")
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = make_router(replica("a"), replica("b"))
+        self.router = make_router(replica("a"), replica("b"), policy=PredictedTTFT)
+        self.knowledge = self.router.knowledge
         self.now = 0.0
         self.open: list[Slot] = []
+        self.seqs = dict.fromkeys("abc", 0)
 
-    @rule(target=slots)
-    def send(self):
-        routed = self.router.route(self.now)
+    @rule(target=slots, num_tokens=st.integers(1, 200))
+    def send(self, num_tokens: int):
+        prompt = make_prompt(range(num_tokens))
+        self.router.candidates(prompt, self.now)  # a load may say that a probe has got there
+        available = {each.uid for each in self.router.replicas if self.router.health.available(each.uid, self.now)}
+        routed = self.router.route(prompt, self.now)
         if routed is None:
             return multiple()
         decision, slot = routed
+        assert decision is slot.decision
         assert decision.replica in self.router.replicas
-        assert self.router.in_flight.count(slot.uid) <= LIMITS.capacity
+        assert decision.replica.uid in available
+        load = self.knowledge.load(slot.uid, self.now)
+        assert load is None or not load.draining
+        assert self.router.in_flight.count(slot.uid) <= SLOTS
+        assert decision.cached_tokens + decision.uncached_tokens == num_tokens
+        assert decision.uncached_tokens >= 1
+        assert (decision.predicted_ttft_seconds is not None) == (load is not None and load.step_cost is not None)
         self.open.append(slot)
         return slot
 
-    @rule(slot=consumes(slots), how=st.sampled_from(["ok", "full", "gone", *Failure]))
+    @rule(slot=consumes(slots), how=st.sampled_from(["ok", "unstreamed", "full", "gone", *Failure]))
     def end(self, slot: Slot, how: str | Failure) -> None:
-        if how == "ok":
-            self.router.accepted(slot)
+        if how in ("ok", "unstreamed"):
+            self.router.accepted(slot, self.now)
+            self.router.first_token(slot, self.now, learn=how == "ok")
+            self.router.first_token(slot, self.now + 1)
+            assert slot.first_token_at == self.now
         elif how == "full":
             self.router.full(slot, self.now)
         elif isinstance(how, Failure):
             self.router.failed(slot, how, self.now)
-        self.router.release(slot)
-        self.router.release(slot)
+        self.router.release(slot, self.now)
+        self.router.release(slot, self.now)
         self.open.remove(slot)
 
     @rule(uids=st.sets(st.sampled_from("abc")))
     def replicas_change(self, uids: set[str]) -> None:
+        gone = {each.uid for each in self.router.replicas} - uids
         self.router.set_replicas([replica(uid) for uid in sorted(uids)])
+        for uid in gone:
+            self.knowledge.forget(uid)
+            self.seqs[uid] = 0
+
+    @rule(
+        uid=st.sampled_from("abc"),
+        running=st.integers(0, SLOTS),
+        waiting=st.integers(0, 2),
+        free=st.sampled_from([5, 1000]),
+        draining=st.booleans(),
+        seen=st.integers(0, 5),
+        cost=st.sampled_from([None, COST]),
+        step_age=st.sampled_from([0.0, 0.01, 60.0]),
+    )
+    def load_line(self, uid, running, waiting, free, draining, seen, cost, step_age) -> None:
+        load = make_load(
+            time=self.now,
+            running=running,
+            waiting=waiting,
+            kv_blocks_free=free,
+            draining=draining,
+            seen={"gateway": seen},
+            step_cost=cost,
+            step_age_seconds=step_age,
+            max_num_seqs=SLOTS,
+        )
+        self.knowledge.loaded(uid, load)
+
+    @rule(uid=st.sampled_from("abc"), stored=st.integers(0, 6), listed=st.booleans())
+    def blocks_change(self, uid: str, stored: int, listed: bool) -> None:
+        self.seqs[uid] += 1
+        if listed or self.knowledge.index.seq(uid) is None:
+            self.knowledge.listed(uid, self.seqs[uid], HASHES[:stored])
+        else:
+            self.knowledge.changed(uid, self.seqs[uid], HASHES[:stored], HASHES[stored:])
+
+    @rule(uid=st.sampled_from("abc"))
+    def stream_breaks(self, uid: str) -> None:
+        self.knowledge.lost(uid)
 
     @rule(seconds=st.floats(0, 40))
     def pass_time(self, seconds: float) -> None:
@@ -74,67 +149,151 @@ class RouterMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_leaks(self) -> None:
         self.router.in_flight.check()
+        self.knowledge.index.check()
         assert self.router.in_flight.total == len(self.open)
+        if not self.open:
+            for uid in "abc":  # the next line of each settles what had been computed
+                self.knowledge.loaded(uid, make_load(time=self.now - 100))
+            assert not self.knowledge.index._open
 
     @invariant()
     def an_idle_router_recovers_by_waiting(self) -> None:
-        if not self.open and self.router.replicas and not self.router.candidates(self.now):
+        if not self.open and self.router.replicas and not self.router.candidates(PROMPT, self.now):
             assert self.router.next_change(self.now) is not None
-            assert self.router.candidates(self.now + 60.0)
+            assert self.router.candidates(PROMPT, self.now + 60.0)
 
 
 TestRouter = RouterMachine.TestCase
-TestRouter.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestRouter.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
-def test_a_replica_at_its_published_capacity_is_no_candidate() -> None:
+# -- room, health and capacity ----------------------------------------------------------------------------------------
+
+
+def test_without_a_load_a_replica_gets_as_many_as_it_has_slots() -> None:
     router = make_router(replica("a"))
-    slots = [route(router) for _ in range(LIMITS.capacity)]
-    assert router.route(0.0) is None
-    router.release(slots[0])
-    assert router.route(0.0) is not None
+    slots = [route(router) for _ in range(SLOTS)]
+    assert router.route(PROMPT, 0.0) is None
+    router.release(slots[0], 0.0)
+    assert router.route(PROMPT, 0.0) is not None
+
+
+def test_a_load_tells_of_other_gateways_requests_and_dispatches_it_has_not_seen_are_added() -> None:
+    router = make_router(replica("a"))
+    router.knowledge.loaded("a", make_load(running=1, max_num_seqs=SLOTS))
+    slots = [route(router) for _ in range(SLOTS - 1)]
+    assert candidates(router) == []
+    router.knowledge.loaded("a", make_load(running=2, max_num_seqs=SLOTS, time=0.1, seen={"gateway": 2}))
+    assert candidates(router, 0.1) == ["a"], "both are in the load now, and another gateway's has ended"
+    router.release(slots[0], 0.2)
+    third, fourth = route(router, 0.2), route(router, 0.2)
+    assert (third.dispatch, fourth.dispatch) == (3, 4)
+    assert candidates(router, 0.2) == []
+
+
+def test_seen_of_another_gateway_says_nothing_of_ours() -> None:
+    router = make_router(replica("a"))
+    router.knowledge.loaded("a", make_load(running=1, max_num_seqs=SLOTS, seen={"other": 50}))
+    assert [route(router).dispatch for _ in range(SLOTS - 1)] == [1, 2]
+    assert candidates(router) == []
+
+
+def test_a_full_replica_is_tried_again_when_its_load_is_stale() -> None:
+    router = make_router(replica("a"))
+    router.knowledge.loaded("a", make_load(running=SLOTS, max_num_seqs=SLOTS))
+    assert candidates(router) == []
+    assert router.next_change(1.0) == 3.0
+    assert candidates(router, 3.0) == ["a"]
+
+
+def test_a_draining_replica_gets_nothing() -> None:
+    router = make_router(replica("a"), replica("b"))
+    router.knowledge.loaded("a", make_load(draining=True))
+    assert candidates(router) == ["b"]
+
+
+def test_a_replica_that_hangs_gets_nothing_while_another_is_well_even_if_that_is_full() -> None:
+    router = make_router(replica("a"), replica("b"))
+    router.knowledge.loaded("a", make_load(running=1, step_age_seconds=30.0, step_cost=COST))
+    router.knowledge.loaded("b", make_load(step_cost=COST, max_num_seqs=1))
+    assert candidates(router) == ["b"]
+    route(router)
+    assert candidates(router) == []
+    router.set_replicas([replica("a")])
+    assert candidates(router) == ["a"], "better than nothing"
+
+
+def test_a_replica_that_fell_silent_gets_nothing_while_another_has_room() -> None:
+    router = make_router(replica("a"), replica("b"), replica("new"))
+    router.knowledge.loaded("a", make_load())
+    router.knowledge.loaded("b", make_load(time=9.0, max_num_seqs=1))
+    assert candidates(router, 10.0) == ["b", "new"], "who has not spoken yet is not silent"
+    router.set_replicas([replica("a"), replica("b")])
+    route(router, 10.0)
+    assert candidates(router, 10.0) == ["a"]
 
 
 def test_a_replica_whose_limits_are_unknown_is_bounded_by_its_refusals_only() -> None:
-    router = make_router(replica("a", None))
+    router = make_router(unlimited("a"))
     slots = [route(router) for _ in range(50)]
     router.full(slots[-1], 0.0)
-    router.release(slots[-1])
-    assert router.route(0.0) is None
-    router.release(slots[0])
-    assert router.route(0.0) is not None
+    router.release(slots[-1], 0.0)
+    assert router.route(PROMPT, 0.0) is None
+    router.release(slots[0], 0.0)
+    assert router.route(PROMPT, 0.0) is not None
 
 
 def test_after_a_refusal_one_more_is_tried_per_pause_and_success_opens_up() -> None:
-    router = make_router(replica("a", None))
+    router = make_router(unlimited("a"))
     router.full(first := route(router), 0.0)
-    router.release(first)
-    assert router.route(0.01) is None
+    router.release(first, 0.0)
+    assert router.route(PROMPT, 0.01) is None
     assert router.next_change(0.01) == 0.05
     trial = route(router, 0.05)
-    assert router.route(0.06) is None
-    router.accepted(trial)
-    assert router.route(0.06) is not None
+    assert router.route(PROMPT, 0.06) is None
+    router.accepted(trial, 0.06)
+    assert router.route(PROMPT, 0.06) is not None
+
+
+def test_a_refusal_pauses_a_replica_whose_load_shows_room_as_well() -> None:
+    router = make_router(replica("a"))
+    router.knowledge.loaded("a", make_load())
+    router.full(first := route(router), 0.0)
+    router.release(first, 0.0)
+    assert candidates(router, 0.01) == []
+    assert candidates(router, 0.05) == ["a"]
+
+
+def test_a_refusal_is_over_when_a_later_load_shows_an_empty_queue() -> None:
+    router = make_router(replica("a"))
+    router.full(first := route(router), 0.0)
+    router.release(first, 0.0)
+    router.knowledge.loaded("a", make_load(time=0.01, waiting=1, running=0, seen={"gateway": first.dispatch}))
+    assert candidates(router, 0.01) == []
+    router.knowledge.loaded("a", make_load(time=0.02, running=1, max_num_seqs=SLOTS, seen={"gateway": first.dispatch}))
+    assert candidates(router, 0.02) == ["a"]
+    route(router, 0.02)
+    assert candidates(router, 0.02) == ["a"], "it has a slot more, and has not refused anything since"
 
 
 def test_being_full_is_forgotten_after_a_while_without_refusals() -> None:
-    router = make_router(replica("a", None))
+    router = make_router(unlimited("a"))
     router.full(first := route(router), 0.0)
-    router.release(first)
-    assert [router.route(6.0) is not None for _ in range(3)] == [True, True, True]
+    router.release(first, 0.0)
+    assert [router.route(PROMPT, 6.0) is not None for _ in range(3)] == [True, True, True]
 
 
 def test_a_replica_that_fails_attracts_nothing_and_is_probed_by_one_request_after_its_pause() -> None:
     router = make_router(replica("a"), replica("b"))
     bad = route(router)
     router.failed(bad, Failure.UNREACHABLE, 0.0)
-    router.release(bad)
+    router.release(bad, 0.0)
     assert {route(router).uid for _ in range(3)} == {"b"}
-    assert router.route(0.1) is None, "b is at its capacity and a is paused"
+    assert router.route(PROMPT, 0.1) is None, "b is full and a is paused"
     probe = route(router, 0.6)
     assert probe.uid == bad.uid
-    assert router.route(0.6) is None, "one probe at a time"
-    router.accepted(probe)
+    assert router.route(PROMPT, 0.6) is None, "one probe at a time"
+    router.accepted(probe, 0.6)
     assert route(router, 0.6).uid == bad.uid
 
 
@@ -143,11 +302,11 @@ def test_pauses_double_and_failures_within_a_pause_count_once() -> None:
     first, second = route(router), route(router)
     for slot in (first, second):
         router.failed(slot, Failure.DIED, 0.0)
-        router.release(slot)
+        router.release(slot, 0.0)
     assert router.next_change(0.0) == 0.5
     probe = route(router, 0.5)
     router.failed(probe, Failure.DIED, 0.5)
-    router.release(probe)
+    router.release(probe, 0.5)
     assert router.next_change(0.5) == 1.5
 
 
@@ -155,9 +314,22 @@ def test_a_probe_that_ends_without_a_verdict_may_be_repeated() -> None:
     router = make_router(replica("a"))
     slot = route(router)
     router.failed(slot, Failure.DIED, 0.0)
-    router.release(slot)
-    router.release(route(router, 1.0))
-    assert router.route(1.0) is not None
+    router.release(slot, 0.0)
+    router.release(route(router, 1.0), 1.0)
+    assert router.route(PROMPT, 1.0) is not None
+
+
+def test_a_probe_that_the_engines_load_includes_has_succeeded_long_before_it_is_answered() -> None:
+    router = make_router(replica("a"))
+    failed = route(router)
+    router.failed(failed, Failure.DIED, 0.0)
+    router.release(failed, 0.0)
+    probe = route(router, 0.5)
+    router.knowledge.loaded("a", make_load(time=0.6, seen={"gateway": failed.dispatch}))
+    assert candidates(router, 0.6) == [], "it has not got there yet"
+    router.knowledge.loaded("a", make_load(time=0.7, running=1, max_num_seqs=SLOTS, seen={"gateway": probe.dispatch}))
+    assert candidates(router, 0.7) == ["a"]
+    assert not router.all_failing()
 
 
 def test_all_failing_tells_a_broken_pool_from_a_full_one() -> None:
@@ -167,7 +339,7 @@ def test_all_failing_tells_a_broken_pool_from_a_full_one() -> None:
         slot = route(router)
         assert not router.all_failing()
         router.failed(slot, Failure.DIED, 0.0)
-        router.release(slot)
+        router.release(slot, 0.0)
     assert router.all_failing()
     router.set_replicas([])
     assert not router.all_failing()
@@ -180,3 +352,205 @@ def test_a_pod_that_comes_back_under_another_uid_starts_with_clean_books() -> No
     router.set_replicas([replica("a2")])
     assert route(router).uid == "a2"
     assert router.in_flight.total == 2
+
+
+# -- caches -----------------------------------------------------------------------------------------------------------
+
+
+def test_cached_tokens_are_whole_blocks_and_never_the_last_token() -> None:
+    router = make_router(replica("a"), replica("b"), replica("c"))
+    router.knowledge.listed("a", 0, HASHES[:4])
+    router.knowledge.listed("b", 0, HASHES)
+    found = {each.replica.uid: (each.cached_tokens, each.uncached_tokens) for each in router.candidates(PROMPT, 0.0)}
+    assert found == {"a": (64, 36), "b": (96, 4), "c": (0, 100)}
+    whole = make_prompt(range(96))
+    assert {each.cached_tokens for each in router.candidates(whole, 0.0)} == {0, 64, 80}
+    assert router.expected_uncached(PROMPT, 0.0) == 4
+
+
+def test_a_prompt_is_matched_per_tokenizer_and_block_size() -> None:
+    """As in a rollout: another tokenizer for one replica, another block size for the next, none for the last."""
+    old, new = replica("old"), make_replica("new", digest="other")
+    wide, untold = make_replica("wide", block_size=32), make_replica("untold", digest="unheard-of")
+    router = make_router(old, new, wide, untold)
+    prompt = make_prompt(range(100))
+    prompt.by_digest["other"] = make_prompt(range(500, 580), digest="other").by_digest["other"]
+    router.knowledge.listed("old", 0, HASHES[:2])
+    router.knowledge.listed("new", 0, [*HASHES, *hash_blocks(range(500, 580), 16)[:3]])
+    router.knowledge.listed("wide", 0, hash_blocks(range(100), 32)[:1])
+    router.knowledge.listed("untold", 0, HASHES)
+    found = {each.replica.uid: (each.cached_tokens, each.uncached_tokens) for each in router.candidates(prompt, 0.0)}
+    assert found == {"old": (32, 68), "new": (48, 32), "wide": (32, 68), "untold": (0, 100)}
+    router.set_replicas([untold])
+    decision, _ = router.route(prompt, 0.0)
+    assert (decision.cached_tokens, decision.uncached_tokens) == (None, None)
+
+
+def test_a_request_with_several_prompts_is_the_sum_of_them() -> None:
+    router = make_router(replica("a"))
+    router.knowledge.listed("a", 0, HASHES[:4])
+    prompt = make_prompt(range(100), range(40), range(7, 17))
+    (found,) = router.candidates(prompt, 0.0)
+    assert (found.cached_tokens, found.uncached_tokens) == (64 + 32, 36 + 8 + 10)
+
+
+def test_without_replicas_all_tokens_are_uncached() -> None:
+    assert make_router().expected_uncached(PROMPT, 0.0) == 100
+
+
+def test_a_prefix_under_way_counts_as_cached_until_its_blocks_are_told_or_it_fails() -> None:
+    router = make_router(replica("a"))
+    router.knowledge.listed("a", 0, HASHES[:1])
+    first = route(router)
+    assert (first.cached_tokens, first.uncached_tokens) == (16, 84)
+    second = route(router)
+    assert (second.cached_tokens, second.uncached_tokens) == (96, 4)
+    router.failed(first, Failure.DIED, 0.0)
+    router.release(first, 0.0)
+    assert router.expected_uncached(PROMPT, 0.0) == 4, "the second has to compute it now"
+    router.first_token(second, 0.1)
+    assert router.expected_uncached(PROMPT, 0.1) == 4
+    router.knowledge.changed("a", 1, HASHES[1:3], [])
+    assert router.expected_uncached(PROMPT, 0.1) == 100 - 48
+    router.release(second, 0.2)
+    router.knowledge.index.check()
+
+
+def test_nothing_is_expected_of_a_replica_whose_blocks_nobody_tells() -> None:
+    router = make_router(replica("a"))
+    route(router)
+    assert router.expected_uncached(PROMPT, 0.0) == 100
+
+
+# -- predictions ------------------------------------------------------------------------------------------------------
+
+
+def loaded_router(*uids: str, **changed) -> Router:
+    router = make_router(*(make_replica(uid) for uid in uids), policy=PredictedTTFT)
+    for uid in uids:
+        router.knowledge.listed(uid, 0, [])
+        router.knowledge.loaded(uid, make_load(step_cost=COST, **changed))
+    return router
+
+
+def test_the_replica_that_holds_the_prompt_gets_it_and_says_so() -> None:
+    router = loaded_router("a", "b")
+    router.knowledge.listed("b", 0, HASHES)
+    decision, slot = router.route(PROMPT, 0.0)
+    assert decision.replica.uid == "b"
+    assert decision.reason == "first token in 14 ms (96 of 100 tokens cached); next best 110 ms"
+    assert decision.predicted_ttft_seconds == pytest.approx(0.014)
+    assert slot.dispatched_at == 0.0
+
+
+def test_a_busy_cache_is_left_for_an_idle_replica_when_that_is_sooner() -> None:
+    router = loaded_router("a", "b")
+    router.knowledge.listed("b", 0, HASHES)
+    router.knowledge.loaded("b", make_load(step_cost=COST, running=1, waiting=1, queued_prefill_tokens=200))
+    assert route(router).uid == "a"
+
+
+def test_dispatches_count_at_once_though_no_load_line_tells_of_them() -> None:
+    router = loaded_router("a", "b")
+    assert {route(router, prompt=make_prompt(range(number, number + 90))).uid for number in (1000, 2000)} == {"a", "b"}
+
+
+def test_who_needs_a_prefix_under_way_waits_for_it_at_least() -> None:
+    router = loaded_router("a")
+    first = route(router)
+    assert first.decision.predicted_ttft_seconds == pytest.approx(0.11)
+    router.knowledge.loaded("a", make_load(time=0.02, step_cost=COST, seen={"gateway": 1}))  # without its tokens
+    (found,) = router.candidates(PROMPT, 0.02)
+    assert found.uncached_tokens == 4
+    assert found.predicted_ttft_seconds == pytest.approx(0.09 + 0.014)
+    (other,) = router.candidates(make_prompt(range(500, 504)), 0.02)
+    assert other.predicted_ttft_seconds == pytest.approx(0.014)
+
+
+def test_what_requests_take_beside_the_steps_is_learnt_from_first_tokens() -> None:
+    router, now = loaded_router("a"), 0.0
+    for number in range(40):
+        now = number * 1.0
+        router.knowledge.loaded("a", make_load(time=now, step_cost=COST, seen={"gateway": number}))
+        slot = route(router, now, make_prompt(range(number * 1000, number * 1000 + 90)))
+        assert slot.modelled_ttft_seconds == pytest.approx(0.1)
+        router.first_token(slot, now + 0.125, learn=number % 2 == 0)
+        router.release(slot, now + 0.2)
+    (found,) = router.candidates(make_prompt(range(90)), now)
+    assert found.overhead_seconds == pytest.approx(0.025)
+    assert found.predicted_ttft_seconds == pytest.approx(0.125)
+
+
+def test_the_whole_of_an_answer_that_was_not_streamed_teaches_nothing() -> None:
+    router = loaded_router("a")
+    for number in range(20):
+        slot = route(router, 0.0, make_prompt(range(number * 1000, number * 1000 + 90)))
+        router.first_token(slot, 9.0, learn=False)
+        router.release(slot, 9.0)
+    assert router.overhead.seconds("a", 9.0) == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_reports_what_is_foreseen(name: str) -> None:
+    router = loaded_router("a")
+    router.policy = make_policy(name)
+    decision, _ = router.route(PROMPT, 0.0)
+    assert (decision.cached_tokens, decision.uncached_tokens, decision.dispatch) == (0, 100, 1)
+    assert decision.predicted_ttft_seconds == pytest.approx(0.11)
+    assert decision.reason
+
+
+standings = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.fixed_dictionaries(
+        {
+            "running": st.integers(0, 7),
+            "waiting": st.integers(0, 3),
+            "queued_prefill_tokens": st.integers(0, 2000),
+            "kv_tokens": st.integers(0, 50_000),
+        }
+    ),
+    min_size=2,
+)
+held = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 6))
+
+
+def picked(loads: dict[str, dict[str, int]], holds: dict[str, int]) -> str | None:
+    """By a router that knows this and has done nothing yet."""
+    router = loaded_router(*sorted(loads))
+    cost = StepCost(base=0.01, prefill_token=0.001, prefill_context=1e-7, decode_seq=0.001, kv_token=1e-7)
+    for uid, figures in loads.items():
+        router.knowledge.loaded(uid, make_load(step_cost=cost, **figures))
+        router.knowledge.listed(uid, 0, HASHES[: holds.get(uid, 0)])
+    routed = router.route(PROMPT, 0.0)
+    return None if routed is None else routed[0].replica.uid
+
+
+@settings(deadline=None, max_examples=150)
+@given(standings, held, st.integers(1, 1000), st.data())
+def test_more_queued_tokens_never_make_a_replica_more_attractive(loads, holds, more, data) -> None:
+    uid = data.draw(st.sampled_from(sorted(loads)))
+    longer = {**loads[uid], "queued_prefill_tokens": loads[uid]["queued_prefill_tokens"] + more}
+    if picked({**loads, uid: longer}, holds) == uid:
+        assert picked(loads, holds) == uid
+
+
+@settings(deadline=None, max_examples=150)
+@given(standings, held, st.integers(1, 6), st.data())
+def test_more_cached_tokens_never_make_a_replica_less_attractive(loads, holds, more, data) -> None:
+    uid = data.draw(st.sampled_from(sorted(loads)))
+    if picked(loads, holds) == uid:
+        assert picked(loads, {**holds, uid: min(6, holds.get(uid, 0) + more)}) == uid
+
+
+@settings(deadline=None, max_examples=50)
+@given(standings, held)
+def test_the_same_knowledge_leads_to_the_same_decision(loads, holds) -> None:
+    assert picked(loads, holds) == picked(dict(reversed(loads.items())), holds)
+
+
+def test_limits_are_what_the_engine_says() -> None:
+    limits = Limits(max_num_seqs=1, max_num_queued_tokens=1)
+    router = make_router(Replica("u", "n", "h", 1, limits, digest=DIGEST))
+    route(router)
+    assert router.route(PROMPT, 0.0) is None

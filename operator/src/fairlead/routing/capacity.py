@@ -3,7 +3,7 @@
 An engine's published limits bound what one gateway sends; but several gateways share an engine, and long prompts fill
 its queue sooner than short ones. So a refusal ("engine-full") caps the replica at what it had of ours, an accepted
 request raises the cap by one, and a pause without news allows one more to be tried: additive growth after an exact
-cut, much like TCP's congestion control.
+cut, much like TCP's congestion control. A load that shows an empty queue ends it: an empty queue takes any request.
 """
 
 from dataclasses import dataclass
@@ -57,6 +57,12 @@ class CapacityBook:
         cap = self._caps.get(uid)
         num_refusals = 1 if cap is None else cap.num_refusals + 1
         self._caps[uid] = _Cap(num_in_flight, now + _pause(num_refusals), now, num_refusals)
+
+    def queue_was_empty(self, uid: str, time: float) -> None:
+        """Nobody waited in the engine at that time: a refusal from before says nothing any more."""
+        cap = self._caps.get(uid)
+        if cap is not None and cap.refused_at < time:
+            del self._caps[uid]
 
     def next_change(self, now: float) -> float | None:
         """When the next pause ends; None when nobody is paused."""

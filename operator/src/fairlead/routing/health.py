@@ -33,11 +33,13 @@ class _Record:
     failure: Failure
     until: float
     num_failures: int
-    probing: bool = False
+    probe: int | None = None
+    """The dispatch that probes it; None while none does."""
 
 
 class HealthBook:
-    """Pauses per replica, by uid. After a pause one request at a time probes the replica, until one succeeds."""
+    """Pauses per replica, by uid. After a pause one request at a time probes the replica, until one succeeds: until it
+    is answered, or the engine says that it has it, as whole answers may take minutes."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
@@ -45,17 +47,23 @@ class HealthBook:
     def available(self, uid: str, now: float) -> bool:
         """Whether the replica may be sent a request now."""
         record = self._records.get(uid)
-        return record is None or (now >= record.until and not record.probing)
+        return record is None or (now >= record.until and record.probe is None)
 
     def failing(self, uid: str) -> bool:
         """Whether the last news of the replica was a failure."""
         return uid in self._records
 
-    def sent(self, uid: str) -> None:
-        """A request goes to the replica; if it had failed, this one is the probe."""
+    def sent(self, uid: str, dispatch: int) -> None:
+        """A request with this number goes to the replica; if it had failed, this one is the probe."""
         record = self._records.get(uid)
         if record is not None:
-            record.probing = True
+            record.probe = dispatch
+
+    def heard(self, uid: str, num_seen: int) -> None:
+        """The replica's load includes so many of our dispatches: if the probe is one of them, it got there."""
+        record = self._records.get(uid)
+        if record is not None and record.probe is not None and record.probe <= num_seen:
+            del self._records[uid]
 
     def succeeded(self, uid: str) -> None:
         """The replica answered: forget its failures."""
@@ -74,7 +82,7 @@ class HealthBook:
         """A request there is over: a probe that ended without a verdict may be repeated."""
         record = self._records.get(uid)
         if record is not None:
-            record.probing = False
+            record.probe = None
 
     def next_change(self, now: float) -> float | None:
         """When the next pause ends; None when nobody is paused."""

@@ -1,17 +1,67 @@
 """Routing policies: which of the candidates gets the request. `POLICIES` maps the names users write to the classes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median_low
 from typing import Protocol
 
+from fairlead.api.llmdeployment import PrefixHash as PrefixHashSettings
+from fairlead.routing.hash_ring import HashRing
+from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Candidate, Decision
 
 
 class Policy(Protocol):
     """Picks one candidate. It may keep state of its own (whose turn it is) but changes nothing else."""
 
-    def pick(self, candidates: Sequence[Candidate], now: float) -> Decision:
-        """The decision among `candidates` (at least one)."""
+    def pick(
+        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
+    ) -> Decision:
+        """The decision among `candidates` (at least one). `in_flight`: this gateway's requests on every ready replica,
+        by uid, candidate or not."""
         ...
+
+
+class PredictedTTFT:
+    """The replica from which the first token is expected soonest.
+
+    - Differences that nobody notices (TIE_RATIO, TIE_SECONDS) decide nothing: among such replicas the one that has to
+      compute the fewest tokens gets the request, then the one with the fewest requests, then each in turn.
+    - A replica whose time cannot be foreseen (no load yet, no step cost) is taken to be a typical one: the median of
+      the foreseen times, in proportion to the requests it has of ours, beside the median of the others'. So it gets its
+      share under load, but neither every request, as if it took no time, nor none.
+    - Where nothing can be foreseen anywhere, the fewest requests decide.
+    """
+
+    TIE_RATIO = 0.05
+    TIE_SECONDS = 0.001
+
+    def __init__(self) -> None:
+        self._turn = _Turn()
+
+    def pick(
+        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
+    ) -> Decision:
+        expected = expected_seconds(candidates)
+        if not expected:
+            chosen, reason = _least_loaded(candidates, self._turn)
+            return _decide(chosen, f"nothing is known of loads; {reason}")
+        soonest = min(expected.values())
+        bound = soonest * (1 + self.TIE_RATIO) + self.TIE_SECONDS
+        ties = [each for each in candidates if expected[each.replica.uid] <= bound]
+        fewest = min(each.uncached_tokens for each in ties)
+        chosen, _ = _least_loaded([each for each in ties if each.uncached_tokens == fewest], self._turn)
+        return _decide(chosen, self._reason(chosen, expected))
+
+    @staticmethod
+    def _reason(chosen: Candidate, expected: Mapping[str, float]) -> str:
+        others = [seconds for uid, seconds in expected.items() if uid != chosen.replica.uid]
+        reason = f"first token in {_ms(expected[chosen.replica.uid])}"
+        if chosen.predicted_ttft_seconds is None:
+            reason += ", if it is as others are: its load is not known"
+        if chosen.is_tokenized:
+            num_tokens = chosen.cached_tokens + chosen.uncached_tokens
+            reason += f" ({chosen.cached_tokens} of {num_tokens} tokens cached)"
+        return f"{reason}; next best {_ms(min(others))}" if others else f"{reason}; the only one with room"
 
 
 class LeastLoaded:
@@ -20,14 +70,10 @@ class LeastLoaded:
     def __init__(self) -> None:
         self._turn = _Turn()
 
-    def pick(self, candidates: Sequence[Candidate], now: float) -> Decision:
-        least = min(candidate.num_in_flight for candidate in candidates)
-        ties = [candidate for candidate in candidates if candidate.num_in_flight == least]
-        chosen = self._turn.next(ties)
-        reason = f"fewest in flight ({least}) of {len(candidates)} with room"
-        if len(ties) > 1:
-            reason += f", in turn among {len(ties)} equal"
-        return Decision(chosen.replica, reason)
+    def pick(
+        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
+    ) -> Decision:
+        return _decide(*_least_loaded(candidates, self._turn))
 
 
 class RoundRobin:
@@ -36,8 +82,40 @@ class RoundRobin:
     def __init__(self) -> None:
         self._turn = _Turn()
 
-    def pick(self, candidates: Sequence[Candidate], now: float) -> Decision:
-        return Decision(self._turn.next(candidates).replica, f"next in turn of {len(candidates)} with room")
+    def pick(
+        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
+    ) -> Decision:
+        return _decide(self._turn.next(candidates), f"next in turn of {len(candidates)} with room")
+
+
+class PrefixHash:
+    """Consistent hashing with bounded loads on the prompt's beginning (`Prompt.affinity`), as KubeAI defines it.
+
+    Every ready replica has `replication` places on a ring. The first candidate clockwise from the hash of the text is
+    taken whose requests in flight are at most (all in flight + 1) / replicas · meanLoadFactor; if none is, the first.
+    Source: Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads (2016); KubeAI's load balancer.
+    """
+
+    def __init__(self, settings: PrefixHashSettings) -> None:
+        self._load_factor = settings.mean_load_factor / 100
+        self._ring = HashRing(settings.replication)
+
+    def pick(
+        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
+    ) -> Decision:
+        self._ring.set_members(in_flight.keys())
+        by_uid = {each.replica.uid: each for each in candidates}
+        met = (by_uid[uid] for uid in self._ring.walk(prompt.affinity) if uid in by_uid)
+        total = sum(in_flight.values())
+        bound = (total + 1) / len(in_flight) * self._load_factor
+        first = next(met)
+        if total == 0 or first.num_in_flight <= bound:
+            return _decide(first, f"the prompt's beginning belongs there ({_load(first)} of at most {bound:.1f})")
+        for num_passed, each in enumerate(met, 1):
+            if each.num_in_flight <= bound:
+                reason = f"next on the ring after {num_passed} with more than {bound:.1f} in flight ({_load(each)})"
+                return _decide(each, reason)
+        return _decide(first, f"the prompt's beginning belongs there; all have more than {bound:.1f} in flight")
 
 
 class _Turn:
@@ -54,10 +132,54 @@ class _Turn:
         return chosen
 
 
-DEFAULT_POLICY = "LeastLoaded"
-POLICIES: dict[str, type[Policy]] = {"LeastLoaded": LeastLoaded, "RoundRobin": RoundRobin}
+def expected_seconds(candidates: Sequence[Candidate]) -> dict[str, float]:
+    """By uid: the predicted TTFT, or what stands in for it (`PredictedTTFT`); empty where nothing is predicted."""
+    known = [(each.predicted_ttft_seconds, each) for each in candidates if each.predicted_ttft_seconds is not None]
+    expected = {each.replica.uid: seconds for seconds, each in known}
+    if known and len(known) < len(candidates):
+        per_request = median_low(expected.values()) / (median_low(each.num_in_flight for _, each in known) + 1)
+        for each in candidates:
+            expected.setdefault(each.replica.uid, per_request * (each.num_in_flight + 1))
+    return expected
 
 
-def make_policy(name: str) -> Policy:
+def _least_loaded(candidates: Sequence[Candidate], turn: _Turn) -> tuple[Candidate, str]:
+    least = min(candidate.num_in_flight for candidate in candidates)
+    ties = [candidate for candidate in candidates if candidate.num_in_flight == least]
+    reason = f"fewest in flight ({least}) of {len(candidates)} with room"
+    if len(ties) > 1:
+        reason += f", in turn among {len(ties)} equal"
+    return turn.next(ties), reason
+
+
+def _decide(candidate: Candidate, reason: str) -> Decision:
+    """For this candidate; what is only estimated is left out."""
+    return Decision(
+        candidate.replica,
+        reason,
+        cached_tokens=candidate.cached_tokens if candidate.is_tokenized else None,
+        uncached_tokens=candidate.uncached_tokens if candidate.is_tokenized else None,
+        predicted_ttft_seconds=candidate.predicted_ttft_seconds,
+    )
+
+
+def _load(candidate: Candidate) -> str:
+    return f"{candidate.num_in_flight} in flight"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 10.0 else f"{seconds:.0f} s"
+
+
+DEFAULT_POLICY = "PredictedTTFT"
+POLICIES: dict[str, Callable[[PrefixHashSettings], Policy]] = {
+    "PredictedTTFT": lambda _: PredictedTTFT(),
+    "LeastLoaded": lambda _: LeastLoaded(),
+    "RoundRobin": lambda _: RoundRobin(),
+    "PrefixHash": PrefixHash,
+}
+
+
+def make_policy(name: str, prefix_hash: PrefixHashSettings | None = None) -> Policy:
     """The policy of this name; the default one where this version does not know it."""
-    return POLICIES.get(name, POLICIES[DEFAULT_POLICY])()
+    return POLICIES.get(name, POLICIES[DEFAULT_POLICY])(prefix_hash or PrefixHashSettings())

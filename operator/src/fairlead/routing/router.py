@@ -1,51 +1,121 @@
-"""One model's router: the replicas, what is known of each, and the policy, joined into `route`. Still pure."""
+"""One model's router: the replicas, what is known of each, and the policy, joined into `route`. Still pure.
+
+It joins what engines tell (`Knowledge`) with what this gateway does (the books) into a `Standing` per replica, foresees
+the prompt's TTFT on each with `predictor`, and lets the policy pick. It knows no queue and no clock.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
 
 from fairlead.routing.capacity import CapacityBook
 from fairlead.routing.health import Failure, HealthBook
 from fairlead.routing.in_flight import InFlightBook, Slot
+from fairlead.routing.knowledge import Knowledge, stale_at
+from fairlead.routing.overhead import OverheadBook
 from fairlead.routing.policies import Policy
+from fairlead.routing.predictor import prefill_work
+from fairlead.routing.prompt import Prompt, block_size_of
 from fairlead.routing.replica import Candidate, Decision, Replica
+from fairlead.routing.standing import Standing
+
+
+class _Cached(NamedTuple):
+    """What a replica has, or is going to have, of a prompt."""
+
+    num_tokens: int
+    ready_at: float
+    """When the last of it should be computed, as far as it is under way."""
+
+
+_NOTHING_CACHED = _Cached(0, -inf)
 
 
 class Router:
-    """Decides among replicas and keeps the books that decisions rest on. It knows no queue and no clock."""
+    """Decides among replicas and keeps the books that decisions rest on."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, knowledge: Knowledge | None = None, gateway_id: str = "") -> None:
+        """`knowledge`: shared by all routers of a process. `gateway_id`: this gateway's name in dispatch headers, and
+        so in `Load.seen`."""
         self.policy = policy
+        self.knowledge = Knowledge() if knowledge is None else knowledge
+        self.gateway_id = gateway_id
         self.in_flight = InFlightBook()
         self.health = HealthBook()
         self.capacity = CapacityBook()
+        self.overhead = OverheadBook()
         self.replicas: tuple[Replica, ...] = ()
+        self._kinds: dict[tuple[str, int], list[Replica]] = {}
+        """Replicas by digest and block size: what their caches hold of a prompt is found in one walk."""
 
     def set_replicas(self, replicas: Sequence[Replica]) -> None:
         """Replaces the ready replicas. Books about others are closed; what they have in flight stays counted."""
         self.replicas = tuple(replicas)
+        self._kinds = {}
+        for replica in replicas:
+            self._kinds.setdefault((replica.digest, block_size_of(replica)), []).append(replica)
         uids = frozenset(replica.uid for replica in replicas)
+        self.in_flight.keep_only(uids)
         self.health.keep_only(uids)
         self.capacity.keep_only(uids)
+        self.overhead.keep_only(uids)
 
-    def candidates(self, now: float) -> list[Candidate]:
-        """The replicas that have room for one more request now."""
-        counted = ((replica, self.in_flight.count(replica.uid)) for replica in self.replicas)
-        return [Candidate(replica, num) for replica, num in counted if self._has_room(replica, num, now)]
-
-    def route(self, now: float) -> tuple[Decision, Slot] | None:
+    def route(self, prompt: Prompt, now: float) -> tuple[Decision, Slot] | None:
         """A decision and its slot, which the caller releases when the attempt is over; None when nobody has room."""
-        candidates = self.candidates(now)
+        candidates = self.candidates(prompt, now)
         if not candidates:
             return None
-        decision = self.policy.pick(candidates, now)
-        uid = decision.replica.uid
-        self.capacity.sent(uid, self.in_flight.count(uid), now)
-        self.health.sent(uid)
-        return decision, self.in_flight.take(uid)
+        in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
+        decision = self.policy.pick(candidates, prompt, now, in_flight)
+        chosen = next(each for each in candidates if each.replica.uid == decision.replica.uid)
+        slot = self._dispatch(decision, chosen, prompt, now)
+        return slot.decision, slot
 
-    def accepted(self, slot: Slot) -> None:
+    def candidates(self, prompt: Prompt, now: float) -> list[Candidate]:
+        """The replicas that have room for this prompt now, with what is foreseen for it on each.
+
+        A replica that hangs is none while another is well, even if that one is full. One that fell silent is none
+        while another has room.
+        """
+        standings = [self._standing(replica, now) for replica in self.replicas if self._may_send(replica.uid, now)]
+        well = [standing for standing in standings if not standing.hangs()] or standings
+        cached = self._cached(prompt)
+        found = [
+            candidate
+            for each in well
+            if (candidate := self._candidate(each, prompt, cached.get(each.replica.uid, _NOTHING_CACHED), now))
+        ]
+        heard = [each for each in found if not self.knowledge.fell_silent(each.replica.uid, now)]
+        return heard or found
+
+    def expected_uncached(self, prompt: Prompt, now: float) -> int:
+        """Prompt tokens that the best replica would have to compute; all of them where none is ready."""
+        cached = self._cached(prompt)
+        uncached = (
+            _num_tokens(prompt, replica) - cached.get(replica.uid, _NOTHING_CACHED).num_tokens
+            for replica in self.replicas
+        )
+        return min(uncached, default=prompt.num_tokens)
+
+    def accepted(self, slot: Slot, now: float) -> None:
         """The replica has begun to answer the request of this slot."""
         self.health.succeeded(slot.uid)
         self.capacity.accepted(slot.uid)
+
+    def first_token(self, slot: Slot, now: float, *, learn: bool = True) -> None:
+        """The first token of this slot's request came, so its prefill is over. Counts once.
+
+        `learn`: whether `now` is when it came, and not when a whole answer did: then the prediction is compared.
+        """
+        if not self.in_flight.first_token(slot, now):
+            return
+        for expectation in slot.expectations:
+            self.knowledge.computed(expectation)
+        slot.expectations = ()
+        if learn and slot.modelled_ttft_seconds is not None:
+            actual = now - slot.dispatched_at
+            self.overhead.observe(slot.uid, actual, slot.modelled_ttft_seconds, now)
 
     def failed(self, slot: Slot, failure: Failure, now: float) -> None:
         """The replica failed the request of this slot."""
@@ -56,10 +126,12 @@ class Router:
         self.health.succeeded(slot.uid)
         self.capacity.refused(slot.uid, self.in_flight.count(slot.uid) - (not slot.released), now)
 
-    def release(self, slot: Slot) -> None:
-        """The attempt of this slot is over, however it ended."""
-        if not slot.released:
-            slot.release()
+    def release(self, slot: Slot, now: float) -> None:
+        """The attempt of this slot is over, however it ended. Counts once."""
+        if self.in_flight.release(slot, now):
+            for expectation in slot.expectations:
+                self.knowledge.index.settle(expectation)
+            slot.expectations = ()
             self.health.ended(slot.uid)
 
     def all_failing(self) -> bool:
@@ -67,12 +139,106 @@ class Router:
         return bool(self.replicas) and all(self.health.failing(replica.uid) for replica in self.replicas)
 
     def next_change(self, now: float) -> float | None:
-        """When time alone may give a replica room again; None when only an event can."""
-        times = (self.health.next_change(now), self.capacity.next_change(now))
-        return min((time for time in times if time is not None), default=None)
+        """When time alone may give a replica room again; None when only an event can, such as an end or a load line."""
+        loads = (self.knowledge.load(replica.uid, now) for replica in self.replicas)
+        times = [stale_at(load) for load in loads if load is not None]
+        times += [time for time in (self.health.next_change(now), self.capacity.next_change(now)) if time is not None]
+        return min(times, default=None)
 
-    def _has_room(self, replica: Replica, num_in_flight: int, now: float) -> bool:
-        if replica.limits is not None and num_in_flight >= replica.limits.capacity:
+    def _may_send(self, uid: str, now: float) -> bool:
+        if self.knowledge.drains(uid):
             return False
-        uid = replica.uid
-        return self.health.available(uid, now) and self.capacity.has_room(uid, num_in_flight, now)
+        self._heed_load(uid, now)
+        return self.health.available(uid, now) and self.capacity.has_room(uid, self.in_flight.count(uid), now)
+
+    def _heed_load(self, uid: str, now: float) -> None:
+        """The load may disprove what was learnt from failures and refusals before it."""
+        load = self.knowledge.load(uid, now)
+        if load is None:
+            return
+        num_seen = load.seen.get(self.gateway_id, 0)
+        self.health.heard(uid, num_seen)
+        if not load.waiting and not self.in_flight.unseen(uid, num_seen):
+            self.capacity.queue_was_empty(uid, load.time)
+
+    def _standing(self, replica: Replica, now: float) -> Standing:
+        uid, book = replica.uid, self.in_flight
+        load = self.knowledge.load(uid, now)
+        if load is None:
+            return Standing(replica, book.count(uid))
+        num_seen = load.seen.get(self.gateway_id, 0)
+        return Standing(
+            replica,
+            book.count(uid),
+            load,
+            book.unseen(uid, num_seen),
+            book.num_ended(uid, num_seen, load.time),
+            book.context_per_token(uid),
+        )
+
+    def _cached(self, prompt: Prompt) -> dict[str, _Cached]:
+        """By uid: what of the prompt is in each replica's cache, or will be when the engine gets to it; no zeros."""
+        cached: dict[str, _Cached] = {}
+        index = self.knowledge.index
+        for (_, block_size), replicas in self._kinds.items():
+            for tokens in prompt.tokens(replicas[0]) or ():
+                hashes = tokens.hashes(block_size)
+                matched = index.match(hashes)
+                for uid in (replica.uid for replica in replicas if replica.uid in matched) if matched else ():
+                    dues = (each.due for each in index.computing(uid, hashes[matched[uid] - 1]) if each.due is not None)
+                    before = cached.get(uid, _NOTHING_CACHED)
+                    cached[uid] = _Cached(
+                        before.num_tokens + matched[uid] * block_size, max(before.ready_at, min(dues, default=-inf))
+                    )
+        return cached
+
+    def _candidate(self, standing: Standing, prompt: Prompt, cached: _Cached, now: float) -> Candidate | None:
+        """The replica as a candidate for this prompt; None where it has no room for it."""
+        replica = standing.replica
+        num_uncached = _num_tokens(prompt, replica) - cached.num_tokens
+        if not standing.has_room(num_uncached):
+            return None
+        work = prefill_work(cached.num_tokens, num_uncached)
+        ttft = standing.predicted_ttft(work, now, not_before=cached.ready_at)
+        overhead = self.overhead.seconds(replica.uid, now)
+        return Candidate(
+            replica,
+            standing.num_in_flight,
+            cached.num_tokens,
+            num_uncached,
+            predicted_ttft_seconds=None if ttft is None else ttft + overhead,
+            overhead_seconds=overhead,
+            is_tokenized=prompt.tokens(replica) is not None,
+            load=standing.load,
+        )
+
+    def _dispatch(self, decision: Decision, chosen: Candidate, prompt: Prompt, now: float) -> Slot:
+        """Numbers the request and enters it into the books."""
+        replica, uid = chosen.replica, chosen.replica.uid
+        num_seen = 0 if chosen.load is None else chosen.load.seen.get(self.gateway_id, 0)
+        prompts = prompt.tokens(replica) or ()
+        slot = Slot(
+            replace(decision, dispatch=self.in_flight.next_dispatch(uid, num_seen)),
+            now,
+            cached_tokens=chosen.cached_tokens,
+            uncached_tokens=chosen.uncached_tokens,
+            num_seqs=max(1, len(prompts)),
+        )
+        due = None
+        if chosen.predicted_ttft_seconds is not None:
+            slot.modelled_ttft_seconds = chosen.predicted_ttft_seconds - chosen.overhead_seconds
+            due = now + slot.modelled_ttft_seconds
+        index, block_size = self.knowledge.index, block_size_of(replica)
+        if index.seq(uid) is not None:
+            chains = [tokens.hashes(block_size) for tokens in prompts]
+            slot.expectations = tuple(index.expect(uid, chain[index.num_held(uid, chain) :], due) for chain in chains)
+        self.capacity.sent(uid, self.in_flight.count(uid), now)
+        self.health.sent(uid, slot.dispatch)
+        self.in_flight.take(slot)
+        return slot
+
+
+def _num_tokens(prompt: Prompt, replica: Replica) -> int:
+    """Of the whole prompt, as this replica's tokenizer sees it, or estimated."""
+    prompts = prompt.tokens(replica)
+    return prompt.num_tokens if prompts is None else sum(len(tokens.token_ids) for tokens in prompts)

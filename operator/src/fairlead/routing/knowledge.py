@@ -1,0 +1,86 @@
+"""What a gateway knows of its replicas from their engines' streams: blocks and loads. One per process.
+
+Whoever follows the streams tells it; every model's `Router` asks it. It knows no requests: what this gateway itself
+has sent is in the router's books.
+"""
+
+from collections.abc import Iterable
+
+from fairlead.routing.kv_index import Expectation, KVIndex
+from fairlead.routing.load import Load
+from fairlead_protocol.blocks import BlockHash
+from fairlead_protocol.messages import LOAD_STALE_SECONDS
+
+
+class Knowledge:
+    """The KV index of all replicas and their last loads, by the pod's uid."""
+
+    def __init__(self) -> None:
+        self.index = KVIndex()
+        self._loads: dict[str, Load] = {}
+        self._told: set[str] = set()
+        """Replicas that have ever told a load."""
+        self._draining: set[str] = set()
+        """Replicas whose last load said that they drain."""
+        self._computed: dict[str, list[Expectation]] = {}
+        """Prefills that are over, but whose blocks the replica may not have told yet."""
+
+    def listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
+        """The replica's cache holds exactly `hashes`, as of `seq`."""
+        self.index.replace(uid, seq, hashes)
+        self._settle(uid)
+
+    def changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
+        """The next change: first `removed` goes, then `stored` comes. Raises SeqGap where it is not the next."""
+        self.index.apply(uid, seq, stored, removed)
+        self._settle(uid)
+
+    def loaded(self, uid: str, load: Load) -> None:
+        """A load line came."""
+        self._loads[uid] = load
+        self._told.add(uid)
+        (self._draining.add if load.draining else self._draining.discard)(uid)
+        self._settle(uid)
+
+    def lost(self, uid: str) -> None:
+        """The stream broke: load and blocks are unknown until they are told again."""
+        self._loads.pop(uid, None)
+        self._settle(uid)
+        self.index.remove(uid)
+
+    def forget(self, uid: str) -> None:
+        """The replica is gone for good."""
+        self.lost(uid)
+        self._told.discard(uid)
+        self._draining.discard(uid)
+
+    def computed(self, expectation: Expectation) -> None:
+        """A prefill is over. Its blocks stay expected until the replica's next line, which comes at about this time:
+        else they would be missing for a moment."""
+        if self.index.seq(expectation.uid) is None:  # the replica is gone: no line will come
+            self.index.settle(expectation)
+            return
+        self._computed.setdefault(expectation.uid, []).append(expectation)
+
+    def load(self, uid: str, now: float) -> Load | None:
+        """The replica's last load; None where it is stale or unknown."""
+        load = self._loads.get(uid)
+        return load if load is not None and now < stale_at(load) else None
+
+    def fell_silent(self, uid: str, now: float) -> bool:
+        """Whether the replica has told loads before and tells none now: something is wrong with it, or on the way."""
+        return uid in self._told and self.load(uid, now) is None
+
+    def drains(self, uid: str) -> bool:
+        """Whether the replica has said that it drains. Engines do not return from that but by a restart, so it holds
+        when the stream ends, until another load says otherwise."""
+        return uid in self._draining
+
+    def _settle(self, uid: str) -> None:
+        for expectation in self._computed.pop(uid, ()):
+            self.index.settle(expectation)
+
+
+def stale_at(load: Load) -> float:
+    """From when on a load says nothing any more."""
+    return load.time + LOAD_STALE_SECONDS

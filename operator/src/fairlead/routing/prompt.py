@@ -1,0 +1,48 @@
+"""A request's prompt as routing needs it: its length and its blocks' hashes. Knows no text and no tokenizer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fairlead.routing.replica import Replica
+from fairlead_protocol.blocks import NO_EXTRA, BlockHash, hash_blocks, num_cacheable_blocks
+
+DEFAULT_BLOCK_SIZE = 16
+
+
+@dataclass(slots=True)
+class Tokens:
+    """One prompt as one tokenizer sees it. Hashes are computed when first asked for, per block size."""
+
+    token_ids: Sequence[int]
+    extra: bytes = NO_EXTRA
+    """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
+    _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
+
+    def hashes(self, block_size: int) -> list[BlockHash]:
+        """Of the blocks that may be served from a cache: whole ones, never with the last token."""
+        known = self._hashes.get(block_size)
+        if known is None:
+            end = num_cacheable_blocks(len(self.token_ids), block_size) * block_size
+            known = self._hashes[block_size] = hash_blocks(self.token_ids[:end], block_size, extra=self.extra)
+        return known
+
+
+@dataclass(slots=True)
+class Prompt:
+    """What a request asks engines to read. A request with several prompts (completions) has them all."""
+
+    num_tokens: int = 0
+    """Of all its prompts; an estimate while no tokenizer has seen them."""
+    by_digest: dict[str, tuple[Tokens, ...]] = field(default_factory=dict)
+    """The prompts in the request's order, per tokenizer that has seen them."""
+    affinity: str = ""
+    """The text whose hash says where PrefixHash sends it: the adapter and the beginning of the first user message."""
+
+    def tokens(self, replica: Replica) -> tuple[Tokens, ...] | None:
+        """As this replica's tokenizer sees it; None where it has not been tokenised for it."""
+        return self.by_digest.get(replica.digest)
+
+
+def block_size_of(replica: Replica) -> int:
+    """Tokens per block of this replica's cache."""
+    return replica.limits.block_size if replica.limits is not None else DEFAULT_BLOCK_SIZE

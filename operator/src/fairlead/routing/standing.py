@@ -1,0 +1,98 @@
+"""How a replica stands at one moment: what its engine last said, corrected by what this gateway has done since."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+from fairlead.routing.in_flight import Slot
+from fairlead.routing.load import Load, StepCost
+from fairlead.routing.predictor import (
+    Dispatched,
+    Work,
+    predicted_ttft,
+    prefill_seconds,
+    step_seconds,
+    tokens_per_step,
+)
+from fairlead.routing.prompt import block_size_of
+from fairlead.routing.replica import Replica
+
+HUNG_SECONDS = 5.0
+HUNG_STEPS = 20.0
+"""A step that takes longer than HUNG_SECONDS, and longer than so many full ones should, hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One replica, now. Without a load, only what this gateway has there is known."""
+
+    replica: Replica
+    num_in_flight: int
+    """Requests of this gateway that are there."""
+    load: Load | None = None
+    """Its last load, where fresh."""
+    unseen: Sequence[Slot] = ()
+    """Requests of this gateway that the load does not include; the oldest first."""
+    num_ended: int = 0
+    """Sequences that the load includes though they ended since."""
+    context_per_token: float | None = None
+    """Mean context of the prompt tokens that are computed there, as far as they are ours; None where none are."""
+
+    def has_room(self, num_uncached_tokens: int) -> bool:
+        """Whether one more prompt can begin there without waiting for another request to end.
+
+        By a load: a slot is free, and the free blocks hold the prompt (those in it that are cached may be in use, so
+        they are not counted). A replica with nothing to do takes any prompt.
+        """
+        load, limits = self.load, self.replica.limits
+        if load is None:
+            return limits is None or self.num_in_flight < limits.max_num_seqs
+        num_unseen = sum(slot.num_seqs for slot in self.unseen)
+        num_seqs = max(self.num_in_flight, load.running + load.waiting - self.num_ended + num_unseen)
+        if num_seqs <= 0:
+            return not load.draining
+        block_size = block_size_of(self.replica)
+        num_blocks = ceil(num_uncached_tokens / block_size)
+        num_blocks += sum(ceil(slot.uncached_tokens / block_size) for slot in self.unseen)
+        return not load.draining and num_seqs < load.max_num_seqs and num_blocks <= load.kv_blocks_free
+
+    def hangs(self) -> bool:
+        """Whether the engine's step takes so long that it will hardly end."""
+        return self.load is not None and self.load.step_age_seconds > max(
+            HUNG_SECONDS, HUNG_STEPS * full_step_seconds(self.load, self.load.step_cost or StepCost())
+        )
+
+    def predicted_ttft(self, work: Work, now: float, not_before: float = -inf) -> float | None:
+        """By the model alone, without overhead; None where load or step cost is unknown.
+
+        `not_before`: when a prefix that the prompt has to wait for should be computed; its own steps come after that.
+        """
+        load = self.load
+        if load is None or load.step_cost is None:
+            return None
+        ttft = predicted_ttft(
+            load,
+            load.step_cost,
+            [Dispatched(slot.dispatched_at, slot.work) for slot in self.unseen],
+            work,
+            now=now,
+            num_ended=self.num_ended,
+            context_per_token=self.context_per_token,
+        )
+        if not_before > now:
+            alone = prefill_seconds(
+                load.step_cost,
+                tokens=work.tokens,
+                context=work.context,
+                token_budget=load.token_budget,
+                running=load.running,
+                kv_tokens=load.kv_tokens,
+            )
+            ttft = max(ttft, not_before - now + alone)
+        return ttft
+
+
+def full_step_seconds(load: Load, cost: StepCost) -> float:
+    """A step of this replica with all the prompt tokens that fit in."""
+    tokens = tokens_per_step(load.token_budget, load.running)
+    return step_seconds(cost, running=load.running, kv_tokens=load.kv_tokens, prefill_tokens=tokens)
