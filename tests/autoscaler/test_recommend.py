@@ -1,15 +1,18 @@
-"""The decision: what demand asks for, what keeps replicas, and what bounds every step."""
+"""The decision: what demand asks for, what keeps replicas, what bounds every step, and the sentence about it."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
-from fairlead.autoscaler.history import History, Want
-from fairlead.autoscaler.prediction import predicted_ttft, predicted_waiting
-from fairlead.autoscaler.recommend import Recommendation, recommend
-from fairlead.autoscaler.signals import STALE_SECONDS, Signals
+from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
+from fairlead.autoscaler.buckets import Buckets
+from fairlead.autoscaler.demand import Capacity, Demand
+from fairlead.autoscaler.history import Asked, History, Mark, Want
+from fairlead.autoscaler.recommend import recommend
+from fairlead.autoscaler.recommendation import Recommendation
+from fairlead.autoscaler.signals import Signals
+from fairlead.routing.load import StepCost
 
 NOW = 1000.0
 LONG_AGO = History(since=0.0)
@@ -19,15 +22,39 @@ SPEC = Autoscaling(
     targets=ScalingTargets(queue_depth=4, time_to_first_token=2.0),
     scale_down=ScaleDown(stabilization_window=10.0),
 )
+TO_ZERO = replace(SPEC, min_replicas=0, scale_to_zero_after=60.0)
+CAPACITY = Capacity(
+    step_cost=StepCost(base=0.02, prefill_token=0.0005, decode_seq=0.002, kv_token=0.00001),
+    token_budget=100,
+    max_num_seqs=32,
+    kv_blocks=1000,
+)
+WORK = {"uncached_tokens_per_request": 100.0, "prompt_tokens_per_request": 180.0, "output_tokens_per_request": 40.0}
 
 
 def signals(replicas: int = 1, **changes: Any) -> Signals:
-    """Everything seen, nothing to do, on so many ready replicas."""
+    """Everything seen, nothing to do, on so many ready replicas of which nothing is known. Keywords: Signals' fields,
+    or Demand's."""
     idle = Signals(
-        time=NOW, desired=replicas, ready=replicas, starting=0, draining=0, waiting=0, running=0, ttft_seconds=None,
-        arrivals_per_second=0.0, age_seconds=0.0, num_gateways=2, missing_gateways=0,
+        time=NOW, desired=replicas, ready=replicas, starting=0, draining=0, demand=Demand(num_gateways=2),
     )  # fmt: skip
-    return replace(idle, **changes)
+    own = {name: value for name, value in changes.items() if name in Signals.__slots__}
+    demand = {name: value for name, value in changes.items() if name not in own}
+    if "arrivals_per_second" in demand:
+        demand.setdefault("arrivals_per_second_high", demand["arrivals_per_second"])
+    return replace(idle, **{"demand": replace(idle.demand, **demand), **own})
+
+
+def working(replicas: int = 1, arrivals: float = 4.0, **changes: Any) -> Signals:
+    """The same with prompts of 180 tokens, 100 of them uncached, on engines that have told what their steps cost."""
+    return signals(replicas, arrivals_per_second=arrivals, capacity=CAPACITY, **WORK, **changes)
+
+
+def slow(seconds: float) -> dict[str, Buckets]:
+    """First tokens measured at just above so many seconds."""
+    bounds = Buckets.seconds().bounds
+    counts = [20 * (bound >= seconds > before) for before, bound in zip((0.0, *bounds), bounds, strict=False)]
+    return {"ttft": Buckets.seconds([*counts, 0]), "recent_ttft": Buckets.seconds([*counts, 0])}
 
 
 def decided(seen: Signals, spec: Autoscaling = SPEC, history: History = LONG_AGO) -> Recommendation:
@@ -40,25 +67,42 @@ def test_the_queue_asks_for_as_many_replicas_as_keep_it_within_its_depth() -> No
     assert decided(signals(waiting=17, running=8)).replicas == 5
 
 
-def test_the_time_to_first_token_asks_in_proportion() -> None:
-    assert decided(signals(2, ttft_seconds=3.2)).replicas == 4
-    assert decided(signals(2, ttft_seconds=1.0)).replicas == 1
-    assert predicted_ttft(4, signals(2, ttft_seconds=3.0)) == 1.5
+def test_the_predicted_time_to_first_token_asks_for_replicas_before_anything_waits() -> None:
+    """4 requests/s keep a replica's second 84 % busy: first tokens take 239 ms; 10 requests/s need three replicas."""
+    assert decided(working(1, 3.0)).replicas == 1
+    assert decided(working(1, 4.9)).replicas == 2
+    assert decided(working(1, 10.0)).replicas == 3
+    assert decided(working(2, 4.0), replace(SPEC, targets=ScalingTargets(time_to_first_token=0.1))).replicas > 2
 
 
-def test_the_more_demanding_target_decides() -> None:
-    assert decided(signals(2, waiting=12, ttft_seconds=2.5)).replicas == 3
-    assert decided(signals(2, waiting=12, ttft_seconds=5.0)).replicas == 5
+def test_without_a_step_cost_the_measured_time_asks_in_proportion() -> None:
+    assert decided(signals(2, **slow(3.4))).replicas == 4
+    assert decided(signals(2, **slow(0.5))).replicas == 1
 
 
-@pytest.mark.parametrize("ttft", [1.81, 2.0, 2.19])
-def test_a_time_to_first_token_near_its_target_changes_nothing(ttft: float) -> None:
-    assert decided(signals(8, ttft_seconds=ttft)).replicas == 8
+def test_a_measured_time_that_lasts_corrects_a_prediction_that_is_too_good() -> None:
+    assert decided(working(2, 3.0, **slow(3.4))).replicas == 4
+    assert decided(working(2, 3.0)).replicas == 1
 
 
-def test_without_a_measured_time_to_first_token_only_the_queue_asks() -> None:
-    assert decided(signals(3)).replicas == 1
-    assert decided(signals(3, waiting=13)).replicas == 4
+def test_what_was_measured_before_the_replicas_were_these_does_not_count() -> None:
+    """Requests that waited for a cold start are no reason for more replicas."""
+    started = replace(LONG_AGO, settled_at=NOW - 30.0)
+    assert decided(working(2, 3.0, **slow(30.0)), history=started).replicas <= 2
+    assert decided(working(2, 3.0, **slow(30.0))).replicas > 2
+
+
+@pytest.mark.parametrize("seconds", [1.85, 2.1])
+def test_a_time_to_first_token_near_its_target_changes_nothing(seconds: float) -> None:
+    spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0, tolerance=30))
+    assert decided(signals(8, **slow(seconds)), spec).replicas == 8
+
+
+def test_fewer_replicas_must_have_room_for_what_may_well_come() -> None:
+    calm = working(2, 3.0)
+    assert decided(calm).replicas == 1
+    assert decided(replace(calm, demand=replace(calm.demand, arrivals_per_second_high=4.9))).replicas == 2
+    assert decided(replace(calm, demand=replace(calm.demand, running=24))).replicas == 2  # slots: 24 + 2·√24 > 32
 
 
 def test_a_fleet_without_ready_replicas_can_be_asked_for_more() -> None:
@@ -67,10 +111,8 @@ def test_a_fleet_without_ready_replicas_can_be_asked_for_more() -> None:
 
 def test_replicas_that_work_are_not_taken_for_idle_ones() -> None:
     busy = signals(6, running=48)
-    assert predicted_waiting(6, busy) == 0
-    assert predicted_waiting(4, busy) == pytest.approx(16.0)
     assert decided(busy).replicas == 4
-    assert decided(replace(busy, running=1)).replicas == 1
+    assert decided(signals(6, running=1)).replicas == 1
 
 
 def test_without_any_target_a_queue_of_four_per_replica_is_the_target() -> None:
@@ -79,81 +121,211 @@ def test_without_any_target_a_queue_of_four_per_replica_is_the_target() -> None:
 
 
 def test_starting_replicas_count_once() -> None:
-    """One ready, three on their way: what the one cannot do is what the four are for."""
-    on_the_way = signals(4, ready=1, starting=3, waiting=16, ttft_seconds=8.0)
+    """One ready, three on their way: what waits meanwhile waits for them; more only for what keeps coming."""
+    on_the_way = working(4, 7.0, ready=1, starting=3, waiting=60)
     assert decided(on_the_way).replicas == 4
-    assert decided(replace(on_the_way, waiting=20)).replicas == 5
+    assert "4 will be enough for up to 7 requests/s; 3 are starting" in decided(on_the_way).reason
+    assert decided(working(4, 25.0, ready=1, starting=3, waiting=60)).replicas > 4
 
 
-def test_one_step_doubles_or_adds_four() -> None:
+def test_where_nothing_is_known_of_replicas_the_same_arrivals_ask_once() -> None:
+    asked = replace(LONG_AGO, asked=Asked(4, 3.0))
+    on_the_way = signals(4, ready=1, starting=3, waiting=60, arrivals_per_second=3.1)
+    assert decided(on_the_way, history=asked).replicas == 4
+    assert decided(on_the_way).replicas == 8
+    assert decided(signals(4, ready=1, starting=3, waiting=60, arrivals_per_second=4.0), history=asked).replicas == 8
+
+
+def test_replicas_that_have_just_become_ready_may_work_off_what_waits() -> None:
+    history = replace(LONG_AGO, settled_at=NOW - 2.0, backlog=60, last=working(4, 7.0, waiting=50))
+    assert decided(working(4, 7.0, waiting=48), history=history).replicas == 4  # a window of 10 s: 60 · (1 - 2/10)
+    assert decided(working(4, 7.0, waiting=49), history=history).replicas == 8
+
+
+def test_replicas_asked_for_a_moment_ago_count_before_their_pods_exist() -> None:
+    before = working(1, 7.0, waiting=9)
+    history = LONG_AGO.remember(decided(before), before, SPEC)
+    seen = working(4, 7.0, ready=1, waiting=40)
+    assert decided(seen, history=history).replicas == 4
+    assert decided(replace(seen, time=NOW + 30.0), history=history.remember(decided(seen), seen, SPEC)).replicas == 8
+
+
+def test_one_period_doubles_or_adds_four() -> None:
     assert decided(signals(1, waiting=999)).replicas == 5
     assert decided(signals(8, waiting=999)).replicas == 16
-    assert "16 are the most that one step may reach from 8" in decided(signals(8, waiting=999)).reason
+    assert decided(signals(8, waiting=999)).reason.endswith("but at most 8 are added in 15s")
+    just_grown = replace(LONG_AGO, wants=(Want(NOW - 20.0, 1, 1), Want(NOW - 14.0, 9, 4)))
+    assert decided(signals(6, waiting=999), history=just_grown).replicas == 8
+
+
+def test_steps_can_be_set() -> None:
+    spec = replace(SPEC, scale_up=ScaleUp(max_step=1), scale_down=ScaleDown(stabilization_window=10.0, max_step=2))
+    assert decided(signals(1, waiting=999), spec).replicas == 2
+    assert decided(signals(9), spec).replicas == 7
+    just_shrunk = replace(LONG_AGO, wants=(Want(NOW - 20.0, 1, 9), Want(NOW - 12.0, 1, 9), Want(NOW - 5.0, 1, 7)))
+    assert decided(signals(7), spec, just_shrunk).replicas == 7
+
+
+def test_more_only_when_meant_if_the_spec_says_so() -> None:
+    spec = replace(SPEC, scale_up=ScaleUp(stabilization_window=30.0))
+    needed = tuple(Want(NOW - age, 3) for age in (30.0, 20.0, 10.0))
+    assert decided(signals(1, waiting=9), spec, replace(LONG_AGO, wants=needed)).replicas == 3
+    briefly = replace(LONG_AGO, wants=(*needed, Want(NOW - 5.0, 1)))
+    assert decided(signals(1, waiting=9), spec, briefly).replicas == 1
+    assert decided(signals(1, waiting=9), spec, History(since=NOW - 5.0)).replicas == 1
+    assert decided(signals(0, waiting=9), replace(spec, min_replicas=0), briefly).replicas == 3  # somebody waits
 
 
 def test_fewer_only_when_fewer_were_enough_for_the_whole_window() -> None:
-    history = History(0.0, (Want(NOW - 11.0, 9), Want(NOW - 9.0, 3), Want(NOW - 2.0, 2)))
+    history = replace(LONG_AGO, wants=(Want(NOW - 11.0, 9), Want(NOW - 9.0, 3), Want(NOW - 2.0, 2)))
     assert decided(signals(5), history=history).replicas == 3
-    assert "3 replicas kept because the last 10s needed them" in decided(signals(5), history=history).reason
+    assert decided(signals(5), history=history).reason.endswith("but 3 were needed within the last 10s")
     assert decided(signals(5)).replicas == 1
+
+
+def test_a_quiet_minute_is_called_so() -> None:
+    assert decided(signals(1)).reason == "1 replica: no requests lately"
+    assert decided(signals(1, starting=1)).reason == "1 replica: no requests lately; 1 is starting"
+    assert "1 request waiting and 0 running" in decided(signals(1, waiting=1)).reason
+    perhaps = decided(signals(1, arrivals_per_second_high=0.1))
+    assert perhaps.reason == "1 replica: 0 requests waiting and 0 running at 0 requests/s"
+
+
+def test_without_gateways_nothing_is_claimed_of_the_demand() -> None:
+    unseen = "no gateway can be read, so what is asked of it is not known"
+    for replicas in (1, 3, 20):
+        kept = decided(signals(replicas, num_gateways=0))
+        assert (kept.replicas, kept.wanted) == (replicas, replicas)
+        assert kept.reason == f"{replicas} replica{'s' if replicas > 1 else ''}: {unseen}"
+    assert decided(signals(0, num_gateways=0), TO_ZERO).replicas == 0
+    raised = decided(signals(1, num_gateways=0), replace(SPEC, min_replicas=2))
+    assert (raised.replicas, raised.reason) == (2, f"2 replicas: {unseen}, but minReplicas is 2")
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"missing_gateways": 1}, "1 gateway could not be read"),
-        ({"num_gateways": 0}, "no gateway could be read"),
-        ({"age_seconds": STALE_SECONDS + 2}, "the oldest figures are 12s old"),
-        ({"starting": 1}, "1 replica is still starting"),
-        ({"draining": 2}, "2 replicas are still draining"),
+        ({"num_missing": 1}, "1 gateway could not be read"),
+        ({"num_stale": 1, "age_seconds": 12.0}, "the oldest figures are 12s old"),
+        ({"starting": 1}, "no replica goes while others start; 1 is starting"),
+        ({"draining": 2}, "2 are still draining"),
     ],
 )
 def test_nothing_is_taken_away_while_something_is_unseen_or_on_its_way(changes: dict[str, Any], why: str) -> None:
     kept = decided(signals(3, **changes))
     assert kept.replicas == 3
-    assert kept.reason.endswith(f"3 replicas kept because {why}")
-    assert decided(signals(3, waiting=20, **changes)).replicas == 5
+    assert kept.reason.startswith("3 replicas: 1 would be enough (")
+    assert kept.reason.endswith(f"but {why}")
+    assert decided(signals(3, waiting=20, **changes)).replicas >= 3
+
+
+def test_a_missing_gateway_does_not_keep_replicas_from_being_added() -> None:
+    assert decided(signals(3, waiting=20, num_missing=1)).replicas == 5
+    assert decided(signals(3, waiting=20, num_stale=1)).replicas == 5
 
 
 def test_nothing_is_taken_away_before_one_full_window_was_seen() -> None:
-    assert decided(signals(3), history=History(NOW - 9.0)).replicas == 3
-    assert decided(signals(3), history=History(NOW - 10.0)).replicas == 1
-    assert decided(signals(3, waiting=20), history=History(NOW)).replicas == 5
+    assert decided(signals(3), history=History(since=NOW - 9.0)).replicas == 3
+    assert decided(signals(3), history=History(since=NOW - 10.0)).replicas == 1
+    assert decided(signals(3, waiting=20), history=History(since=NOW)).replicas == 5
 
 
 def test_a_tick_that_did_not_see_everything_does_not_pass_for_a_quiet_one() -> None:
     assert decided(signals(3)).wanted == 1
-    assert decided(signals(3, missing_gateways=1)).wanted == 3
+    assert decided(signals(3, num_missing=1)).wanted == 3
+
+
+def test_a_number_that_proved_too_few_is_not_tried_again_for_the_same_load() -> None:
+    history = replace(LONG_AGO, regret=Mark(NOW - 180.0, 2, 3.0))
+    kept = decided(working(3, 3.0), history=history)
+    assert kept.replicas == 3
+    assert kept.reason == "3 replicas: 2 proved too few 180s ago at 3 requests/s"
+    assert decided(working(3, 1.0), history=history).replicas == 1
 
 
 def test_the_bounds_hold_whatever_is_missing() -> None:
     assert decided(signals(25, starting=1)).replicas == 20
-    assert decided(signals(25, num_gateways=0)).reason.endswith("; maxReplicas is 20")
+    assert decided(signals(25, num_gateways=0)).reason.endswith("but maxReplicas is 20")
     assert decided(signals(1), replace(SPEC, min_replicas=7)).replicas == 7
+    assert decided(signals(1), replace(SPEC, min_replicas=7)).reason.endswith("but minReplicas is 7")
     assert decided(signals(0)).replicas == 1
 
 
-def test_scale_to_zero_is_held_at_one_and_says_so() -> None:
-    zero = decided(signals(2), replace(SPEC, min_replicas=0))
-    assert zero.replicas == 1
-    assert "minReplicas 0 is held at 1" in zero.reason
-    assert "minReplicas 0" not in decided(signals(2, waiting=20), replace(SPEC, min_replicas=0)).reason
+def test_without_a_request_for_long_enough_all_replicas_go() -> None:
+    assert decided(signals(1, idle_seconds=60.0), TO_ZERO).replicas == 0
+    assert decided(signals(3, idle_seconds=60.0), TO_ZERO).replicas == 0
+    assert decided(signals(1, idle_seconds=59.0), TO_ZERO).replicas == 1
+    assert decided(signals(1, idle_seconds=60.0), SPEC).replicas == 1
+    assert decided(signals(1, idle_seconds=599.0), replace(TO_ZERO, scale_to_zero_after=None)).replicas == 1
+    assert decided(signals(1, idle_seconds=600.0), replace(TO_ZERO, scale_to_zero_after=None)).replicas == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"waiting": 1}, {"running": 1}, {"num_missing": 1}, {"num_stale": 1}, {"num_gateways": 0}, {"starting": 1},
+        {"draining": 1},
+    ],
+)  # fmt: skip
+def test_the_last_replica_stays_while_anything_is_unseen_or_unfinished(changes: dict[str, Any]) -> None:
+    assert decided(signals(1, **{"idle_seconds": 1e6, **changes}), TO_ZERO).replicas >= 1
+
+
+def test_idleness_counts_from_the_last_replica_that_became_ready_and_from_the_operators_start() -> None:
+    idle = signals(1, idle_seconds=1e6)
+    assert decided(idle, TO_ZERO, replace(LONG_AGO, grown_at=NOW - 59.0)).replicas == 1
+    assert decided(idle, TO_ZERO, History(since=NOW - 59.0)).replicas == 1
+    assert decided(idle, TO_ZERO, replace(LONG_AGO, active_at=NOW - 59.0)).replicas == 1
+
+
+def test_from_zero_the_first_request_asks_at_once_even_where_gateways_are_missing() -> None:
+    asleep = signals(0, idle_seconds=1e6)
+    assert decided(asleep, TO_ZERO).replicas == 0
+    assert decided(asleep, TO_ZERO).reason == "0 replicas: no request waits, and the next one starts a replica"
+    assert decided(signals(0, waiting=1, num_missing=1, num_gateways=1), TO_ZERO, History(since=NOW)).replicas == 1
+    assert decided(signals(0, num_recent_arrivals=1, idle_seconds=0.5), TO_ZERO).replicas == 1  # gone again already
+    assert (
+        decided(signals(0, num_recent_arrivals=1, idle_seconds=9.0), replace(TO_ZERO, scale_to_zero_after=8.0)).replicas
+        == 0
+    )
+    assert decided(signals(0, waiting=10), TO_ZERO).replicas == 3
+
+
+def test_what_a_replica_takes_is_remembered_while_there_is_none() -> None:
+    seen = working(1, 3.0)
+    history = LONG_AGO.remember(decided(seen), seen, TO_ZERO)
+    nobody = signals(0, waiting=2, arrivals_per_second=10.0, **WORK)
+    assert decided(nobody, TO_ZERO).replicas == 1
+    assert decided(nobody, TO_ZERO, history).replicas == 3
 
 
 @pytest.mark.parametrize(
     ("seen", "sentence"),
     [
         (
-            signals(1, waiting=6, running=2, ttft_seconds=3.24),
-            "6 requests waiting and 2 running on 1 ready replica (queueDepth 4), p90 time to first token 3.2s "
-            "(target 2s): 2 replicas needed",
+            working(2, 9.8, ready=1, starting=1),
+            "3 replicas: 2 could not keep up with 9.8 requests/s; 1 is starting",
+        ),
+        (
+            signals(1, waiting=6, running=2),
+            "2 replicas: 1 would leave 6 requests waiting (queueDepth 4)",
+        ),
+        (
+            working(1, 3.0, running=2),
+            "1 replica: 0 requests waiting and 2 running at 3 requests/s, first tokens at p90 in 170ms (target 2s)",
         ),
         (
             signals(20, waiting=100),
-            "100 requests waiting and 0 running on 20 ready replicas (queueDepth 4), p90 time to first token "
-            "not measured (target 2s): more than maxReplicas 20 needed",
+            "20 replicas: even 20 would leave 100 requests waiting (queueDepth 4), and maxReplicas is 20",
         ),
     ],
 )
 def test_the_reason_is_a_sentence_with_its_numbers(seen: Signals, sentence: str) -> None:
     assert decided(seen).reason == sentence
+
+
+def test_the_sentence_names_the_predicted_time_the_target_and_the_rate() -> None:
+    spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=0.15))
+    reason = decided(working(1, 4.0), spec).reason
+    assert reason.startswith("2 replicas: 1 would have first tokens at p90 in ")
+    assert reason.endswith("(target 150ms) at 4 requests/s")

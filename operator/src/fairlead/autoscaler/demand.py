@@ -1,104 +1,127 @@
-"""What gateways say of a model, summed: how many requests wait and run, and how long first tokens took since last time.
+"""Demand: what a model's clients ask of it, and how its replicas bear it, over all gateways at one moment.
 
-Who calls it: the operator, with what `fleet/gateways.py` has read. It knows nothing of replicas or targets.
+Made by `readings.py`; plain data with the few figures that follow from it. It knows nothing of targets.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.autoscaler.histogram import Histogram
+from fairlead.api.signals import ReplicaSignals
+from fairlead.autoscaler.buckets import Buckets
+from fairlead.routing.load import StepCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReading:
-    """One gateway's figures for one model, as they stood at one moment."""
+class Capacity:
+    """What one replica takes at once, and what its steps cost."""
 
-    waiting: int = 0
-    """Requests that wait in the gateway."""
-    running: int = 0
-    """Requests sent to a replica and not finished."""
-    num_ended: float = 0.0
-    """Requests that ended since the gateway's start, however they ended."""
-    ttft: Histogram = field(default_factory=Histogram)
-    """Times to first token since the gateway's start."""
+    step_cost: StepCost | None
+    """The mean of what the engines have learnt about themselves; None where none has yet."""
+    token_budget: int
+    """Tokens that one step computes."""
+    max_num_seqs: int
+    """Requests that run at once."""
+    kv_blocks: int
+    """Blocks of its cache."""
 
-
-@dataclass(frozen=True, slots=True)
-class GatewayReading:
-    """All of one gateway's figures."""
-
-    time: float
-    """When they were read, in seconds of the reader's monotonic clock."""
-    models: Mapping[str, ModelReading]
-    """By the LLMDeployment's `namespace/name`; a model that nobody has asked for may be absent."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayWindow:
-    """A gateway's last reading, and the one before it, where the counters are compared from."""
-
-    latest: GatewayReading
-    previous: GatewayReading | None = None
-    """None where the gateway was read for the first time: what it counted earlier belongs to no window."""
+    @classmethod
+    def of(cls, loads: Iterable[ReplicaSignals]) -> "Capacity | None":
+        """Of the smallest of these replicas; those that drain do not count. None where there is none."""
+        known = [load for load in loads if not load.draining]
+        if not known:
+            return None
+        costs = [cost for load in known if (cost := StepCost.from_map(load.step_cost)) is not None]
+        return cls(
+            step_cost=_mean_cost(costs) if costs else None,
+            token_budget=min(load.token_budget for load in known),
+            max_num_seqs=min(load.max_num_seqs for load in known),
+            kv_blocks=min(load.kv_blocks_total for load in known),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What a model's clients ask of it, over all gateways."""
+    """For one model. Rates and times are those of the last seconds; `readings.py` says how many, and why."""
 
-    waiting: int
-    running: int
-    ttft: Histogram
-    """Times to first token within the last window."""
-    arrivals_per_second: float
-    """Requests that came within the last window."""
-    age_seconds: float
-    """Age of the oldest reading that is part of it; 0 where there is none."""
-    num_gateways: int
+    waiting: int = 0
+    """Requests that wait in gateways."""
+    waiting_uncached_tokens: int = 0
+    """Their prompt tokens that a replica would have to compute."""
+    oldest_wait_seconds: float = 0.0
+    running: int = 0
+    """Requests sent to replicas and not finished."""
+    arrivals_per_second: float = 0.0
+    """Requests that come: what the figures are sure of, so that chance alone adds no replica."""
+    arrivals_per_second_high: float = 0.0
+    """Requests that may well come: what must find room before a replica is taken away. Never below the rate above."""
+    num_recent_arrivals: int = 0
+    """Requests that came within the last few seconds."""
+    arrivals_growth: float = 0.0
+    """By how many requests per second the rate grows each second; 0 where it does not grow for sure."""
+    uncached_tokens_per_request: float = 0.0
+    """Prompt tokens that a replica had to compute, on average."""
+    prompt_tokens_per_request: float = 0.0
+    """All of them, on average."""
+    output_tokens_per_request: float = 0.0
+    """Tokens of an answer, on average; an assumption before the first one has ended."""
+    uncached_per_request: Buckets = field(default_factory=Buckets.tokens)
+    """How the uncached prompt tokens of single requests are spread."""
+    ttft: Buckets = field(default_factory=Buckets.seconds)
+    """Measured times from arrival to first token, of streamed answers, over the last minute."""
+    recent_ttft: Buckets = field(default_factory=Buckets.seconds)
+    """Those of the last few seconds."""
+    predicted_ttft: Buckets = field(default_factory=Buckets.seconds)
+    """The same as the gateways foresaw them, request by request."""
+    idle_seconds: float = 0.0
+    """Since a request last came, waited or ran at a gateway, as far as gateways have been followed."""
+    loads: Mapping[str, ReplicaSignals] = field(default_factory=dict)
+    """Replicas' last loads by the pod's uid: of what several gateways say of one, the newest."""
+    capacity: Capacity | None = None
+    """What one replica takes; None where no load is known."""
+    age_seconds: float = 0.0
+    """Age of the oldest gateway's last line; 0 where there is none."""
+    num_gateways: int = 0
     """Gateways that are part of it."""
-    num_missing: int
-    """Ready gateways that have never been read."""
+    num_missing: int = 0
+    """Ready gateways that have never said anything."""
+    num_stale: int = 0
+    """Gateways whose last line is too old to believe that nothing has come since."""
+
+    @property
+    def uncached_tokens_per_second(self) -> float:
+        """Prompt tokens that come and will have to be computed."""
+        return self.arrivals_per_second * self.uncached_tokens_per_request
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        """Tokens that will have to be generated."""
+        return self.arrivals_per_second * self.output_tokens_per_request
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens in the cache per running request: its prompt and, on average, half of its answer."""
+        return self.prompt_tokens_per_request + self.output_tokens_per_request / 2.0
+
+    @property
+    def backlog_tokens(self) -> int:
+        """Prompt tokens to compute before a request that comes now has its turn: in gateways and in engines."""
+        return self.waiting_uncached_tokens + sum(load.queued_prefill_tokens for load in self._working)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens of running requests in the replicas' caches."""
+        return sum(load.kv_tokens for load in self._working)
+
+    @property
+    def kv_blocks_used(self) -> int:
+        """Blocks of the replicas' caches that running requests hold."""
+        return sum(load.kv_blocks_total - load.kv_blocks_free for load in self._working)
+
+    @property
+    def _working(self) -> list[ReplicaSignals]:
+        return [load for load in self.loads.values() if not load.draining]
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """Every ready gateway at one moment."""
-
-    time: float
-    """Now, on the clock of the readings."""
-    windows: tuple[GatewayWindow, ...]
-    num_missing: int
-    """Ready gateways that have never been read."""
-
-    def demand(self, model: str) -> Demand:
-        """For one model, by `namespace/name`. A gateway that has not heard of it has nothing to do for it."""
-        latest = [window.latest.models.get(model, ModelReading()) for window in self.windows]
-        ttft = Histogram()
-        for window in self.windows:
-            ttft = ttft.plus(_ttft(window, model))
-        return Demand(
-            waiting=sum(reading.waiting for reading in latest),
-            running=sum(reading.running for reading in latest),
-            ttft=ttft,
-            arrivals_per_second=sum(_arrivals_per_second(window, model) for window in self.windows),
-            age_seconds=max((self.time - window.latest.time for window in self.windows), default=0.0),
-            num_gateways=len(self.windows),
-            num_missing=self.num_missing,
-        )
-
-
-def _ttft(window: GatewayWindow, model: str) -> Histogram:
-    if window.previous is None or model not in window.latest.models:
-        return Histogram()
-    return window.latest.models[model].ttft.since(window.previous.models.get(model, ModelReading()).ttft)
-
-
-def _arrivals_per_second(window: GatewayWindow, model: str) -> float:
-    """What ended, and what there is more of than before."""
-    previous, latest = window.previous, window.latest
-    if previous is None or latest.time <= previous.time:
-        return 0.0
-    now, then = latest.models.get(model, ModelReading()), previous.models.get(model, ModelReading())
-    num_ended = now.num_ended - then.num_ended if now.num_ended >= then.num_ended else now.num_ended
-    num_more = now.waiting + now.running - then.waiting - then.running
-    return max(0.0, num_ended + num_more) / (latest.time - previous.time)
+def _mean_cost(costs: list[StepCost]) -> StepCost:
+    names = StepCost.__slots__
+    return StepCost(**{name: sum(getattr(cost, name) for cost in costs) / len(costs) for name in names})

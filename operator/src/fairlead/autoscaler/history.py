@@ -1,19 +1,51 @@
-"""History: what the load asked for at earlier ticks, so that replicas go only when fewer were enough for a while."""
+"""History: what earlier ticks saw and wanted, as far as later ones decide by it. Plain memory; `recommend` judges."""
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+
+from fairlead.api.llmdeployment import Autoscaling
+from fairlead.autoscaler.demand import Capacity
+from fairlead.autoscaler.policy import demand_window, scale_down_of, scale_up_of, targets_of
+from fairlead.autoscaler.prediction import foreseen
+from fairlead.autoscaler.recommendation import Recommendation
+from fairlead.autoscaler.signals import Signals
+
+REGRET_SECONDS = 600.0
+"""More replicas wanted so soon after some went, for no more load than then: it was a mistake."""
+REGRET_MEMORY_SECONDS = 3600.0
+"""For so long the mistake is not made again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """How many replicas were wanted at one tick."""
+    """One tick."""
 
     time: float
     """In seconds of a monotonic clock."""
     replicas: int
+    """How many replicas the demand asked for by itself."""
+    desired: int = 1
+    """How many were asked for when the tick began."""
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """The demand that replicas on their way were asked for."""
+
+    replicas: int
+    """How many were wanted in all."""
+    arrivals_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A number of replicas that was gone down to, or that was too few, and the rate of arrivals then."""
+
+    time: float
+    replicas: int
+    arrivals_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """Immutable; `remember` makes the next one."""
 
@@ -21,16 +53,121 @@ class History:
     """When the first tick was. Before that nothing is known."""
     wants: tuple[Want, ...] = ()
     """Oldest first."""
+    capacity: Capacity | None = None
+    """What a replica takes, as last known: a fleet at zero, or one whose loads are late for a moment, is still that
+    model."""
+    last: Signals | None = None
+    """Those of the last tick."""
+    settled_at: float | None = None
+    """When the number of desired or of ready replicas last changed; None = it has not since the first tick."""
+    grown_at: float | None = None
+    """When the number of ready replicas last grew; None = it has not since the first tick."""
+    active_at: float | None = None
+    """When a request last came, waited or ran; None = none has since the first tick."""
+    backlog: int = 0
+    """Requests that waited when the replicas last changed."""
+    asked: Asked | None = None
+    """What the replicas on their way are for; kept for one demand window after they are ready."""
+    shrunk: Mark | None = None
+    """The last time that replicas were taken away."""
+    regret: Mark | None = None
+    """The last time that so many replicas proved too few right after others had gone."""
+
+    def complete(self, signals: Signals) -> Signals:
+        """With what a replica takes as last known, where no load says it now."""
+        if signals.demand.capacity is not None and signals.demand.capacity.step_cost is not None:
+            return signals
+        known = signals.demand.capacity or self.capacity
+        if known is not None and known.step_cost is None and self.capacity is not None:
+            known = replace(known, step_cost=self.capacity.step_cost)
+        return replace(signals, demand=replace(signals.demand, capacity=known))
 
     def covers(self, now: float, window: float) -> bool:
         """Whether one full window of so many seconds was seen."""
         return now - self.since >= window
 
+    def settled_seconds(self, signals: Signals) -> float:
+        """For how long the numbers of desired and ready replicas have been what they are."""
+        if self.last is not None and _replicas(self.last) != _replicas(signals):
+            return 0.0
+        return signals.time - (self.since if self.settled_at is None else self.settled_at)
+
+    def quiet_seconds(self, signals: Signals) -> float:
+        """For how long nobody has asked for anything, counted from when the last replica became ready."""
+        if self.last is not None and signals.ready > self.last.ready:
+            return 0.0
+        known = (self.since, self.grown_at, self.active_at, signals.time - signals.demand.idle_seconds)
+        return signals.time - max(time for time in known if time is not None)
+
     def most_wanted(self, now: float, window: float) -> int:
         """The largest want within the last `window` seconds; 0 where there is none."""
-        return max((want.replicas for want in self.wants if now - want.time <= window), default=0)
+        return max((want.replicas for want in self._within(now, window)), default=0)
 
-    def remember(self, replicas: int, now: float, window: float) -> Self:
-        """With this tick's want, and without what is older than the window."""
-        kept = tuple(want for want in self.wants if now - want.time <= window)
-        return type(self)(self.since, (*kept, Want(now, replicas)))
+    def least_wanted(self, now: float, window: float) -> int:
+        """The smallest want within the last `window` seconds; 0 where not all of them were seen."""
+        if not self.covers(now, window):
+            return 0
+        return min((want.replicas for want in self._within(now, window)), default=0)
+
+    def most_desired(self, now: float, window: float) -> int:
+        """The largest count within the last `window` seconds; 0 where none is known."""
+        return max((want.desired for want in self._within(now, window)), default=0)
+
+    def least_desired(self, now: float, window: float) -> int | None:
+        """The smallest count within the last `window` seconds; None where none is known."""
+        return min((want.desired for want in self._within(now, window)), default=None)
+
+    def remember(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> "History":
+        """With this tick, and without what nobody will ask for again."""
+        up, down = scale_up_of(spec), scale_down_of(spec)
+        longest = max(up.stabilization_window, up.period, down.stabilization_window, down.period)
+        now, demand, last = signals.time, signals.demand, self.last or signals
+        changed = _replicas(last) != _replicas(signals)
+        grown_at = now if signals.ready > last.ready else self.grown_at
+        return replace(
+            self,
+            wants=(*self._within(now, longest), Want(now, recommendation.wanted, signals.desired)),
+            capacity=self.complete(signals).demand.capacity,
+            last=signals,
+            settled_at=now if changed else self.settled_at,
+            grown_at=grown_at,
+            active_at=max(self.since if self.active_at is None else self.active_at, now - demand.idle_seconds),
+            backlog=demand.waiting if changed else self.backlog,
+            asked=self._asked(recommendation, foreseen(signals), spec),
+            shrunk=Mark(now, signals.desired, demand.arrivals_per_second_high)
+            if 0 < signals.desired < last.desired
+            else self.shrunk,
+            regret=self._regret(recommendation, signals, spec),
+        )
+
+    def _within(self, now: float, window: float) -> tuple[Want, ...]:
+        return tuple(want for want in self.wants if now - want.time <= window)
+
+    def _asked(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> Asked | None:
+        if recommendation.wanted > signals.desired and not self.is_same_demand(signals, spec):
+            return Asked(recommendation.wanted, signals.demand.arrivals_per_second)
+        is_over = not signals.starting and self.settled_seconds(signals) >= demand_window(spec)
+        return None if is_over and recommendation.wanted <= signals.desired else self.asked
+
+    def is_same_demand(self, signals: Signals, spec: Autoscaling) -> bool:
+        """Whether no more comes than what replicas have been asked for already, give or take the tolerance."""
+        tolerance = 1.0 + targets_of(spec).tolerance / 100.0
+        return self.asked is not None and (
+            signals.demand.arrivals_per_second <= self.asked.arrivals_per_second * tolerance
+        )
+
+    def _regret(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> Mark | None:
+        shrunk, rate = self.shrunk, signals.demand.arrivals_per_second
+        if (
+            shrunk is not None
+            and recommendation.wanted > signals.desired == shrunk.replicas
+            and signals.time - shrunk.time <= REGRET_SECONDS
+            and rate <= shrunk.arrivals_per_second * (1.0 + targets_of(spec).tolerance / 100.0)
+        ):
+            return Mark(signals.time, signals.desired, rate)
+        kept = self.regret is not None and signals.time - self.regret.time <= REGRET_MEMORY_SECONDS
+        return self.regret if kept else None
+
+
+def _replicas(signals: Signals) -> tuple[int, int]:
+    return signals.desired, signals.ready

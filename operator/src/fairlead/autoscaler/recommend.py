@@ -1,146 +1,83 @@
-"""The autoscaler's decision, on one screen: wanted → stabilise → limit.
+"""The autoscaler's decision, on one screen: want → stabilise → limit.
 
 Who calls it: the operator's tick. Same inputs, same answer; it neither reads a clock nor remembers anything itself.
 """
 
-from dataclasses import dataclass, replace
-
 from fairlead.api.durations import format_duration
-from fairlead.api.llmdeployment import DEFAULT_QUEUE_DEPTH, Autoscaling, ScaleDown, ScalingTargets
+from fairlead.api.llmdeployment import Autoscaling
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.prediction import meets_queue_depth, meets_ttft
+from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, scale_up_of, stabilization_window
+from fairlead.autoscaler.prediction import foreseen
+from fairlead.autoscaler.recommendation import Draft, Recommendation, are
 from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.want import want
 from fairlead.autoscaler.words import counted, seconds_in_words
 
-MAX_STEP_FACTOR = 2
-MAX_STEP_REPLICAS = 4
-"""One tick may at most double the replicas, or add this many, whichever is more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """How many replicas there should be, and why."""
-
-    replicas: int
-    reason: str
-    """One sentence with the numbers it rests on, without a full stop."""
-    wanted: int
-    """What the demand asks for by itself: what History is to remember."""
-
-    def but(self, replicas: int, why: str) -> "Recommendation":
-        """Another count, for a reason that is added to the sentence."""
-        return replace(self, replicas=replicas, reason=f"{self.reason}; {why}")
+DEFAULT_MAX_STEP = 4
+"""Where the spec sets no step: as many replicas are added as there were, or this many."""
 
 
 def recommend(signals: Signals, spec: Autoscaling, history: History) -> Recommendation:
     """The smallest number of replicas that meets the targets, reached without haste. `history`: the earlier ticks'."""
-    most = most_replicas(spec)
-    wanted = next((n for n in range(1, most) if meets_targets(n, signals, spec)), most)
-    first = Recommendation(
-        replicas=wanted, reason=_evidence(signals, spec, wanted), wanted=_to_remember(wanted, signals)
-    )
-    return limit(stabilise(first, signals, spec, history), signals, spec)
+    seen = foreseen(history.complete(signals))
+    draft = want(seen, spec, history)  # the smallest number that is enough
+    draft = stabilise(draft, seen, spec, history)  # more only when it lasts, fewer only when it is sure
+    return limit(draft, seen, spec, history).explained(seen)  # not too many at once; minReplicas and maxReplicas
 
 
-def meets_targets(num_replicas: int, signals: Signals, spec: Autoscaling) -> bool:
-    """Whether so many replicas would keep queue depth and time to first token within their targets."""
-    targets = targets_of(spec)
-    depth, ttft = targets.queue_depth, targets.time_to_first_token
-    return (depth is None or meets_queue_depth(num_replicas, signals, depth)) and (
-        ttft is None or meets_ttft(num_replicas, signals, ttft)
-    )
-
-
-def stabilise(wanted: Recommendation, signals: Signals, spec: Autoscaling, history: History) -> Recommendation:
-    """More at once; fewer only when everything is seen, nothing is on its way, and fewer were enough for a while."""
-    current, window = signals.desired, stabilization_window(spec)
-    if wanted.replicas >= current:
-        return wanted
-    obstacle = _obstacle(signals, history, window)
-    if obstacle:
-        return wanted.but(current, f"{counted(current, 'replica')} kept because {obstacle}")
-    most = min(current, history.most_wanted(signals.time, window))
-    if most > wanted.replicas:
-        return wanted.but(
-            most, f"{counted(most, 'replica')} kept because the last {format_duration(window)} needed them"
+def stabilise(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -> Draft:
+    """More when more were needed for a while, and at once from zero; fewer when everything is seen, nothing is on its
+    way, and fewer were enough for a while."""
+    current = signals.desired
+    if draft.replicas > current > 0:
+        window = scale_up_of(spec).stabilization_window
+        least = max(current, history.least_wanted(signals.time, window)) if window else draft.replicas
+        if least < draft.replicas:
+            return draft.but(least, f"for less than {format_duration(window)} so far")
+    if draft.replicas >= current:
+        return draft
+    window = stabilization_window(spec) if draft.replicas else 0.0  # being idle for scaleToZeroAfter says enough
+    if why := obstacle(signals, history, window):
+        return draft.but(current, why)
+    most = min(current, history.most_wanted(signals.time, window)) if window else draft.replicas
+    if most > draft.replicas:
+        return draft.but(
+            most, f"{most} {'was' if most == 1 else 'were'} needed within the last {format_duration(window)}"
         )
-    return wanted
+    return draft
 
 
-def limit(stabilised: Recommendation, signals: Signals, spec: Autoscaling) -> Recommendation:
+def limit(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -> Draft:
     """Not too many at once, and never outside minReplicas and maxReplicas."""
-    result = stabilised
-    step = max(signals.desired * MAX_STEP_FACTOR, signals.desired + MAX_STEP_REPLICAS)
-    if result.replicas > step:
-        result = result.but(step, f"{step} are the most that one step may reach from {signals.desired}")
-    fewest, most = fewest_replicas(spec), most_replicas(spec)
-    if result.replicas < fewest:
-        result = result.but(fewest, f"minReplicas is {fewest}")
-    if result.replicas > most:
-        result = result.but(most, f"maxReplicas is {most}")
-    if spec.min_replicas == 0 and result.replicas == 1:
-        result = result.but(1, "minReplicas 0 is held at 1: this version does not scale to zero")
-    return result
+    current, up, down = signals.desired, scale_up_of(spec), scale_down_of(spec)
+    least = history.least_desired(signals.time, up.period)
+    start = current if least is None else min(current, least)
+    step = up.max_step or max(start, DEFAULT_MAX_STEP)
+    if draft.replicas > max(current, start + step):
+        most = max(current, start + step)
+        draft = draft.but(most, f"at most {step} are added in {format_duration(up.period)}")
+    if down.max_step is not None and 0 < draft.replicas < current:
+        fewest = min(current, max(current, history.most_desired(signals.time, down.period)) - down.max_step)
+        if draft.replicas < fewest:
+            draft = draft.but(fewest, f"at most {down.max_step} are taken away in {format_duration(down.period)}")
+    if draft.replicas < fewest_replicas(spec):
+        draft = draft.but(fewest_replicas(spec), f"minReplicas is {fewest_replicas(spec)}")
+    if draft.replicas > most_replicas(spec):
+        draft = draft.but(most_replicas(spec), f"maxReplicas is {most_replicas(spec)}")
+    return draft
 
 
-def fewest_replicas(spec: Autoscaling) -> int:
-    """At least one, whatever minReplicas says."""
-    return max(1, spec.min_replicas or 1)
-
-
-def most_replicas(spec: Autoscaling) -> int:
-    """`maxReplicas`, which a spec of mode Fairlead always has; never below the fewest."""
-    return max(fewest_replicas(spec), spec.max_replicas or 1)
-
-
-def targets_of(spec: Autoscaling) -> ScalingTargets:
-    """The targets, with the default queue depth where none is set at all."""
-    targets = spec.targets or ScalingTargets()
-    if targets.queue_depth is None and targets.time_to_first_token is None:
-        return replace(targets, queue_depth=DEFAULT_QUEUE_DEPTH)
-    return targets
-
-
-def stabilization_window(spec: Autoscaling) -> float:
-    """Seconds for which fewer replicas must have been enough."""
-    return (spec.scale_down or ScaleDown()).stabilization_window
-
-
-def _to_remember(wanted: int, signals: Signals) -> int:
-    """A tick that did not see everything must not pass for a tick of little demand."""
-    return wanted if signals.is_complete else max(wanted, signals.desired)
-
-
-def _obstacle(signals: Signals, history: History, window: float) -> str:
-    """Why nothing may be taken away now, to follow "because"; empty = nothing is in the way."""
-    if not signals.num_gateways:
-        return "no gateway could be read"
-    if signals.missing_gateways:
-        return f"{counted(signals.missing_gateways, 'gateway')} could not be read"
+def obstacle(signals: Signals, history: History, window: float) -> str:
+    """Why nothing may be taken away now, to follow "but"; empty = nothing is in the way."""
+    demand = signals.demand
+    if demand.num_missing:
+        return f"{counted(demand.num_missing, 'gateway')} could not be read"
     if not signals.is_complete:
-        return f"the oldest figures are {seconds_in_words(signals.age_seconds)} old"
+        return f"the oldest figures are {seconds_in_words(demand.age_seconds)} old"
     if signals.starting:
-        return f"{_are(signals.starting)} still starting"
+        return "no replica goes while others start"
     if signals.draining:
-        return f"{_are(signals.draining)} still draining"
+        return f"{are(signals.draining)} still draining"
     if not history.covers(signals.time, window):
         return f"the demand has been watched for less than {format_duration(window)}"
     return ""
-
-
-def _are(num_replicas: int) -> str:
-    return f"{counted(num_replicas, 'replica')} {'is' if num_replicas == 1 else 'are'}"
-
-
-def _evidence(signals: Signals, spec: Autoscaling, wanted: int) -> str:
-    """What was seen, beside its targets, and what it asks for."""
-    targets = targets_of(spec)
-    depth, target = targets.queue_depth, targets.time_to_first_token
-    text = f"{counted(signals.waiting, 'request')} waiting and {signals.running} running on "
-    text += counted(signals.ready, "ready replica") + (f" (queueDepth {depth})" if depth is not None else "")
-    if target is not None:
-        seen = "not measured" if signals.ttft_seconds is None else seconds_in_words(signals.ttft_seconds)
-        text += f", p{targets.percentile} time to first token {seen} (target {seconds_in_words(target)})"
-    if meets_targets(wanted, signals, spec):
-        return f"{text}: {counted(wanted, 'replica')} needed"
-    return f"{text}: more than maxReplicas {wanted} needed"

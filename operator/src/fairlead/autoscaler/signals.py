@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-STALE_SECONDS = 10.0
-"""Figures older than this may justify more replicas, but not fewer."""
+from fairlead.autoscaler.demand import Demand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,22 +19,38 @@ class Signals:
     """Replicas on their way. Those that fail to start are not: nobody should wait for them."""
     draining: int
     """Replicas that finish what they have and then go; they are no capacity."""
-    waiting: int
-    """Requests that wait in gateways."""
-    running: int
-    """Requests sent to replicas and not finished."""
-    ttft_seconds: float | None
-    """Time to first token at the target percentile over the last window; None when no streamed request ended in it."""
-    arrivals_per_second: float
-    """Requests that came within the last window. For people: no decision rests on it."""
-    age_seconds: float
-    """Age of the oldest figure from a gateway."""
-    num_gateways: int
-    """Gateways that are part of it."""
-    missing_gateways: int
-    """Ready gateways that could not be read."""
+    demand: Demand
+    """What clients ask, summed over gateways."""
+    cold_start_seconds: float | None = None
+    """How long a replica of this model takes from being asked for to being ready, as measured; None = never
+    measured."""
 
     @property
     def is_complete(self) -> bool:
         """Whether all demand is seen: only then may replicas be taken away."""
-        return self.num_gateways > 0 and self.missing_gateways == 0 and self.age_seconds <= STALE_SECONDS
+        return self.demand.num_gateways > 0 and not self.demand.num_missing and not self.demand.num_stale
+
+    def figures(self, percentile: float) -> dict[str, int | float | None]:
+        """The inputs of the decision by name, for logs. Times to first token are those at the percentile."""
+        demand, cost = self.demand, self.demand.capacity.step_cost if self.demand.capacity else None
+        figures: dict[str, int | float | None] = {
+            "desired": self.desired,
+            "ready": self.ready,
+            "starting": self.starting,
+            "draining": self.draining,
+            "waiting": demand.waiting,
+            "running": demand.running,
+            "arrivals_per_second": demand.arrivals_per_second,
+            "uncached_tokens_per_request": demand.uncached_tokens_per_request,
+            "output_tokens_per_request": demand.output_tokens_per_request,
+            "backlog_tokens": demand.backlog_tokens,
+            "ttft_seconds": demand.ttft.percentile(percentile),
+            "predicted_ttft_seconds": demand.predicted_ttft.percentile(percentile),
+            "step_base_seconds": cost.base if cost else None,
+            "cold_start_seconds": self.cold_start_seconds,
+            "age_seconds": demand.age_seconds,
+            "num_gateways": demand.num_gateways,
+            "missing_gateways": demand.num_missing,
+            "stale_gateways": demand.num_stale,
+        }
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}

@@ -17,3 +17,8 @@ def seconds_in_words(seconds: float) -> str:
     """Two significant digits and a unit, in the notation of durations in a spec: `35ms`, `3.2s`, `120s`."""
     milliseconds = rounded(seconds * 1000.0)
     return f"{milliseconds:g}ms" if milliseconds < 1000.0 else f"{milliseconds / 1000.0:g}s"
+
+
+def per_second(rate: float) -> str:
+    """`4.1 requests/s`."""
+    return f"{rounded(rate):g} requests/s"

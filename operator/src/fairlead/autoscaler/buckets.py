@@ -1,0 +1,62 @@
+"""Figures counted by upper bound, as gateways count them (`fairlead.api.signals`), and what can be read from them."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from fairlead.api.signals import SECONDS_BOUNDS, TOKENS_BOUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """How many figures were above the bound before and at most the own one; the last count is what is above all."""
+
+    bounds: tuple[float, ...]
+    """Ascending."""
+    counts: tuple[int, ...]
+    """One more than bounds; not cumulative. Empty = nothing counted."""
+
+    @classmethod
+    def seconds(cls, counts: Sequence[int] = ()) -> "Buckets":
+        """Durations, as `fairlead.api.signals.count_seconds` counts them."""
+        return cls(SECONDS_BOUNDS, tuple(counts))
+
+    @classmethod
+    def tokens(cls, counts: Sequence[int] = ()) -> "Buckets":
+        """Tokens per request, as `fairlead.api.signals.count_tokens` counts them."""
+        return cls(TOKENS_BOUNDS, tuple(counts))
+
+    @property
+    def total(self) -> int:
+        """Figures counted in all."""
+        return sum(self.counts)
+
+    def since(self, earlier: "Buckets") -> "Buckets":
+        """What was counted after `earlier`, of the same counter."""
+        if not earlier.counts:
+            return self
+        rest = (max(0, now - then) for now, then in zip(self.counts, earlier.counts, strict=True))
+        return Buckets(self.bounds, tuple(rest))
+
+    def plus(self, other: "Buckets") -> "Buckets":
+        """Both together."""
+        if not self.counts or not other.counts:
+            return self if self.counts else other
+        return Buckets(self.bounds, tuple(one + two for one, two in zip(self.counts, other.counts, strict=True)))
+
+    def percentile(self, percent: float) -> float | None:
+        """What so many percent of the figures were within; None where nothing was counted.
+
+        Linear within a bucket, as Prometheus' `histogram_quantile` is. Beyond the last bound it is that bound.
+        """
+        total = self.total
+        if not total:
+            return None
+        rank, cumulated = total * percent / 100.0, list(accumulate(self.counts))
+        place = bisect_left(cumulated, rank)
+        if place >= len(self.bounds):
+            return self.bounds[-1]
+        lower = self.bounds[place - 1] if place else 0.0
+        below = cumulated[place - 1] if place else 0
+        return lower + (self.bounds[place] - lower) * (rank - below) / self.counts[place]

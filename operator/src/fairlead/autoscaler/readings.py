@@ -1,0 +1,223 @@
+"""Readings: what every gateway has said lately → the Demand for one model.
+
+Who calls it: the operator, with each line that `fleet/gateways.py` receives. Counters become differences here, of one
+run of one gateway: a restart begins anew and never counts backwards. It knows nothing of replicas or targets.
+
+Rates are measured over 60 s, where there is little noise, and over less, where chance is allowed for: at 4 requests/s
+it alone moves a count of 10 s by 16 %. So a burst of the last 10 s counts within seconds, but only as far as it is
+certain: three standard deviations of a Poisson count below what was seen. And a rate that falls is believed over the
+scale-down window (within 10 s and 60 s) as soon as it is certain: the upper bound, which is what must find room before
+a replica goes, is the lower of two, two deviations above the minute's rate or three above the window's. What a request
+costs on average is a property of the workload rather than of the moment, and is always measured over 60 s.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+from fairlead.api.signals import ModelSignals, ReplicaSignals, SignalsLine
+from fairlead.autoscaler.buckets import Buckets
+from fairlead.autoscaler.demand import Capacity, Demand
+from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, SHORTEST_DEMAND_WINDOW
+from fairlead_protocol.messages import LOAD_STALE_SECONDS
+
+STALE_SECONDS = 5.0
+"""A gateway silent for so long (it speaks every second) may have got requests that nobody knows of."""
+ASSUMED_OUTPUT_TOKENS = 128.0
+"""Tokens of an answer, until the first one has ended."""
+_SURE, _CAREFUL = 3.0, 2.0
+"""Standard deviations of a count: below what a burst seems to be, and above what a rate seems to be."""
+_KEPT_SECONDS = 0.5
+"""Lines that come faster than this replace one another: ten requests that wake a model need not be kept as ten."""
+_BETWEEN_WINDOWS = (LONGEST_DEMAND_WINDOW - SHORTEST_DEMAND_WINDOW) / 2.0
+"""Seconds between the middles of the last 10 s and the last 60 s: what lies between their rates came in this time."""
+_NOTHING = ModelSignals()
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One line of a gateway."""
+
+    time: float
+    """When it came, in seconds of the reader's monotonic clock."""
+    line: SignalsLine
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one gateway counted for one model between two lines."""
+
+    seconds: float
+    """0 where only one line is known."""
+    now: ModelSignals
+    then: ModelSignals
+
+    def count(self, name: str) -> int:
+        """How much a counter has grown."""
+        return max(0, getattr(self.now, name) - getattr(self.then, name)) if self.seconds > 0.0 else 0
+
+    def buckets(self, name: str) -> Buckets:
+        """What came into buckets."""
+        make = Buckets.tokens if name == "uncached_per_request" else Buckets.seconds
+        return make(getattr(self.now, name)).since(make(getattr(self.then, name))) if self.seconds > 0.0 else make()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayWindow:
+    """A gateway's lines of the last minute. Immutable; `hear` makes the next one."""
+
+    lines: tuple[Heard, ...] = ()
+    """Of one run of the gateway, oldest first."""
+    active_at: Mapping[str, float] = field(default_factory=dict)
+    """When a request for a model last came, waited or ran, by `namespace/name`, on the reader's clock."""
+
+    @property
+    def latest(self) -> Heard | None:
+        """The last line."""
+        return self.lines[-1] if self.lines else None
+
+    def hear(self, line: SignalsLine, now: float) -> "GatewayWindow":
+        """With one more line. A line of another run of the gateway ends all comparisons with those before."""
+        last = self.latest
+        same_run = last is not None and last.line.gateway == line.gateway
+        lines = self.lines if same_run else ()
+        if last is not None and same_run and line.uptime_seconds < last.line.uptime_seconds:
+            return self
+        if len(lines) > 1 and lines[-1].line.uptime_seconds - lines[-2].line.uptime_seconds < _KEPT_SECONDS:
+            lines = lines[:-1]
+        begin = line.uptime_seconds - LONGEST_DEMAND_WINDOW
+        num_before = sum(heard.line.uptime_seconds <= begin for heard in lines)
+        kept = lines[max(0, num_before - 1) :]  # with the one to compare with at the window's beginning
+        return GatewayWindow((*kept, Heard(now, line)), self._activity(line, last.line if last else None, now))
+
+    def span(self, model: str, seconds: float) -> Span:
+        """The last so many seconds; less where the gateway was not yet running or not yet followed then."""
+        latest = self.lines[-1].line
+        begin, now = latest.uptime_seconds - seconds, latest.models.get(model, _NOTHING)
+        if begin <= 0.0:
+            return Span(latest.uptime_seconds, now, _NOTHING)  # counters began at zero with the gateway
+        earlier = [heard.line for heard in self.lines if heard.line.uptime_seconds <= begin]
+        base = earlier[-1] if earlier else self.lines[0].line
+        return Span(latest.uptime_seconds - base.uptime_seconds, now, base.models.get(model, _NOTHING))
+
+    def _activity(self, line: SignalsLine, last: SignalsLine | None, now: float) -> Mapping[str, float]:
+        active_at = dict(self.active_at)
+        for name, model in line.models.items():
+            known = last.models.get(name, _NOTHING) if last is not None else _NOTHING
+            before = known.num_arrivals if last is not None and last.gateway == line.gateway else 0
+            if model.waiting or model.running or model.num_arrivals > before:
+                active_at[name] = now
+            else:
+                active_at.setdefault(name, now - line.uptime_seconds)  # none has come since the gateway's start
+        return active_at
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Every ready gateway at one moment."""
+
+    time: float
+    """Now, on the clock of the lines."""
+    windows: tuple[GatewayWindow, ...]
+    """Of gateways that have said something."""
+    num_missing: int
+    """Ready gateways that have never said anything."""
+
+    def demand(self, model: str, window: float = LONGEST_DEMAND_WINDOW) -> Demand:
+        """For one model, by `namespace/name`, measured over `window` seconds (`policy.demand_window`)."""
+        heard = [(each, each.latest) for each in self.windows]
+        windows, latest = [each for each, last in heard if last], [last for _, last in heard if last]
+        now = [last.line.models.get(model, _NOTHING) for last in latest]
+        spans, recent, workload = (
+            [each.span(model, seconds) for each in windows]
+            for seconds in (window, SHORTEST_DEMAND_WINDOW, LONGEST_DEMAND_WINDOW)
+        )
+        ages = [self.time - last.time for last in latest]
+        loads = _newest_loads(model, latest, self.time)
+        lasting = min(sum(map(_sure_rate, spans)), sum(map(_sure_rate, workload)))
+        sure = max(lasting, _sure_burst(recent))
+        return Demand(
+            waiting=sum(each.waiting for each in now),
+            waiting_uncached_tokens=sum(each.waiting_uncached_tokens for each in now),
+            oldest_wait_seconds=max((each.oldest_wait_seconds for each in now), default=0.0),
+            running=sum(each.running for each in now),
+            arrivals_per_second=sure,
+            arrivals_per_second_high=max(
+                sure, min(_rate(workload) + _CAREFUL * _error(workload), _rate(spans) + _SURE * _error(spans))
+            ),
+            num_recent_arrivals=sum(each.count("num_arrivals") for each in recent),
+            arrivals_growth=max(0.0, _sure_burst(recent) - _rate(workload)) / _BETWEEN_WINDOWS,
+            uncached_tokens_per_request=_mean(workload, "uncached_prompt_tokens", _dispatched, _waiting_uncached(now)),
+            prompt_tokens_per_request=_mean(workload, "prompt_tokens", _dispatched, _waiting_uncached(now)),
+            output_tokens_per_request=_mean(workload, "output_tokens", _answered, ASSUMED_OUTPUT_TOKENS),
+            uncached_per_request=reduce(
+                Buckets.plus, (each.buckets("uncached_per_request") for each in workload), Buckets.tokens()
+            ),
+            ttft=_times(workload, "ttft"),
+            recent_ttft=_times(recent, "ttft"),
+            predicted_ttft=_times(workload, "predicted_ttft"),
+            idle_seconds=self.time - max((each.active_at.get(model, -math.inf) for each in windows), default=self.time),
+            loads=loads,
+            capacity=Capacity.of(loads.values()),
+            age_seconds=max(ages, default=0.0),
+            num_gateways=len(windows),
+            num_missing=self.num_missing,
+            num_stale=sum(age > STALE_SECONDS for age in ages),
+        )
+
+
+def _rate(spans: Iterable[Span]) -> float:
+    """Requests per second. Less than a second is taken for one: two requests at once are no rate."""
+    return sum(span.count("num_arrivals") / max(1.0, span.seconds) for span in spans)
+
+
+def _error(spans: Iterable[Span]) -> float:
+    """The rate's standard deviation, if requests come independently of one another."""
+    return math.sqrt(sum(span.count("num_arrivals") / max(1.0, span.seconds) ** 2 for span in spans))
+
+
+def _sure_burst(recent: Sequence[Span]) -> float:
+    """The rate that is certain at least."""
+    return max(0.0, _rate(recent) - _SURE * _error(recent))
+
+
+def _sure_rate(span: Span) -> float:
+    """A rate over a time that is long enough stands for itself."""
+    return _rate([span]) if span.seconds >= SHORTEST_DEMAND_WINDOW else _sure_burst([span])
+
+
+def _times(spans: Iterable[Span], name: str) -> Buckets:
+    return reduce(Buckets.plus, (span.buckets(name) for span in spans), Buckets.seconds())
+
+
+def _dispatched(span: Span, now: bool) -> int:
+    return sum(span.now.uncached_per_request) if now else span.buckets("uncached_per_request").total
+
+
+def _answered(span: Span, now: bool) -> int:
+    return span.now.num_answered if now else span.count("num_answered")
+
+
+def _mean(spans: Sequence[Span], name: str, number: Callable[[Span, bool], int], otherwise: float) -> float:
+    """A counter per request: of those lately, else of all since the gateways' start, else `otherwise`."""
+    if lately := sum(number(span, False) for span in spans):
+        return sum(span.count(name) for span in spans) / lately
+    ever = sum(number(span, True) for span in spans)
+    return sum(getattr(span.now, name) for span in spans) / ever if ever else otherwise
+
+
+def _waiting_uncached(now: Sequence[ModelSignals]) -> float:
+    """Tokens to compute per waiting request: all that is known before the first one was sent to a replica."""
+    waiting = sum(each.waiting for each in now)
+    return sum(each.waiting_uncached_tokens for each in now) / waiting if waiting else 0.0
+
+
+def _newest_loads(model: str, latest: Iterable[Heard], now: float) -> Mapping[str, ReplicaSignals]:
+    newest: dict[str, tuple[float, ReplicaSignals]] = {}
+    for heard in latest:
+        for uid, load in heard.line.models.get(model, _NOTHING).replicas.items():
+            age = now - heard.time + load.age_seconds
+            if age <= LOAD_STALE_SECONDS and (uid not in newest or age < newest[uid][0]):
+                newest[uid] = age, load
+    return {uid: load for uid, (_, load) in newest.items()}

@@ -1,0 +1,163 @@
+"""How many replicas the demand asks for by itself: the smallest number that is enough.
+
+Who calls it: `recommend`, which reaches the number without haste. Replicas that are ready are treated with a little
+reluctance both ways: more are wanted only where the target is missed by more than the tolerance, fewer only where there
+is room for chance (`shortfall.lack_of_room`). Between the two, what there is, is what is wanted: so noise changes
+nothing.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from fairlead.api.llmdeployment import Autoscaling
+from fairlead.autoscaler.history import History
+from fairlead.autoscaler.policy import (
+    LONGEST_DEMAND_WINDOW,
+    SHORTEST_DEMAND_WINDOW,
+    demand_window,
+    most_replicas,
+    scale_to_zero_after,
+    targets_of,
+)
+from fairlead.autoscaler.prediction import expected_ttft, measured_ttft
+from fairlead.autoscaler.recommendation import Draft
+from fairlead.autoscaler.shortfall import lack_of_room, shortfall
+from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.words import counted, per_second, seconds_in_words
+
+STILL_WORTH = 0.9
+"""A number that proved too few is tried again only for less than this share of the arrivals then."""
+
+
+def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
+    """The smallest number of replicas that meets the targets; 0 where nobody asks for anything and that is allowed.
+    Where no gateway can be read nothing is known of the demand, and what there is, is wanted."""
+    if not signals.demand.num_gateways:
+        return Draft(signals.desired, signals.desired, "no gateway can be read, so what is asked of it is not known")
+    if sleep := _sleep(signals, spec, history):
+        return sleep
+    current, most = max(1, min(signals.desired, most_replicas(spec))), most_replicas(spec)
+    measured = _trusted_measurement(signals, spec, history)
+    tolerance = targets_of(spec).tolerance / 100.0
+
+    def lacking(number: int) -> str:
+        return shortfall(number, signals, spec, measured=measured)
+
+    def tight(number: int) -> str:
+        return lack_of_room(number, signals, spec, measured=measured) or _regretted(number, signals, history)
+
+    if shortfall(current, signals, spec, measured=measured, tolerance=tolerance):
+        number = _smallest(min(current + 1, most), most, lacking)
+        credited = _credit(number, signals, spec, history)
+        if credited < number:
+            return Draft(credited, credited, _credit_in_words(credited, lacking, signals))
+        return _draft(number, lacking, signals, spec, measured)
+    return _draft(_smallest(1, current, tight), tight, signals, spec, measured)
+
+
+def _smallest(first: int, last: int, lacking: Callable[[int], str]) -> int:
+    """That lacks nothing; `last` where all do. More replicas never lack what fewer do not."""
+    return first + bisect_left(range(first, last), True, key=lambda number: not lacking(number))
+
+
+def _draft(
+    number: int, lacking: Callable[[int], str], signals: Signals, spec: Autoscaling, measured: float | None
+) -> Draft:
+    if number == most_replicas(spec) and (lack := shortfall(number, signals, spec, measured=measured)):
+        return Draft(number, number, f"even {number} {lack}, and maxReplicas is {number}")
+    if number > 1:
+        return Draft(number, number, f"{number - 1} {lacking(number - 1)}")
+    return Draft(number, number, _enough(signals, spec, measured))
+
+
+def _enough(signals: Signals, spec: Autoscaling, measured: float | None) -> str:
+    """What is to be expected of a single replica."""
+    targets, demand = targets_of(spec), signals.demand
+    rate = per_second(demand.arrivals_per_second)
+    parts = [f"{counted(demand.waiting, 'request')} waiting and {demand.running} running at {rate}"]
+    if not (demand.waiting or demand.running or demand.arrivals_per_second_high):
+        parts = ["no requests lately"]
+    if targets.time_to_first_token is not None:
+        expected = expected_ttft(1, signals, targets.percentile, measured)
+        if expected is not None:
+            target = seconds_in_words(targets.time_to_first_token)
+            parts.append(f"first tokens at p{targets.percentile} in {seconds_in_words(expected)} (target {target})")
+    return ", ".join(parts)
+
+
+def _sleep(signals: Signals, spec: Autoscaling, history: History) -> Draft | None:
+    """Zero replicas, where nobody has asked for anything for long enough; None where at least one is wanted."""
+    after, demand = scale_to_zero_after(spec), signals.demand
+    if after is None or demand.waiting or demand.running:
+        return None
+    if signals.desired == 0:
+        just_came = demand.num_recent_arrivals and demand.idle_seconds < min(after, SHORTEST_DEMAND_WINDOW)
+        return None if just_came else Draft(0, 0, "no request waits, and the next one starts a replica")
+    quiet = history.quiet_seconds(signals)
+    if quiet < after or not signals.is_complete:
+        return None
+    return Draft(0, 0, f"no request for {seconds_in_words(quiet)}")
+
+
+def _trusted_measurement(signals: Signals, spec: Autoscaling, history: History) -> float | None:
+    """The time to first token, where all of it was measured on the replicas that are there now: a request that waited
+    for a replica to start says nothing about how fast that replica is."""
+    if history.settled_seconds(signals) < LONGEST_DEMAND_WINDOW:
+        return None
+    return measured_ttft(signals.demand, targets_of(spec).percentile)
+
+
+def _regretted(number: int, signals: Signals, history: History) -> str:
+    """Why so few replicas must not be tried again: they have been, for no more than comes now."""
+    regret = history.regret
+    if regret is None or number > regret.replicas:
+        return ""
+    if signals.demand.arrivals_per_second_high < STILL_WORTH * regret.arrivals_per_second:
+        return ""
+    ago = seconds_in_words(signals.time - regret.time)
+    return f"proved too few {ago} ago at {per_second(regret.arrivals_per_second)}"
+
+
+def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) -> int:
+    """Replicas on their way count as if they were there, and what waits meanwhile waits for them: it asks for no
+    others, while they start and, once they are ready, as long as they get through it in time. More than they are is
+    wanted only for what keeps coming. Returns at most `number`, which is what is wanted without all that."""
+    if not _are_coming(signals, history) and not _on_course(signals, spec, history):
+        return number
+    lasting = _for_what_keeps_coming(signals, spec, history)
+    return number if lasting is None else min(number, max(signals.desired, lasting))
+
+
+def _credit_in_words(number: int, lacking: Callable[[int], str], signals: Signals) -> str:
+    demand = signals.demand
+    fewer = f"{number - 1} {lacking(number - 1)}" if number > 1 else f"{counted(demand.waiting, 'request')} waiting"
+    return f"{fewer}, and {number} will be enough for up to {per_second(demand.arrivals_per_second_high)}"
+
+
+def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History) -> int | None:
+    """Replicas that the arrivals need when the queue is gone. Where no step cost tells: what was asked for as many
+    arrivals already. None where nobody knows."""
+    demand, asked = signals.demand, history.asked
+    if demand.capacity is None or demand.capacity.step_cost is None:
+        return asked.replicas if asked is not None and history.is_same_demand(signals, spec) else None
+    loads = {uid: msgspec.structs.replace(load, queued_prefill_tokens=0) for uid, load in demand.loads.items()}
+    calm = replace(signals, demand=replace(demand, waiting=0, waiting_uncached_tokens=0, loads=loads))
+    return _smallest(1, most_replicas(spec), lambda number: lack_of_room(number, calm, spec, measured=None))
+
+
+def _are_coming(signals: Signals, history: History) -> bool:
+    """Whether replicas are starting, or have been asked for so lately that their pods may not exist yet."""
+    asked_lately = history.settled_seconds(signals) < SHORTEST_DEMAND_WINDOW
+    return signals.starting > 0 or (asked_lately and signals.desired > signals.ready)
+
+
+def _on_course(signals: Signals, spec: Autoscaling, history: History) -> bool:
+    """Whether what waited when the last replica became ready will be gone within a demand window."""
+    if history.last is None or not history.last.demand.waiting:
+        return False
+    passed = history.settled_seconds(signals)
+    backlog = history.backlog if passed else history.last.demand.waiting
+    return signals.demand.waiting <= backlog * (1.0 - passed / demand_window(spec))

@@ -1,0 +1,230 @@
+"""A fleet in virtual time under the real autoscaler: for tests of its loop, thousands of seconds in one.
+
+Requests come at a rate, wait in one gateway for a slot, and run on replicas whose steps cost what `StepCost` says. What
+the gateway counts goes through `SignalsLine`, as in a real fleet; replicas take a while to start, and those that go
+finish what they have. Time moves in steps of the engines: coarse, but every queue is a real one.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fairlead.api.llmdeployment import Autoscaling
+from fairlead.api.signals import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, count_tokens
+from fairlead.autoscaler.history import History
+from fairlead.autoscaler.policy import demand_window
+from fairlead.autoscaler.readings import GatewayWindow, Readings
+from fairlead.autoscaler.recommend import recommend
+from fairlead.autoscaler.recommendation import Recommendation
+from fairlead.autoscaler.signals import Signals
+from fairlead.routing.load import StepCost
+from fairlead.routing.predictor import step_seconds
+
+MODEL = "default/virtual"
+
+
+@dataclass(slots=True)
+class Request:
+    """One request on its way."""
+
+    arrived: float
+    uncached: int
+    """Prompt tokens left to compute."""
+    output: int
+    """Tokens left to generate."""
+    context: int = 0
+    """Tokens in the cache."""
+
+
+@dataclass(slots=True)
+class VirtualReplica:
+    """One engine."""
+
+    ready_at: float
+    running: list[Request] = field(default_factory=list)
+    step_ends: float = 0.0
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What clients send."""
+
+    rate: Callable[[float], float]
+    """Requests per second at a time; they come independently of one another."""
+    prompt_tokens: int = 200
+    uncached_tokens: int = 50
+    """Of those, on average; between half and half as many again."""
+    output_tokens: int = 40
+    """On average, spread the same way."""
+
+
+class VirtualFleet:
+    """`run` it and look at `changes`, `sentences` and what clients saw."""
+
+    def __init__(
+        self,
+        spec: Autoscaling,
+        workload: Workload,
+        *,
+        cost: StepCost,
+        slots: int = 8,
+        cold_start: float = 20.0,
+        tick: float = 1.0,
+        replicas: int = 1,
+        seed: int = 0,
+        told_cost: StepCost | None = None,
+    ) -> None:
+        """`told_cost`: what the engines say their steps cost, where it is not what they do."""
+        self.spec, self.workload, self.cost, self.told_cost = spec, workload, cost, told_cost or cost
+        self.slots, self.cold_start, self.tick = slots, cold_start, tick
+        self.random = random.Random(seed)
+        self.time = 0.0
+        self.desired = replicas
+        self.replicas = [VirtualReplica(ready_at=0.0) for _ in range(replicas)]
+        self.waiting: deque[Request] = deque()
+        self.counted = ModelSignals()
+        self.window, self.history = GatewayWindow(), History(since=0.0)
+        self.changes: list[tuple[float, int]] = []
+        """When the count changed, and to what."""
+        self.decisions: list[tuple[Signals, Recommendation]] = []
+        self.first_tokens: list[tuple[float, float]] = []
+        """When each first token came, and how long after the request."""
+        self.is_silent = False
+        """Whether the gateway says nothing at present; set it while time stands."""
+        self._next_arrival = 0.0
+        self._draw_arrival()
+
+    def run(self, seconds: float) -> None:
+        """Time goes on."""
+        end, next_tick = self.time + seconds, self.time + self.tick
+        while self.time < end:
+            step_ends = [replica.step_ends for replica in self.replicas if replica.running]
+            self.time = min([next_tick, self._next_arrival, *step_ends])
+            if self.time == self._next_arrival:
+                self._arrive()
+            for replica in self.replicas:
+                if replica.running and replica.step_ends <= self.time:
+                    self._end_step(replica)
+            self._dispatch()
+            if self.time >= next_tick:
+                self._decide()
+                next_tick += self.tick
+
+    def changes_since(self, time: float) -> list[tuple[float, int]]:
+        """Those after a time."""
+        return [change for change in self.changes if change[0] >= time]
+
+    def _arrive(self) -> None:
+        if self.workload.rate(self.time) > 0.0:
+            uncached, output = self._spread(self.workload.uncached_tokens), self._spread(self.workload.output_tokens)
+            self.waiting.append(Request(self.time, uncached, output))
+            self.counted.num_arrivals += 1
+        self._draw_arrival()
+
+    def _draw_arrival(self) -> None:
+        rate = self.workload.rate(self.time)
+        self._next_arrival = self.time + (self.random.expovariate(rate) if rate > 0.0 else 0.1)
+
+    def _spread(self, mean: int) -> int:
+        return max(1, round(self.random.uniform(0.5, 1.5) * mean))
+
+    def _ready(self) -> list[VirtualReplica]:
+        return [replica for replica in self.replicas if not replica.draining and replica.ready_at <= self.time]
+
+    def _dispatch(self) -> None:
+        while self.waiting:
+            free = [replica for replica in self._ready() if len(replica.running) < self.slots]
+            if not free:
+                return
+            replica, request = min(free, key=lambda each: len(each.running)), self.waiting.popleft()
+            self.counted.prompt_tokens += self.workload.prompt_tokens
+            self.counted.uncached_prompt_tokens += request.uncached
+            count_tokens(self.counted.uncached_per_request, request.uncached)
+            request.context = self.workload.prompt_tokens - request.uncached
+            replica.running.append(request)
+            if len(replica.running) == 1:
+                self._begin_step(replica)
+
+    def _begin_step(self, replica: VirtualReplica) -> None:
+        decoding = [request for request in replica.running if not request.uncached]
+        replica.step_ends = self.time + step_seconds(
+            self.cost,
+            running=len(decoding),
+            kv_tokens=sum(request.context for request in decoding),
+            prefill_tokens=sum(request.uncached for request in replica.running),
+        )
+
+    def _end_step(self, replica: VirtualReplica) -> None:
+        """Every request gets a token. Those that came during the step wait for the next one with their prompt."""
+        for request in list(replica.running):
+            if request.uncached:
+                request.context, request.uncached = request.context + request.uncached, 0
+                seconds = self.time - request.arrived
+                self.first_tokens.append((self.time, seconds))
+                count_seconds(self.counted.ttft, seconds)
+            request.output, request.context = request.output - 1, request.context + 1
+            self.counted.output_tokens += 1
+            if request.output <= 0:
+                replica.running.remove(request)
+                self.counted.num_ended += 1
+                self.counted.num_answered += 1
+        if replica.running:
+            self._begin_step(replica)
+        elif replica.draining:
+            self.replicas.remove(replica)
+
+    def line(self) -> SignalsLine:
+        """What the gateway says now."""
+        self.counted.waiting = len(self.waiting)
+        self.counted.waiting_uncached_tokens = sum(request.uncached for request in self.waiting)
+        self.counted.running = sum(len(replica.running) for replica in self.replicas)
+        ready = [(number, each) for number, each in enumerate(self.replicas) if each.ready_at <= self.time]
+        self.counted.replicas = {f"uid-{id(each)}": self._load(number, each) for number, each in ready}
+        self.counted.num_ready = len(self._ready())
+        model = msgspec.convert(msgspec.to_builtins(self.counted), ModelSignals)  # as it goes over the wire
+        return SignalsLine(gateway="only", uptime_seconds=self.time, models={MODEL: model})
+
+    def _load(self, number: int, replica: VirtualReplica) -> ReplicaSignals:
+        cost, kv_tokens = self.told_cost, sum(request.context for request in replica.running)
+        return ReplicaSignals(
+            name=f"virtual-{number}", age_seconds=0.0, running=len(replica.running), waiting=0,
+            queued_prefill_tokens=sum(request.uncached for request in replica.running),
+            kv_blocks_free=10_000 - kv_tokens // 16, kv_blocks_total=10_000, kv_tokens=kv_tokens, token_budget=512,
+            max_num_seqs=self.slots, draining=replica.draining,
+            step_cost={name: getattr(cost, name) for name in StepCost.__slots__},
+        )  # fmt: skip
+
+    def signals(self) -> Signals:
+        """What the autoscaler sees now."""
+        if not self.is_silent:
+            self.window = self.window.hear(self.line(), self.time)
+        demand = Readings(self.time, (self.window,), 0).demand(MODEL, demand_window(self.spec))
+        going = [replica for replica in self.replicas if replica.draining]
+        ready = len(self._ready())
+        return Signals(
+            time=self.time, desired=self.desired, ready=ready,
+            starting=len(self.replicas) - ready - len(going), draining=len(going), demand=demand,
+            cold_start_seconds=self.cold_start,
+        )  # fmt: skip
+
+    def _decide(self) -> None:
+        signals = self.signals()
+        recommendation = recommend(signals, self.spec, self.history)
+        self.history = self.history.remember(recommendation, signals, self.spec)
+        self.decisions.append((signals, recommendation))
+        if recommendation.replicas != self.desired:
+            self.changes.append((self.time, recommendation.replicas))
+            self._scale(recommendation.replicas)
+
+    def _scale(self, replicas: int) -> None:
+        kept = [replica for replica in self.replicas if not replica.draining]
+        for replica in sorted(kept, key=lambda each: len(each.running))[: max(0, len(kept) - replicas)]:
+            replica.draining = True
+            if not replica.running:
+                self.replicas.remove(replica)
+        self.replicas += [VirtualReplica(self.time + self.cold_start) for _ in range(replicas - len(kept))]
+        self.desired = replicas
