@@ -1,63 +1,53 @@
-"""Reading the gateways: the names that gateways write, pods by label, windows between two looks, silence."""
+"""Following the gateways: pods by label, lines into windows, wakes, silence and its end, gateways that come and go."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from fairlead.fleet.gateway_metrics import model_readings
-from fairlead.fleet.gateways import GatewayReader
-from fairlead.gateway.observe import Observation
+from fairlead.api.signals import ReplicaSignals
+from fairlead.autoscaler.demand import Demand
+from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
-from fairlead.routing.replica import Replica
-from fairlead.testing.gateway_metrics import FakeGateway
-from fairlead.testing.gateways import make_pool, running_gateway
+from fairlead.testing.fake_gateway import FakeGateway
 from fairlead.testing.operators import bare_api_server
 
 NAMESPACE, MODEL = "default", "default/dinghy"
 
 
-async def test_what_a_gateway_writes_is_what_is_read() -> None:
-    replicas = (Replica("1", "p1", "127.0.0.1", 1), Replica("2", "p2", "127.0.0.1", 2))
-    async with running_gateway(make_pool(replicas, name="dinghy")) as (gateway, _, _):
-        (pool,) = gateway.pools
-        for _ in range(3):
-            pool.queue.enter(pool.queue.issue(1), pool.now())
-        for uid in ("1", "1", "2"):
-            pool.router.in_flight.take(uid)
-        for ttft in (0.07, 0.07, 20.0):
-            seen = Observation("r", "/v1/completions", model=MODEL, stream=True, status=200, ttft_seconds=ttft)
-            gateway.metrics.request_ended(seen)
-        gateway.metrics.request_ended(Observation("r", "/v1/completions", status=404))
-        readings = model_readings(gateway.metrics.exposition().decode())
-    assert set(readings) == {MODEL}
-    reading = readings[MODEL]
-    assert (reading.waiting, reading.running, reading.num_ended) == (3, 3, 3.0)
-    assert reading.ttft.total == 3
-    assert reading.ttft.percentile(50) == pytest.approx(0.0875)
-
-
-def test_what_is_not_prometheus_text_is_refused() -> None:
-    with pytest.raises(ValueError):
-        model_readings("<html>no {")
+def replica(name: str, *, age: float = 0.0, **figures: Any) -> ReplicaSignals:
+    nothing = {
+        field.name: {} if field.name == "step_cost" else 0
+        for field in msgspec.structs.fields(ReplicaSignals)
+        if field.name != "name"
+    }
+    return ReplicaSignals(name=name, **nothing | {"age_seconds": age, "draining": False} | figures)
 
 
 class Gateways:
-    """An API with gateway pods, a reader that follows them, and its clock."""
+    """An API with gateway pods, a follower of them, its clock, and the pauses it makes."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, silence_seconds: float) -> None:
         self.client = client
         self.time = 100.0
-        self.reader = GatewayReader(
-            client, namespace=NAMESPACE, selector="app=gateway", timeout=1.0, clock=lambda: self.time
-        )
+        self.pauses: list[float] = []
+        self.follower = GatewayFollower(
+            client, namespace=NAMESPACE, selector="app=gateway", silence_seconds=silence_seconds,
+            clock=lambda: self.time, sleep=self.pause,
+        )  # fmt: skip
 
-    async def pod(self, name: str, port: int, *, ready: bool = True, app: str = "gateway") -> None:
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0.01)
+
+    async def pod(self, name: str, port: int, *, ready: bool = True, app: str = "gateway", **metadata: Any) -> None:
+        """Creates a gateway's pod, or gives it another status."""
         container = {"name": "gateway", "image": "x", "ports": [{"name": "control", "containerPort": port}]}
-        metadata = {"name": name, "namespace": NAMESPACE, "labels": {"app": app}}
+        metadata |= {"name": name, "namespace": NAMESPACE, "labels": {"app": app}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
         if not any(item["metadata"]["name"] == name for item in (await self.client.list(PODS, NAMESPACE))["items"]):
             await self.client.create(PODS, pod)
@@ -65,73 +55,163 @@ class Gateways:
         status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [condition]}
         await self.client.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
 
-    async def until(self, holds: Callable[[Any], bool]) -> None:
-        """Reads until it is so: pods are followed by a watch."""
+    @property
+    def demand(self) -> Demand:
+        return self.follower.readings().demand(MODEL)
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Pods and lines come over watches and streams: waits until it is so."""
         async with asyncio.timeout(10):
-            while not holds(await self.reader.read()):
-                await asyncio.sleep(0.02)
+            while not holds():
+                await asyncio.sleep(0.01)
 
 
 @pytest.fixture
-async def gateways(tmp_path: Path) -> AsyncIterator[Gateways]:
+async def gateways(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Gateways]:
+    """The parameter, if there is one: seconds of silence after which a gateway is connected to anew."""
     async with bare_api_server(tmp_path) as kubeconfig, await KubeClient.from_environment(kubeconfig) as client:
-        found = Gateways(client)
-        following = asyncio.create_task(found.reader.run())
+        found = Gateways(client, getattr(request, "param", 60.0))
+        following = asyncio.create_task(found.follower.run())
         yield found
         following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        results = await asyncio.gather(following, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError), "it ends by nothing else"
 
 
-async def test_every_ready_gateway_is_read_and_summed(gateways: Gateways) -> None:
-    one, two = FakeGateway(MODEL), FakeGateway(MODEL)
-    one.waiting.set(2)
-    two.waiting.set(3)
+async def test_every_ready_gateway_is_followed_and_summed(gateways: Gateways) -> None:
+    one, two = FakeGateway(MODEL), FakeGateway(MODEL, gateway="run-2")
     async with one.serving() as first, two.serving() as second:
         await gateways.pod("one", first)
         await gateways.pod("two", second)
         await gateways.pod("not-ready", 1, ready=False)
         await gateways.pod("something-else", 1, app="other")
-        await gateways.until(lambda readings: readings.demand(MODEL).num_gateways == 2)
-        demand = (await gateways.reader.read()).demand(MODEL)
-    assert (demand.waiting, demand.num_missing) == (5, 0)
+        await gateways.until(lambda: gateways.demand.num_gateways == 2)
+        one.say(waiting=2)
+        two.say(waiting=3)
+        await gateways.until(lambda: gateways.demand.waiting == 5)
+    assert gateways.demand.num_missing == 0
 
 
-async def test_a_window_holds_what_was_counted_between_two_looks(gateways: Gateways) -> None:
+async def test_a_line_out_of_turn_wakes_whoever_waits_and_others_do_not(gateways: Gateways) -> None:
     gateway = FakeGateway(MODEL)
-    gateway.ttft.observe(9.0)
     async with gateway.serving() as port:
         await gateways.pod("one", port)
-        await gateways.until(lambda readings: readings.demand(MODEL).num_gateways == 1)
-        gateway.ttft.observe(0.5)
-        gateway.ended.inc()
-        gateways.time += 5.0
-        demand = (await gateways.reader.read()).demand(MODEL)
-        assert demand.ttft.total == 1
-        assert demand.arrivals_per_second == 0.2
-        gateways.time += 5.0
-        assert (await gateways.reader.read()).demand(MODEL).ttft.total == 0
+        await asyncio.wait_for(gateways.follower.woken.wait(), 10)  # nobody knows what it was asked before
+        gateways.follower.woken.clear()
+        gateway.say(waiting=1)
+        await gateways.until(lambda: gateways.demand.waiting == 1)
+        assert not gateways.follower.woken.is_set()
+        gateway.say(waiting=2, wake=True)
+        await asyncio.wait_for(gateways.follower.woken.wait(), 10)
+        assert gateways.demand.waiting == 2
 
 
-async def test_a_gateway_that_falls_silent_ages_and_one_that_leaves_is_forgotten(gateways: Gateways) -> None:
+async def test_a_stream_that_ends_is_taken_up_again_and_the_figures_grow_old_meanwhile(gateways: Gateways) -> None:
     gateway = FakeGateway(MODEL)
-    gateway.waiting.set(7)
-    gateway.ttft.observe(9.0)
     async with gateway.serving() as port:
         await gateways.pod("one", port)
-        await gateways.until(lambda readings: readings.demand(MODEL).num_gateways == 1)
+        await gateways.until(lambda: gateways.demand.num_gateways == 1)
+        gateway.say(waiting=7)
+        await gateways.until(lambda: gateways.demand.waiting == 7)
         gateway.is_broken = True
+        gateway.hang_up()
+        await gateways.until(lambda: len(gateways.pauses) > 3)
         gateways.time += 12.0
-        demand = (await gateways.reader.read()).demand(MODEL)
-        assert (demand.waiting, demand.age_seconds, demand.num_missing, demand.ttft.total) == (7, 12.0, 0, 0)
-        await gateways.pod("one", port, ready=False)
-        await gateways.until(lambda readings: readings.demand(MODEL).num_gateways == 0)
+        demand = gateways.demand
+        assert (demand.waiting, demand.age_seconds, demand.num_missing, demand.num_stale) == (7, 12.0, 0, 1)
+        gateway.is_broken = False
+        gateways.follower.woken.clear()
+        await gateways.until(lambda: gateways.demand.num_stale == 0)
+        assert gateways.follower.woken.is_set()
 
 
-async def test_a_gateway_that_never_answered_is_missing(gateways: Gateways, caplog: pytest.LogCaptureFixture) -> None:
+async def test_pauses_grow_while_a_gateway_does_not_answer(gateways: Gateways) -> None:
     gateway = FakeGateway(MODEL)
     gateway.is_broken = True
     async with gateway.serving() as port:
         await gateways.pod("one", port)
-        await gateways.until(lambda readings: readings.num_missing == 1)
-        await gateways.reader.read()
-    assert [record.message[:24] for record in caplog.records] == ["cannot read gateway one:"], "once, not at every look"
+        await gateways.until(lambda: len(gateways.pauses) >= 9)
+    assert gateways.pauses[0] < 0.3
+    assert all(later > earlier for earlier, later in zip(gateways.pauses[:4], gateways.pauses[1:5], strict=True))
+    assert 4.0 <= gateways.pauses[8] <= 6.0
+
+
+async def test_a_gateway_that_never_answered_is_missing_and_named_once(
+    gateways: Gateways, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = FakeGateway(MODEL)
+    gateway.is_broken = True
+    async with gateway.serving() as port:
+        await gateways.pod("one", port)
+        await gateways.until(lambda: gateways.demand.num_missing == 1 and len(gateways.pauses) > 3)
+    said = [record.message for record in caplog.records]
+    assert [text.partition(":")[0] for text in said] == ["cannot follow gateway one"]
+
+
+@pytest.mark.parametrize("gateways", [0.2], indirect=True)
+async def test_one_that_keeps_its_connection_and_falls_silent_is_connected_to_anew(gateways: Gateways) -> None:
+    gateway = FakeGateway(MODEL)
+    async with gateway.serving() as port:
+        await gateways.pod("one", port)
+        await gateways.until(lambda: gateways.pauses)
+        gateway.say(waiting=4)
+        await gateways.until(lambda: gateways.demand.waiting == 4)
+
+
+@pytest.mark.parametrize("text", [b"<html>\n", b'{"gateway": 1}\n', b"x" * 200_000])
+async def test_what_is_no_line_of_signals_ends_the_stream_and_nothing_else(
+    gateways: Gateways, text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.fleet.gateways.MAX_LINE_BYTES", 100_000)
+    gateway = FakeGateway(MODEL)
+    async with gateway.serving() as port:
+        await gateways.pod("one", port)
+        await gateways.until(lambda: gateways.demand.num_gateways == 1)
+        gateway.mumble(text)
+        await gateways.until(lambda: gateways.pauses)
+        gateway.say(waiting=3)
+        await gateways.until(lambda: gateways.demand.waiting == 3)
+
+
+async def test_one_that_drains_is_followed_until_it_is_gone(gateways: Gateways) -> None:
+    gateway = FakeGateway(MODEL)
+    async with gateway.serving() as port:
+        await gateways.pod("one", port, finalizers=["test/hold"])
+        await gateways.until(lambda: gateways.demand.num_gateways == 1)
+        await gateways.client.delete(PODS, "one", NAMESPACE)
+        await gateways.pod("one", port, ready=False)
+        gateway.say(running=3)
+        await gateways.until(lambda: gateways.demand.running == 3)
+        gateway.hang_up()
+        await gateways.until(lambda: gateways.demand.num_gateways == 0)
+    assert gateways.demand.num_missing == 0
+    assert gateways.pauses == []
+
+
+async def test_one_whose_pod_is_gone_is_forgotten_and_one_that_becomes_ready_again_followed(gateways: Gateways) -> None:
+    gateway = FakeGateway(MODEL)
+    async with gateway.serving() as port:
+        await gateways.pod("one", port)
+        await gateways.until(lambda: gateways.demand.num_gateways == 1)
+        await gateways.client.request("DELETE", PODS.path(NAMESPACE, "one"), body={"gracePeriodSeconds": 0})
+        await gateways.until(lambda: gateways.demand.num_gateways == 0 and gateway.num_followers == 0)
+        await gateways.pod("two", port, ready=False)
+        await gateways.pod("two", port, ready=True)
+        await gateways.until(lambda: gateways.demand.num_gateways == 1)
+        await gateways.pod("two", port, ready=False)
+        gateway.hang_up()
+        await gateways.until(lambda: gateways.demand.num_gateways == 0)
+        await gateways.pod("two", port, ready=True)
+        await gateways.until(lambda: gateways.demand.num_gateways == 1)
+
+
+async def test_how_much_a_replica_runs_is_what_the_last_load_line_said_to_whichever_gateway(gateways: Gateways) -> None:
+    one, two = FakeGateway(MODEL), FakeGateway(MODEL, gateway="run-2")
+    async with one.serving() as first, two.serving() as second:
+        await gateways.pod("one", first)
+        await gateways.pod("two", second)
+        await gateways.until(lambda: gateways.demand.num_gateways == 2)
+        one.say(replicas={"u": replica("p", age=0.5, running=9, waiting=1), "v": replica("q", running=1)})
+        two.say(replicas={"u": replica("p", age=0.1, running=2, waiting=1)})
+        await gateways.until(lambda: len(gateways.follower.running()) == 2)
+        await gateways.until(lambda: gateways.follower.running() == {"u": 3, "v": 1})

@@ -13,7 +13,7 @@ from fairlead.fleet.model_info import ModelInfoError
 from fairlead.kube.resources import PODS, Resource
 from fairlead.routing.replica import Limits, Replica
 
-LIMITS = Limits(max_num_seqs=4, max_num_waiting=2)
+LIMITS = Limits(max_num_seqs=4, max_num_queued_tokens=200)
 
 
 class FakeModelInfo:

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from fairlead.fleet.model_info import ModelInfoClient, ModelInfoError
 from fairlead.routing.replica import Limits, Replica
 from fairlead.testing.fake_engine import FakeEngine
+from fairlead.testing.fake_engine.prompts import make_tokenizer
 from fairlead.testing.http import RecordedRequest, Responder, serve_http
+from fairlead_protocol.messages import ModelInfo
 
 
 @pytest.fixture
@@ -20,10 +23,37 @@ async def client() -> AsyncIterator[ModelInfoClient]:
 
 
 async def test_an_engine_tells_its_limits_and_its_name(client: ModelInfoClient) -> None:
-    limits = Limits(max_num_seqs=3, max_num_waiting=5, max_model_len=99)
+    limits = Limits(max_num_seqs=3, max_num_queued_tokens=500, block_size=8, max_model_len=99)
     async with FakeEngine(limits=limits, served_name="small") as engine:
         replica = engine.replica(with_limits=False)
-        assert await client.fetch(replica) == replace(replica, limits=limits, served_name="small")
+        known = replace(replica, limits=limits, served_name="small", digest=make_tokenizer().digest)
+        assert await client.fetch(replica) == known
+
+
+class FakeBook:
+    """Knows the digests of what it was given."""
+
+    def __init__(self) -> None:
+        self.added: list[ModelInfo] = []
+
+    def get(self, digest: str) -> object | None:
+        return next((info for info in self.added if info.digest == digest), None)
+
+    async def add(self, info: ModelInfo) -> None:
+        self.added.append(info)
+
+
+async def test_a_tokenizer_is_handed_over_once_and_every_engines_limits() -> None:
+    book = FakeBook()
+    made = ModelInfoClient(tokenizers=book)
+    for block_size in (16, 32):
+        limits = Limits(max_num_seqs=3, max_num_queued_tokens=500, block_size=block_size)
+        async with FakeEngine(limits=limits) as engine:
+            await made.fetch(engine.replica())
+    await made.close()
+    first, second = book.added
+    assert first.tokenizer_json == make_tokenizer().tokenizer_json
+    assert (second.digest, second.tokenizer_json, second.block_size) == (first.digest, "", 32)
 
 
 async def fetch_from(client: ModelInfoClient, handler) -> Replica:
@@ -45,7 +75,9 @@ async def test_an_error_status_is_an_error(client: ModelInfoClient) -> None:
 
 async def test_a_reply_without_limits_is_an_error(client: ModelInfoClient) -> None:
     async def fail(request: RecordedRequest, responder: Responder) -> None:
-        await responder.json(200, {"served_name": "m", "max_num_seqs": "many"})
+        async with FakeEngine() as engine:
+            info = msgspec.to_builtins(engine._model_info())
+        await responder.json(200, info | {"max_num_seqs": "many"})
 
     with pytest.raises(ModelInfoError, match="max_num_seqs"):
         await fetch_from(client, fail)

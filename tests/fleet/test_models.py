@@ -34,7 +34,7 @@ def test_defaults_and_routing_are_taken_over() -> None:
     model = served_model(deployment())
     assert (model.served_name, model.policy, model.max_queue_time, model.cold_start_timeout) == (
         "dinghy",
-        "LeastLoaded",
+        "PredictedTTFT",
         30.0,
         600.0,
     )
@@ -60,15 +60,52 @@ def test_a_new_object_without_pods_is_expected_to_get_some() -> None:
     assert outlook(deployment(), []).starting
 
 
-def test_scaled_to_zero_nothing_is_going_to_start() -> None:
-    ready = {"status": "False", "reason": "ScaledToZero", "message": "Scaled to zero by hand."}
-    seen = outlook(deployment({"replicas": 0}, Ready=ready), [])
+ZERO = {"status": "False", "reason": "ScaledToZero", "message": "Scaled to zero.", "observedGeneration": 2}
+
+
+def test_scaled_to_zero_by_hand_nothing_is_going_to_start_and_the_message_says_how() -> None:
+    seen = outlook(deployment({"replicas": 0}, Ready=ZERO), [])
     assert not seen.starting
-    assert seen.message == "Scaled to zero by hand."
+    assert "kubectl scale llmdeployment dinghy --namespace default --replicas 1" in seen.message
 
 
-def test_scaled_to_zero_under_an_external_autoscaler_requests_are_held() -> None:
-    assert outlook(deployment({"replicas": 0, "autoscaling": {"mode": "External"}}), []).starting
+@pytest.mark.parametrize(
+    ("autoscaling", "who"),
+    [
+        ({"mode": "External"}, "an external autoscaler"),
+        ({"minReplicas": 0, "maxReplicas": 2}, "Fairlead's autoscaler"),
+        ({"minReplicas": 1, "maxReplicas": 2}, "Fairlead's autoscaler"),
+    ],
+)
+def test_scaled_to_zero_under_an_autoscaler_requests_are_held(autoscaling: dict[str, Any], who: str) -> None:
+    seen = outlook(deployment({"replicas": 0, "autoscaling": autoscaling}, Ready=ZERO), [])
+    assert seen.starting
+    assert who in seen.message
+
+
+def test_under_an_autoscaler_at_zero_a_spec_that_cannot_run_is_answered_at_once() -> None:
+    condition = {"status": "False", "reason": "UnknownProfile", "message": "No such profile.", "observedGeneration": 2}
+    seen = outlook(deployment({"replicas": 0, "autoscaling": {"maxReplicas": 2}}, Ready=condition), [])
+    assert (seen.starting, seen.message) == (False, "No such profile.")
+
+
+def test_why_the_model_cannot_be_loaded_is_what_waiting_clients_are_told() -> None:
+    failed = {"status": "False", "reason": "ModelNotFound", "message": "p: no such folder.", "observedGeneration": 2}
+    ready = {"status": "False", "reason": "ModelNotFound", "message": "0/1 ready; p: no such…", "observedGeneration": 2}
+    seen = outlook(deployment(Ready=ready, ModelAvailable=failed), [pod()])
+    assert (seen.starting, seen.message) == (True, "p: no such folder.")
+    older = failed | {"observedGeneration": 1}
+    assert outlook(deployment(Ready=ready, ModelAvailable=older), [pod()]).message == "0/1 ready; p: no such…"
+
+
+def test_a_sentence_about_an_older_spec_is_not_told() -> None:
+    older = {
+        "status": "False",
+        "reason": "CrashLoopBackOff",
+        "message": "0/1 ready; p: it broke",
+        "observedGeneration": 1,
+    }
+    assert outlook(deployment(Ready=older), [pod()]).message == "Its replicas are starting."
 
 
 def test_pods_that_exist_may_become_ready_whatever_the_conditions_say() -> None:

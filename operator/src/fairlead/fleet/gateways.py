@@ -1,33 +1,42 @@
-"""GatewayReader: reads every ready gateway pod's metrics, for the autoscaler. The only place where its signals do I/O.
+"""GatewayFollower: follows the signals of every gateway pod, for the autoscaler. The only place where those do I/O.
 
-A gateway that does not answer keeps the figures it gave last, which grow old; one that never answered is missing. What
-either means for scaling is not decided here.
+A gateway is followed from when its pod is ready until it is gone: one that drains still serves what it has. A stream
+that breaks is taken up again, with pauses; until then the gateway's window stays as it is and grows old. What that
+means for scaling is not decided here.
 """
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from fairlead.api import names
-from fairlead.autoscaler.demand import GatewayReading, GatewayWindow, Readings
-from fairlead.fleet.gateway_metrics import model_readings
+from fairlead.api.signals import PATH_SIGNALS, ReplicaSignals, SignalsLine
+from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.fleet.pods import ready_since
-from fairlead.kube.client import KubeClient
+from fairlead.kube.client import JsonObject, KubeClient
+from fairlead.kube.lines import lines
 from fairlead.kube.resources import PODS
 from fairlead.kube.watch import Reflector
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS = 2.0
-"""For one gateway's whole answer."""
+CONNECT_SECONDS = 2.0
+SILENCE_SECONDS = 5.0
+"""A gateway speaks every second; one that says nothing for so long is connected to anew."""
+FIRST_PAUSE_SECONDS = 0.1
+LAST_PAUSE_SECONDS = 5.0
+MAX_LINE_BYTES = 16 * 2**20
 
 
-class GatewayReader:
-    """`run` it as a task; `read` whenever new figures are wanted."""
+class GatewayFollower:
+    """`run` it as a task; `readings` and `running` say what is known at the moment."""
 
     def __init__(
         self,
@@ -35,57 +44,115 @@ class GatewayReader:
         *,
         namespace: str,
         selector: str,
-        timeout: float = TIMEOUT_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`namespace` and label `selector` say which pods are gateways."""
-        self._pods = Reflector(client, PODS, namespace=namespace, label_selector=selector)
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        """`namespace` and label `selector` say which pods are gateways. `sleep` waits out pauses."""
+        self.woken = asyncio.Event()
+        """Set when something was said that should not wait: a model without a ready replica got a request, or a gateway
+        is heard (again) of which nobody knows what it has been asked meanwhile. Whoever waits for it clears it."""
+        self._pods = Reflector(
+            client, PODS, namespace=namespace, label_selector=selector, on_change=lambda *_: self._changed.set()
+        )
+        self._changed = asyncio.Event()
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
         self._clock = clock
+        self._sleep = sleep
         self._windows: dict[str, GatewayWindow] = {}
-        """By the pod's uid."""
+        """By the pod's uid, as everything here."""
+        self._following: dict[str, asyncio.Task[None]] = {}
         self._silent: set[str] = set()
         """Those whose silence has been logged."""
+        self._decoder = msgspec.json.Decoder(SignalsLine)
 
     async def run(self) -> None:
-        """Follows the gateways' pods until cancelled."""
-        await self._pods.run()
+        """Follows pods and their signals until cancelled."""
+        async with aiohttp.ClientSession(timeout=self._timeout) as session, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._pods.run())
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                self._follow_pods(session, tasks)
 
-    async def read(self) -> Readings:
-        """Reads all ready gateways at once. Never raises for one that does not answer."""
-        pods = {pod["metadata"]["uid"]: pod for pod in self._pods.store.values() if ready_since(pod) is not None}
-        self._windows = {uid: window for uid, window in self._windows.items() if uid in pods}
-        self._silent &= pods.keys()
-        async with aiohttp.ClientSession(timeout=self._timeout) as session:
-            found = await asyncio.gather(*(self._read_one(session, uid, pod) for uid, pod in pods.items()))
-        self._windows.update(found_window for found_window in found if found_window is not None)
-        return Readings(self._clock(), tuple(self._windows.values()), len(pods) - len(self._windows))
+    def readings(self) -> Readings:
+        """Every gateway that is ready, or still serves."""
+        missing = [uid for uid, pod in self._by_uid().items() if _is_ready(pod) and uid not in self._windows]
+        return Readings(self._clock(), tuple(self._windows.values()), len(missing))
 
-    async def _read_one(
-        self, session: aiohttp.ClientSession, uid: str, pod: Mapping[str, Any]
-    ) -> tuple[str, GatewayWindow] | None:
-        """The gateway's window as it is now; None while it has never answered."""
-        known = self._windows.get(uid)
-        latest = known.latest if known is not None else None
-        try:
-            async with session.get(_metrics_url(pod)) as response:
-                response.raise_for_status()
-                models = model_readings(await response.text())
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+    def running(self) -> Mapping[str, int]:
+        """Requests that each engine runs or holds, by its pod's uid, as the gateway that heard of it last says."""
+        newest: dict[str, tuple[float, ReplicaSignals]] = {}
+        for window in self._windows.values():
+            heard = window.latest
+            for model in heard.line.models.values() if heard is not None else ():
+                for uid, replica in model.replicas.items():
+                    at = heard.time - replica.age_seconds if heard is not None else 0.0
+                    if uid not in newest or newest[uid][0] < at:
+                        newest[uid] = at, replica
+        return {uid: replica.running + replica.waiting for uid, (_, replica) in newest.items()}
+
+    def _follow_pods(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+        """Starts with pods that became ready, and ends with those that are gone."""
+        pods = self._by_uid()
+        for uid in self._following.keys() - pods.keys():
+            self._following[uid].cancel()
+        for uid, pod in pods.items():
+            if _is_ready(pod) and uid not in self._following:
+                task = self._following[uid] = tasks.create_task(self._follow(session, uid, pod))
+                task.add_done_callback(partial(self._forget, uid))
+
+    async def _follow(self, session: aiohttp.ClientSession, uid: str, pod: JsonObject) -> None:
+        """One gateway, until its stream ends while the pod is not ready, or the pod is gone."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            problem, spoke = await self._listen(session, uid, pod)
+            if not _is_ready(self._by_uid().get(uid)):
+                return
             if uid not in self._silent:
-                logger.warning(
-                    "cannot read gateway %s: %s", pod["metadata"]["name"], str(error) or type(error).__name__
-                )
+                logger.warning("cannot follow gateway %s: %s", pod["metadata"]["name"], problem)
             self._silent.add(uid)
-            return None if latest is None else (uid, GatewayWindow(latest, latest))  # nothing was counted in between
+            pause = FIRST_PAUSE_SECONDS if spoke else min(pause * 2.0, LAST_PAUSE_SECONDS)
+            await self._sleep(pause * random.uniform(0.8, 1.2))
+
+    def _forget(self, uid: str, _: "asyncio.Task[None]") -> None:
+        """It is followed no longer."""
+        del self._following[uid]
+        self._windows.pop(uid, None)
         self._silent.discard(uid)
-        return uid, GatewayWindow(GatewayReading(self._clock(), models), latest)
+        self._changed.set()  # it may have become ready again in this very moment
+
+    async def _listen(self, session: aiohttp.ClientSession, uid: str, pod: JsonObject) -> tuple[str, bool]:
+        """Takes in what a gateway says until its stream ends; why that was, and whether it said anything."""
+        spoke = False
+        try:
+            async with session.get(_signals_url(pod)) as response:
+                response.raise_for_status()
+                async for line in lines(response.content, limit=MAX_LINE_BYTES):
+                    self._hear(uid, self._decoder.decode(line), is_first=not spoke)
+                    spoke = True
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # a bad line is a ValueError
+            return str(error) or type(error).__name__, spoke
+        return "its stream of signals ended", spoke
+
+    def _hear(self, uid: str, line: SignalsLine, *, is_first: bool) -> None:
+        self._windows[uid] = self._windows.get(uid, GatewayWindow()).hear(line, self._clock())
+        self._silent.discard(uid)
+        if is_first or line.wake:
+            self.woken.set()
+
+    def _by_uid(self) -> dict[str, JsonObject]:
+        return {pod["metadata"]["uid"]: pod for pod in self._pods.store.values()}
 
 
-def _metrics_url(pod: Mapping[str, Any]) -> str:
+def _is_ready(pod: JsonObject | None) -> bool:
+    return pod is not None and ready_since(pod) is not None
+
+
+def _signals_url(pod: Mapping[str, Any]) -> str:
     address = pod["status"]["podIP"]
     host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{_control_port(pod)}/metrics"
+    return f"http://{host}:{_control_port(pod)}{PATH_SIGNALS}"
 
 
 def _control_port(pod: Mapping[str, Any]) -> int:

@@ -1,7 +1,8 @@
 """KubernetesFleet: follows LLMDeployments and engine pods by list and watch, and publishes pools.
 
 A pod joins when it is Ready and leaves at the very event that says it is not, or is to be deleted. Its limits are asked
-for as it joins; until they are known its own refusals bound it. Any change rebuilds the one pool it concerns.
+for as it joins; until they are known its own refusals bound it. Then its stream of blocks and loads is followed. Any
+change rebuilds the one pool it concerns.
 """
 
 import asyncio
@@ -13,10 +14,12 @@ from typing import Any
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
 from fairlead.fleet.directory import Key
 from fairlead.fleet.fleet import Published
-from fairlead.fleet.model_info import ModelInfoClient, ModelInfoSource, fetch_until_known
+from fairlead.fleet.listener import EngineListener
+from fairlead.fleet.model_info import ModelInfoClient, ModelInfoSource, TokenizerBook
 from fairlead.fleet.models import outlook, served_model
 from fairlead.fleet.pods import POD_SELECTOR, owner_of, ready_since, replica_of
 from fairlead.fleet.pool import Pool
+from fairlead.fleet.replica_tasks import ReplicaTasks
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import LLMDEPLOYMENTS, PODS
 from fairlead.kube.watch import Reflector
@@ -31,12 +34,21 @@ class KubernetesFleet(Published):
     """Wires two reflectors to a `PoolBook`. `run` it as a task."""
 
     def __init__(
-        self, client: KubeClient, *, namespace: str | None = None, model_info: ModelInfoSource | None = None
+        self,
+        client: KubeClient,
+        *,
+        namespace: str | None = None,
+        model_info: ModelInfoSource | None = None,
+        listener: EngineListener | None = None,
+        tokenizers: TokenizerBook | None = None,
     ) -> None:
-        """`namespace`: None = every namespace. `model_info`: None = ask the engines over HTTP."""
+        """`namespace`: None = every namespace. `model_info`: None = ask the engines over HTTP.
+
+        `listener` hears of every ready engine's blocks and loads; `tokenizers` gets every model's tokenizer.
+        """
         super().__init__()
-        self._model_info = model_info or ModelInfoClient()
-        self._book = PoolBook(self, self._model_info)
+        self._model_info = model_info or ModelInfoClient(tokenizers=tokenizers)
+        self._book = PoolBook(self, self._model_info, listener)
         self._deployments = Reflector(client, LLMDEPLOYMENTS, namespace=namespace, on_change=self._book.on_deployment)
         self._pods = Reflector(
             client, PODS, namespace=namespace, label_selector=POD_SELECTOR, on_change=self._book.on_pod
@@ -58,19 +70,20 @@ class KubernetesFleet(Published):
 
 @dataclass(slots=True)
 class _Joined:
-    """A pod that is ready: the replica it is, since when, and the task that asks for its limits."""
+    """A pod that is ready: the replica it is, and since when."""
 
     replica: Replica
     ready_since: str
-    asking: "asyncio.Task[None]"
 
 
 class PoolBook:
-    """Events in, pools out. Needs a running loop, since a pod that joins is asked for its limits."""
+    """Events in, pools out. Needs a running loop, since a pod that joins is asked for its limits and followed."""
 
-    def __init__(self, published: Published, model_info: ModelInfoSource) -> None:
+    def __init__(
+        self, published: Published, model_info: ModelInfoSource, listener: EngineListener | None = None
+    ) -> None:
         self._published = published
-        self._model_info = model_info
+        self._tasks = ReplicaTasks(model_info, listener)
         self._deployments: dict[Key, LLMDeployment] = {}
         self._pods: dict[Key, dict[str, JsonObject]] = {}
         """Pods by owner, then by uid."""
@@ -105,26 +118,23 @@ class PoolBook:
         self._rebuild(owner)
 
     async def close(self) -> None:
-        """Stops asking."""
-        asking = [joined.asking for joined in self._joined.values()]
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        """Stops asking and following."""
+        await self._tasks.close()
 
     def _join_or_leave(self, owner: Key, uid: str, pod: JsonObject | None) -> None:
         since = None if pod is None else ready_since(pod)
         joined = self._joined.get(uid)
         if joined is not None and (since is None or joined.ready_since != since):
-            joined.asking.cancel()  # gone, or restarted and perhaps with other limits
+            self._tasks.leave(uid)  # gone, or restarted: another cache, and perhaps other limits
             del self._joined[uid]
             joined = None
         if pod is not None and since is not None and joined is None:
             replica = replica_of(pod)
-            asking = asyncio.get_running_loop().create_task(self._ask(owner, replica))
-            self._joined[uid] = _Joined(replica, since, asking)
+            self._joined[uid] = _Joined(replica, since)
+            self._tasks.join(replica, lambda known: self._known(owner, known))
 
-    async def _ask(self, owner: Key, replica: Replica) -> None:
-        self._joined[replica.uid].replica = await fetch_until_known(self._model_info, replica)
+    def _known(self, owner: Key, replica: Replica) -> None:
+        self._joined[replica.uid].replica = replica
         self._rebuild(owner)
 
     def _rebuild(self, key: Key) -> None:

@@ -1,4 +1,7 @@
-"""Asks an engine what it is: `GET /fairlead/v1/model`, with a timeout, again and again until it answers."""
+"""Asks an engine what it is: `GET /fairlead/v1/model`, with a timeout, again and again until it answers.
+
+What it says of its limits goes into the `Replica`; its tokenizer goes to whoever keeps those.
+"""
 
 import asyncio
 import logging
@@ -9,7 +12,7 @@ import aiohttp
 import msgspec
 
 from fairlead.routing.replica import Limits, Replica
-from fairlead_protocol.messages import PATH_MODEL
+from fairlead_protocol.messages import PATH_MODEL, ModelInfo
 
 logger = logging.getLogger(__name__)
 
@@ -18,13 +21,39 @@ FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 10.0
 
 
-class _Reply(msgspec.Struct):
-    """The part of `fairlead_protocol.messages.ModelInfo` that is used here; the tokenizer is skipped unread."""
+class _Brief(msgspec.Struct):
+    """`ModelInfo` without the tokenizer, which has megabytes and is skipped unread."""
 
+    engine_version: str
     served_name: str
+    digest: str
+    chat_template: str | None
+    special_tokens: dict[str, str]
+    block_size: int
+    max_model_len: int
     max_num_seqs: int
-    max_num_waiting: int
-    max_model_len: int | None = None
+    max_num_queued_tokens: int
+    max_num_batched_tokens: int
+    num_kv_blocks: int
+    dtype: str
+    device: str
+    architecture: str
+
+    def whole(self) -> ModelInfo:
+        """For whoever has this digest's tokenizer already: with an empty one."""
+        return ModelInfo(tokenizer_json="", **msgspec.structs.asdict(self))
+
+
+class TokenizerBook(Protocol):
+    """Keeps the models' tokenizers (`fairlead.fleet.tokenizers.Tokenizers`)."""
+
+    def get(self, digest: str) -> object | None:
+        """The tokenizer of this digest, where it is known."""
+        ...
+
+    async def add(self, info: ModelInfo) -> None:
+        """An engine says this of itself. Its tokenizer is not looked at where the digest is known."""
+        ...
 
 
 class ModelInfoError(Exception):
@@ -46,8 +75,9 @@ class ModelInfoSource(Protocol):
 class ModelInfoClient:
     """Asks over HTTP. Close it when done."""
 
-    def __init__(self, *, timeout: float = TIMEOUT_SECONDS) -> None:
-        """`timeout`: seconds for one whole attempt."""
+    def __init__(self, *, timeout: float = TIMEOUT_SECONDS, tokenizers: TokenizerBook | None = None) -> None:
+        """`timeout`: seconds for one whole attempt. `tokenizers`: told of every engine that answers."""
+        self._tokenizers = tokenizers
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._session: aiohttp.ClientSession | None = None
 
@@ -58,11 +88,20 @@ class ModelInfoClient:
             async with self._session.get(_url(replica)) as response:
                 if response.status != 200:
                     raise ModelInfoError(f"HTTP {response.status}")
-                reply = msgspec.json.decode(await response.read(), type=_Reply)
+                body = await response.read()
+            brief = msgspec.json.decode(body, type=_Brief)
+            if self._tokenizers is not None:
+                is_known = self._tokenizers.get(brief.digest) is not None
+                await self._tokenizers.add(brief.whole() if is_known else msgspec.json.decode(body, type=ModelInfo))
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
             raise ModelInfoError(str(error) or type(error).__name__) from error
-        limits = Limits(reply.max_num_seqs, reply.max_num_waiting, reply.max_model_len)
-        return replace(replica, limits=limits, served_name=reply.served_name)
+        limits = Limits(
+            max_num_seqs=brief.max_num_seqs,
+            max_num_queued_tokens=brief.max_num_queued_tokens,
+            block_size=brief.block_size,
+            max_model_len=brief.max_model_len,
+        )
+        return replace(replica, limits=limits, served_name=brief.served_name, digest=brief.digest)
 
     async def close(self) -> None:
         if self._session is not None:

@@ -25,46 +25,66 @@ def served_model(deployment: LLMDeployment) -> ServedModel:
         aliases=tuple(spec.model.aliases),
         created=metadata.creation_timestamp.timestamp(),
         policy=str(spec.routing.policy),
+        prefix_hash=spec.routing.prefix_hash,
         max_queue_time=spec.routing.max_queue_time,
         cold_start_timeout=spec.routing.cold_start_timeout,
     )
 
 
 def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Outlook:
-    """Whether a replica is going to be ready: pods exist that may become so, or are going to be created.
+    """Whether a replica is going to be ready: pods exist that may become so, are going to be created, or somebody is
+    going to be asked for one by the requests that wait.
 
-    Pods that exist always count, whatever the conditions say: a condition may be older than the pods.
+    Pods that exist always count, whatever the conditions say: a condition may be older than the pods. The message is
+    what the operator says of this very spec, where it has looked at it: why the model cannot be loaded, if that is so.
     """
-    message = _ready_message(deployment)
+    message = _trouble(deployment)
     if any(not is_terminating(pod) and not is_finished(pod) for pod in pods):
         return Outlook(True, message or "Its replicas are starting.")
+    if _is_hopeless(deployment):
+        return Outlook(False, message)
     if deployment.desired_replicas == 0:
-        return Outlook(_may_scale_from_zero(deployment), message or "It is scaled to zero replicas.")
-    return Outlook(not _is_hopeless(deployment), message or "Its first replica is being created.")
+        is_woken, who = _who_wakes(deployment)
+        return Outlook(is_woken, message or f"It is scaled to zero; {who}.")
+    return Outlook(True, message or "Its first replica is being created.")
 
 
-def _ready_message(deployment: LLMDeployment) -> str:
-    """The sentence of the condition Ready, unless it says that all is well: then it is older than what we see."""
-    condition = find_condition(deployment.status, ConditionType.READY)
-    if condition is None or condition.get("status") == ConditionStatus.TRUE:
-        return ""
-    return str(condition.get("message") or "")
+def _trouble(deployment: LLMDeployment) -> str:
+    """The operator's sentence about what keeps the model from answering; empty where it has none about this spec.
+
+    An engine that could not load the model has said why, which helps more than how many replicas are ready.
+    """
+    for kind in (ConditionType.MODEL_AVAILABLE, ConditionType.READY):
+        condition = find_condition(deployment.status, kind)
+        if condition is not None and _is_false_now(deployment, condition):
+            is_wanted = condition.get("reason") == Reason.SCALED_TO_ZERO
+            return "" if is_wanted else str(condition.get("message") or "")
+    return ""
 
 
-def _may_scale_from_zero(deployment: LLMDeployment) -> bool:
-    """Whether an autoscaler outside may answer waiting requests with a replica."""
-    autoscaling = deployment.spec.autoscaling
-    return autoscaling is not None and autoscaling.mode is ScalingMode.EXTERNAL
+def _who_wakes(deployment: LLMDeployment) -> tuple[bool, str]:
+    """Whether an autoscaler answers waiting requests with a replica, and who has to do what."""
+    autoscaling, metadata = deployment.spec.autoscaling, deployment.metadata
+    if autoscaling is None:
+        command = f"kubectl scale llmdeployment {metadata.name} --namespace {metadata.namespace} --replicas 1"
+        return False, f"`{command}` starts a replica"
+    if autoscaling.mode is ScalingMode.EXTERNAL:
+        return True, "an external autoscaler has to raise spec.replicas"
+    return True, "Fairlead's autoscaler starts a replica for the requests that wait"
+
+
+def _is_false_now(deployment: LLMDeployment, condition: Mapping[str, Any]) -> bool:
+    """Whether the condition is False, and about the spec as it is now."""
+    generation = condition.get("observedGeneration", deployment.metadata.generation)
+    return bool(condition.get("status") == ConditionStatus.FALSE and generation == deployment.metadata.generation)
 
 
 def _is_hopeless(deployment: LLMDeployment) -> bool:
     """Whether the operator has looked at this very spec and found that it cannot run it."""
-    for kind in (ConditionType.READY, ConditionType.MODEL_AVAILABLE):
-        condition = find_condition(deployment.status, kind)
-        if condition is None or condition.get("status") != ConditionStatus.FALSE:
-            continue
-        if condition.get("observedGeneration", deployment.metadata.generation) != deployment.metadata.generation:
-            continue
-        if condition.get("reason") in HOPELESS_REASONS:
-            return True
-    return False
+    conditions = (
+        find_condition(deployment.status, kind) for kind in (ConditionType.READY, ConditionType.MODEL_AVAILABLE)
+    )
+    return any(
+        condition is not None and _is_false_now(deployment, condition) and condition.get("reason") in HOPELESS_REASONS
+        for condition in conditions
+    )

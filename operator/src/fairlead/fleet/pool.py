@@ -1,7 +1,8 @@
 """A pool: one LLMDeployment as the gateway needs to see it, frozen at one moment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from fairlead.api.llmdeployment import PrefixHash
 from fairlead.routing.replica import Replica
 
 
@@ -17,7 +18,9 @@ class ServedModel:
     aliases: tuple[str, ...] = ()
     created: float = 0.0
     """Seconds since the epoch."""
-    policy: str = "LeastLoaded"
+    policy: str = "PredictedTTFT"
+    prefix_hash: PrefixHash = field(default_factory=PrefixHash)
+    """Settings of the policy PrefixHash."""
     max_queue_time: float = 30.0
     """Seconds a request may wait while replicas are ready and full."""
     cold_start_timeout: float = 600.0

@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fairlead.fleet.fleet import StaticFleet
+from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
+from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.routing.replica import Replica
@@ -29,14 +31,23 @@ def make_pool(
 
 
 @asynccontextmanager
-async def running_gateway(*pools: Pool, **settings: Any) -> AsyncIterator[tuple[Gateway, StaticFleet, str]]:
-    """A gateway on free ports of 127.0.0.1, its fleet, and its base URL (without /v1); with GatewaySettings."""
-    fleet = StaticFleet(pools)
+async def running_gateway(
+    *pools: Pool, follow: bool = False, **settings: Any
+) -> AsyncIterator[tuple[Gateway, StaticFleet, str]]:
+    """A gateway on free ports of 127.0.0.1, its fleet, and its base URL (without /v1); with GatewaySettings.
+
+    `follow`: whether it asks the engines what they are, and follows their blocks and loads.
+    """
     values = {"host": "127.0.0.1", "port": 0, "control_port": 0, "drain_delay": 0.0, "drain_timeout": 5.0, **settings}
-    gateway = Gateway(GatewaySettings(**values), fleet)
+
+    def make_fleet(listener: EngineListener, tokenizers: Tokenizers) -> StaticFleet:
+        return StaticFleet(pools, listener=listener, tokenizers=tokenizers) if follow else StaticFleet(pools)
+
+    gateway = Gateway(GatewaySettings(**values), make_fleet)
+    assert isinstance(gateway.fleet, StaticFleet)
     running = asyncio.create_task(gateway.run())
     try:
-        yield gateway, fleet, f"http://127.0.0.1:{gateway.port}"
+        yield gateway, gateway.fleet, f"http://127.0.0.1:{gateway.port}"
     finally:
         gateway.stop()
         await running

@@ -6,6 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted: tests open hundreds at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
@@ -24,14 +27,17 @@ class RecordedRequest:
 
 
 class Responder:
-    """Writes one answer: `json`, or `start`, `chunk`…, `end`; or `abort`, which cuts the connection."""
+    """Writes one answer: `json`, `whole`, or `start`, `chunk`…, `end`; or `abort`, which cuts the connection."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
 
     async def json(self, status: int, document: Any, headers: Mapping[str, str] | None = None) -> None:
         """A whole answer."""
-        body = json.dumps(document).encode()
+        await self.whole(status, json.dumps(document).encode(), headers)
+
+    async def whole(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """A whole answer; `body` is JSON where the headers do not say otherwise."""
         named = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
         self._writer.write(_head(status, named) + body)
         await self._writer.drain()
@@ -70,7 +76,7 @@ async def serve_http(handler: Handler, *, host: str = "127.0.0.1", port: int = 0
         finally:
             writer.close()
 
-    return await asyncio.start_server(serve, host, port)
+    return await asyncio.start_server(serve, host, port, backlog=BACKLOG)
 
 
 async def _serve_connection(handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

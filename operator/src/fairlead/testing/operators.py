@@ -93,7 +93,9 @@ class Fleet:
 
     async def until_reason(self, reason: str, kind: str = "Ready", name: str = "dinghy") -> dict[str, Any]:
         """Waits until that condition has that reason; the condition."""
-        status = await self.until(lambda status: condition(status, kind)["reason"] == reason, name)
+        status = await self.until(
+            lambda status: "conditions" in status and condition(status, kind)["reason"] == reason, name
+        )
         return condition(status, kind)
 
     async def at_rest(self) -> str:

@@ -1,0 +1,221 @@
+"""Follows engines' streams: lists an engine's blocks, watches its changes and loads, and tells an `EngineListener`.
+
+One `EngineStreams` per process; `follow` runs once per replica, for as long as it is there. What is told is kept
+elsewhere (`fairlead.routing.knowledge`), and who is there is not decided here either (`replica_tasks.py`).
+
+A gap between two changes, or an engine that no longer knows our place (410: it restarted, or we were too slow), means
+listing again; what was known stays until then. A stream that breaks or falls silent means that nothing is known any
+more. An engine without these endpoints is followed by nobody, and is as good a replica as before.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from fairlead.fleet.listener import EngineListener
+from fairlead.fleet.stream_lines import LineReader, Listing, hashes_of, load_of
+from fairlead.routing.replica import Replica
+from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, StreamLine
+
+logger = logging.getLogger(__name__)
+
+MAX_LIST_BYTES = 512 * 1024 * 1024
+"""A longer listing is not read; some ten million blocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTimes:
+    """How patient followers are, in seconds."""
+
+    connect: float = 5.0
+    """For a connection, and for the beginning of a reply."""
+    list: float = 60.0
+    """For a whole listing."""
+    silence: float = LOAD_STALE_SECONDS
+    """Without a line: the stream counts as broken."""
+    healthy: float = 1.0
+    """A stream that lasted this long ends a series of failures."""
+    first_pause: float = 0.05
+    """Before another attempt; doubled each time up to `last_pause`, and jittered by half."""
+    last_pause: float = 5.0
+    too_old: float = 60.0
+    """Before asking an engine again that does not have a stream."""
+
+
+class _Gone(Exception):
+    """The engine does not know our place in its stream, or we have missed a change: list again."""
+
+
+class _Broken(Exception):
+    """The stream is over or unusable; the text says why."""
+
+
+class _TooOld(Exception):
+    """The engine has no such stream."""
+
+
+class EngineStreams:
+    """Follows any number of engines over one HTTP session. Close it after the last `follow` has ended."""
+
+    def __init__(self, listener: EngineListener, *, times: StreamTimes | None = None) -> None:
+        self.listener = listener
+        self.times = times or StreamTimes()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def follow(self, replica: Replica) -> None:
+        """Until cancelled. Tells the listener everything but that the replica has left."""
+        await _Follower(self, replica).run()
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """Made when first asked for, as it belongs to the running loop."""
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.times.connect)
+            # One connection per replica, for as long as it is there: nothing to limit, nothing to keep for later.
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+        return self._session
+
+    async def close(self) -> None:
+        """Lets go of the session."""
+        if self._session is not None:
+            await self._session.close()
+
+
+class _Follower:
+    """One replica's stream, through all its interruptions."""
+
+    def __init__(self, streams: EngineStreams, replica: Replica) -> None:
+        self._streams = streams
+        self._listener = streams.listener
+        self._times = streams.times
+        self._replica = replica
+        self._loop = asyncio.get_running_loop()
+        self._decode = msgspec.json.Decoder(StreamLine).decode
+        self._epoch = ""
+        self._seq = 0
+        self._announced_seq = 0
+        """The last change that had happened when the last load was told."""
+        self._is_known = False
+        """Whether the listener has been told anything that is not void by now."""
+        self._is_failing = False
+        """Whether trouble has been logged, and its end has not."""
+
+    async def run(self) -> None:
+        """List and watch, again and again."""
+        pause = self._times.first_pause
+        while True:
+            watching_since = None
+            try:
+                await self._list()
+                watching_since = self._loop.time()
+                await self._watch()
+            except _Gone as reason:
+                logger.debug("listing %s again: %s", self._replica.name, reason)
+            except _TooOld:
+                self._do_without()
+                await asyncio.sleep(_jittered(self._times.too_old))
+                continue
+            except TimeoutError:
+                self._fail("nothing came in time")
+            except (_Broken, aiohttp.ClientError, OSError, ValueError) as error:
+                self._fail(str(error) or type(error).__name__)
+            except Exception:
+                logger.exception("what the stream of %s told could not be used", self._replica.name)
+                self._lose()
+            if watching_since is not None and self._loop.time() - watching_since >= self._times.healthy:
+                pause = self._times.first_pause
+            await asyncio.sleep(_jittered(pause))
+            pause = min(2 * pause, self._times.last_pause)
+
+    async def _list(self) -> None:
+        """Asks for all blocks, and tells them a slice at a time: there may be a million."""
+        async with asyncio.timeout(self._times.list), self._get(PATH_KV_BLOCKS) as response:
+            body = bytearray()
+            async for data in response.content.iter_any():
+                body += data
+                if len(body) > MAX_LIST_BYTES:
+                    raise _Broken("its list of blocks has no end")
+        listing = Listing(body)
+        self._epoch, self._seq = listing.epoch, listing.seq
+        is_first, self._is_known = True, True
+        for number, hashes in listing.slices():
+            if is_first:
+                self._listener.blocks_listed(self._replica.uid, number, hashes)
+            else:
+                self._listener.blocks_changed(self._replica.uid, number, hashes, ())
+            is_first = False
+            await asyncio.sleep(0)
+
+    async def _watch(self) -> None:
+        """Hears lines until there are no more. Always raises."""
+        place = {"epoch": self._epoch, "seq": str(self._seq)}
+        self._announced_seq = self._seq
+        async with asyncio.timeout(self._times.connect) as deadline, self._get(PATH_KV_EVENTS, place) as response:
+            lines = LineReader()
+            deadline.reschedule(self._loop.time() + self._times.silence)
+            async for data in response.content.iter_any():
+                for line in lines.feed(data):
+                    self._hear(line)
+                    deadline.reschedule(self._loop.time() + self._times.silence)
+        raise _Broken("the engine ended it")
+
+    def _hear(self, raw: bytes) -> None:
+        line, uid = self._decode(raw), self._replica.uid
+        if line.load is not None:
+            if self._announced_seq > self._seq:
+                raise _Gone(f"change {self._announced_seq} was announced, {self._seq} is the last that came")
+            self._announced_seq = line.load.seq
+            self._is_known = True
+            self._listener.load_changed(uid, load_of(line.load, self._loop.time()))
+            if self._is_failing:
+                logger.info("following %s again", self._replica.name)
+                self._is_failing = False
+        elif line.seq:
+            if line.seq != self._seq + 1:
+                raise _Gone(f"change {line.seq} came after {self._seq}")
+            self._seq = line.seq
+            removed = [bytes.fromhex(each) for each in line.removed]
+            self._listener.blocks_changed(uid, line.seq, hashes_of(line.stored), removed)
+
+    @asynccontextmanager
+    async def _get(self, path: str, query: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response with status 200; any other is the exception that it means."""
+        host = f"[{self._replica.host}]" if ":" in self._replica.host else self._replica.host
+        url = f"http://{host}:{self._replica.port}{path}"
+        async with self._streams.session.get(url, params=query) as response:
+            if response.status == 404:
+                raise _TooOld
+            if response.status == 410:
+                raise _Gone("the engine does not know our place any more")
+            if response.status != 200:
+                raise _Broken(f"HTTP {response.status}")
+            yield response
+
+    def _fail(self, reason: str) -> None:
+        self._lose()
+        if not self._is_failing:
+            logger.warning("the stream of %s broke: %s", self._replica.name, reason)
+        self._is_failing = True
+
+    def _do_without(self) -> None:
+        self._lose()
+        if not self._is_failing:
+            logger.info("%s does not tell its blocks and loads: it is used without", self._replica.name)
+        self._is_failing = True
+
+    def _lose(self) -> None:
+        if self._is_known:
+            self._is_known = False
+            self._listener.lost(self._replica.uid)
+
+
+def _jittered(seconds: float) -> float:
+    """Between half and one and a half times as long, so that many followers do not come back at once."""
+    return seconds * (0.5 + random.random())

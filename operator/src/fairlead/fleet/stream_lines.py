@@ -1,0 +1,117 @@
+"""Bytes of an engine's stream → lines, hashes and loads. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from fairlead.routing.load import Load, StepCost
+from fairlead_protocol.blocks import BlockHash
+from fairlead_protocol.messages import LoadLine, StoredBlocks
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""One step's change: some hundred thousand blocks."""
+SLICE_BYTES = 256 * 1024
+"""Of a listing that is told at once: some 7,000 blocks, one or two milliseconds for whoever listens."""
+
+
+class LineTooLong(ValueError):
+    """A line has no end, or somebody else is talking."""
+
+
+class LineReader:
+    """Cuts a stream into lines, with bounded memory and without copying long lines again and again."""
+
+    def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._begun: list[bytes] = []
+        """Pieces of a line whose end has not come."""
+        self._num_begun = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that end in `data`, without empty ones. Raises LineTooLong."""
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._begun, lines[0]))
+            self._begun, self._num_begun = [], 0
+        if rest:
+            self._begun.append(rest)
+            self._num_begun += len(rest)
+        if self._num_begun > self._max_bytes:
+            raise LineTooLong(f"a line has more than {self._max_bytes} bytes")
+        return [line for line in lines if line]
+
+
+class _Chain(msgspec.Struct):
+    """The part of `StoredBlocks` that is used here."""
+
+    hashes: list[str]
+
+
+class _Blocks(msgspec.Struct):
+    """`KVBlocks` with its chains still encoded."""
+
+    epoch: str
+    seq: int
+    blocks: list[msgspec.Raw]
+
+
+class Listing:
+    """An engine's blocks. There may be a million, so they are decoded and told a slice at a time.
+
+    Finding the slices takes 10 to 80 ms for a million blocks (35 to 108 MB), each slice one or two.
+    """
+
+    def __init__(self, body: bytes | bytearray) -> None:
+        """`body`: a `KVBlocks` as it came. Raises ValueError where it is none."""
+        blocks = msgspec.json.decode(body, type=_Blocks)
+        self.epoch = blocks.epoch
+        self.seq = blocks.seq
+        self._slices = list(_slices(blocks.blocks))
+
+    def slices(self) -> Iterator[tuple[int, list[BlockHash]]]:
+        """Blocks to tell, each time with a number: the first ones as a listing, the others as changes that complete it.
+
+        The numbers are counted back from the listing's own, which the last slice has: each follows the one before, as
+        those of changes do.
+        """
+        decode = msgspec.json.Decoder(_Chain).decode
+        for number, chains in enumerate(self._slices, self.seq - len(self._slices) + 1):
+            yield number, [bytes.fromhex(each) for chain in chains for each in decode(chain).hashes]
+
+
+def _slices(chains: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:
+    """At least one, which may be empty."""
+    part: list[msgspec.Raw] = []
+    num_bytes = 0
+    for each in chains:
+        if num_bytes >= SLICE_BYTES:
+            yield part
+            part, num_bytes = [], 0
+        part.append(each)
+        num_bytes += memoryview(each).nbytes
+    yield part
+
+
+def hashes_of(stored: Iterable[StoredBlocks]) -> list[BlockHash]:
+    """The hashes of these chains, in order. Raises ValueError for what is not hexadecimal."""
+    return [bytes.fromhex(each) for blocks in stored for each in blocks.hashes]
+
+
+def load_of(line: LoadLine, time: float) -> Load:
+    """The load that a line tells; `time` is when it came, in seconds of the reader's clock."""
+    return Load(
+        time=time,
+        running=line.running,
+        waiting=line.waiting,
+        queued_prefill_tokens=line.queued_prefill_tokens,
+        kv_blocks_free=line.kv_blocks_free,
+        kv_blocks_total=line.kv_blocks_total,
+        kv_tokens=line.kv_tokens,
+        token_budget=line.token_budget,
+        max_num_seqs=line.max_num_seqs,
+        step_age_seconds=line.step_age_seconds,
+        draining=line.draining,
+        seq=line.seq,
+        seen=line.seen,
+        step_cost=StepCost.from_map(line.step_cost),
+    )

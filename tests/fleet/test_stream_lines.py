@@ -1,0 +1,85 @@
+"""Bytes of a stream → lines, listings in slices, and loads."""
+
+import os
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.fleet import stream_lines
+from fairlead.fleet.stream_lines import LineReader, LineTooLong, Listing, hashes_of, load_of
+from fairlead.routing.load import StepCost
+from fairlead_protocol.messages import KVBlocks, LoadLine, StoredBlocks
+
+
+@given(st.lists(st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"."))), st.data())
+def test_lines_are_the_same_however_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines) + b"rest"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
+    reader, found = LineReader(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += reader.feed(stream[start:end])
+    assert found == [line for line in lines if line]
+    assert reader.feed(b"\n") == [b"rest"]
+
+
+def test_a_line_without_end_is_refused() -> None:
+    reader = LineReader(max_bytes=10)
+    assert reader.feed(b"0123456789\n0123456789") == [b"0123456789"]
+    with pytest.raises(LineTooLong):
+        reader.feed(b"x")
+
+
+def listing(*lengths: int) -> tuple[bytes, list[bytes]]:
+    """A listing of chains of these lengths as it comes, and its hashes."""
+    chains = [[os.urandom(16) for _ in range(length)] for length in lengths]
+    blocks = [StoredBlocks(parent=None, hashes=[each.hex() for each in chain]) for chain in chains]
+    body = msgspec.json.encode(KVBlocks(epoch="e", seq=7, block_size=16, blocks=blocks))
+    return body, [each for chain in chains for each in chain]
+
+
+def test_a_listing_is_told_in_slices_whose_numbers_end_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_lines, "SLICE_BYTES", 200)
+    body, hashes = listing(3, 3, 30, 1, 1)
+    slices = list(Listing(body).slices())
+    assert [number for number, _ in slices] == [5, 6, 7]
+    assert [len(part) for _, part in slices] == [6, 30, 2]
+    assert [each for _, part in slices for each in part] == hashes
+
+
+def test_a_listing_of_nothing_is_told_as_well() -> None:
+    body, _ = listing()
+    read = Listing(body)
+    assert (read.epoch, read.seq, list(read.slices())) == ("e", 7, [(7, [])])
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"epoch": "e"}', b'{"epoch": 1, "seq": 1, "blocks": []}'])
+def test_what_is_no_listing_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        Listing(body)
+
+
+@pytest.mark.parametrize("chain", [b'{"hashes": ["zz"]}', b'{"hashes": [1]}', b"{}"])
+def test_chains_that_make_no_sense_are_refused_as_they_are_told(chain: bytes) -> None:
+    with pytest.raises(ValueError):
+        list(Listing(b'{"epoch": "e", "seq": 1, "blocks": [' + chain + b"]}").slices())
+
+
+def test_hashes_are_raw_bytes() -> None:
+    assert hashes_of([StoredBlocks(parent=None, hashes=["00ff", "01"]), StoredBlocks(parent="00", hashes=["02"])]) == [
+        b"\x00\xff", b"\x01", b"\x02",
+    ]  # fmt: skip
+
+
+def test_a_load_is_taken_over_whole() -> None:
+    line = LoadLine(
+        waiting=1, running=2, queued_prefill_tokens=3, kv_blocks_free=4, kv_blocks_total=5, kv_tokens=6,
+        token_budget=7, max_num_seqs=8, step_age_seconds=0.9, draining=True, seq=10, seen={"g": 11},
+        step_cost={"base": 0.12, "from_the_future": 13.0},
+    )  # fmt: skip
+    load = load_of(line, 99.0)
+    assert {name: getattr(load, name) for name in line.__struct_fields__} == {
+        **msgspec.to_builtins(line), "step_cost": StepCost(base=0.12),
+    }  # fmt: skip
+    assert load.time == 99.0

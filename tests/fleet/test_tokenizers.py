@@ -1,0 +1,109 @@
+"""Tokenizers: built once per digest, kept while in use, and never a reason to fail."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import fairlead.fleet.tokenizers as module
+import fairlead_engine.demo
+from fairlead.fleet.tokenizers import Tokenizers
+from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+DINGHY = PromptTokenizer.from_folder(Path(fairlead_engine.demo.__file__).parent / "dinghy")
+
+
+def info(template: str | None = None, **changes: object) -> ModelInfo:
+    tokenizer = PromptTokenizer(DINGHY.tokenizer_json, chat_template=template, special_tokens=DINGHY.special_tokens)
+    made = ModelInfo(
+        engine_version="1",
+        served_name="dinghy",
+        digest=tokenizer.digest,
+        tokenizer_json=tokenizer.tokenizer_json,
+        chat_template=template,
+        special_tokens=tokenizer.special_tokens,
+        block_size=16,
+        max_model_len=2048,
+        max_num_seqs=8,
+        max_num_queued_tokens=1024,
+        max_num_batched_tokens=512,
+        num_kv_blocks=100,
+        dtype="float32",
+        device="cpu",
+        architecture="LlamaForCausalLM",
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+async def test_a_tokenizer_is_built_once_and_knows_what_its_engines_take() -> None:
+    tokenizers = Tokenizers()
+    first = info("x")
+    await asyncio.gather(
+        tokenizers.add(first),
+        tokenizers.add(info("x", block_size=32, max_model_len=4096)),
+        tokenizers.add(info("x", max_model_len=1024)),
+    )
+    model = tokenizers.get(first.digest)
+    assert model is not None
+    assert (model.max_model_len, model.block_sizes) == (4096, {16, 32})
+    await tokenizers.add(info("x", tokenizer_json="", max_model_len=8192))
+    assert tokenizers.get(first.digest) is model
+    assert model.max_model_len == 8192
+
+
+async def test_engines_that_ask_at_once_share_one_building(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    original = Tokenizers._encoder
+    monkeypatch.setattr(module, "_SMALL_BYTES", 0)  # in a thread
+    monkeypatch.setattr(Tokenizers, "_encoder", lambda self, info: (built.append(info.digest), original(self, info))[1])
+    tokenizers = Tokenizers()
+    one = asyncio.create_task(tokenizers.add(info("x")))
+    await asyncio.sleep(0)
+    two = asyncio.create_task(tokenizers.add(info("x")))
+    await asyncio.sleep(0)
+    one.cancel()  # its engine has left; the other one still wants it
+    await two
+    assert built == [info("x").digest]
+    assert tokenizers.get(built[0]) is not None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tokenizer_json": "{"}, {"chat_template": "{% if %}"}, {"digest": "of another version"}]
+)
+async def test_a_tokenizer_that_cannot_be_used_is_logged_once(
+    changes: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizers = Tokenizers()
+    broken = info("x", **changes)
+    with caplog.at_level(logging.ERROR):
+        await tokenizers.add(broken)
+        await tokenizers.add(broken)
+    assert tokenizers.get(broken.digest) is None
+    assert len(caplog.records) == 1
+    assert "dinghy" in caplog.text
+
+
+async def test_an_engine_whose_tokenizer_was_left_out_can_tell_it_later() -> None:
+    tokenizers = Tokenizers()
+    await tokenizers.add(info("x", tokenizer_json=""))
+    assert tokenizers.get(info("x").digest) is None
+    await tokenizers.add(info("x"))
+    assert tokenizers.get(info("x").digest) is not None
+
+
+async def test_what_is_in_use_stays_and_of_the_rest_a_few() -> None:
+    tokenizers = Tokenizers(max_spare=2)
+    all_of_them = [info(str(number)) for number in range(6)]
+    for each in all_of_them:
+        await tokenizers.add(each)
+    digests = [each.digest for each in all_of_them]
+    tokenizers.keep([digests[0], "unknown", digests[0]])
+    assert [tokenizers.get(digest) is not None for digest in digests] == [True, False, False, False, True, True]
+    tokenizers.keep([digests[5]])
+    tokenizers.keep([digests[4]])
+    assert [tokenizers.get(digest) is not None for digest in digests] == [True, False, False, False, True, True]
+    tokenizers.keep(digests)
+    assert tokenizers.get(digests[0]) is not None
