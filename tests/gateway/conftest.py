@@ -64,13 +64,23 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"uvloop": uvloop.new_event_loop}
 
 
+async def until_followed(gateway: Gateway, engines: list[FakeEngine]) -> None:
+    """Until the gateway knows what the engines are, hold and do."""
+    now, knowledge = asyncio.get_running_loop().time, gateway.knowledge
+    async with asyncio.timeout(30):
+        while not all(knowledge.load(engine.name, now()) is not None for engine in engines) or not all(
+            pool.digests for pool in gateway.pools
+        ):
+            await asyncio.sleep(0.002)
+
+
 Start = Callable[..., Awaitable[Setup]]
 
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
     """`await start(num_engines)`: engines and a gateway; `pools` instead of the default one, `model` fields,
-    settings."""
+    settings; with `follow`, it follows the engines' streams."""
     async with AsyncExitStack() as stack:
 
         async def make(
@@ -79,14 +89,17 @@ async def start() -> AsyncIterator[Start]:
             engines: list[FakeEngine] | None = None,
             pools: Callable[[list[FakeEngine]], list[Pool]] | None = None,
             model: dict[str, Any] | None = None,
+            follow: bool = False,
             **settings: Any,
         ) -> Setup:
             made = engines or [FakeEngine(f"engine-{index}") for index in range(num_engines)]
             for engine in made:
                 await stack.enter_async_context(engine)
             served = pools(made) if pools else [make_pool([each.replica() for each in made], **(model or {}))]
-            gateway, fleet, url = await stack.enter_async_context(running_gateway(*served, **settings))
-            http = await stack.enter_async_context(aiohttp.ClientSession())
+            gateway, fleet, url = await stack.enter_async_context(running_gateway(*served, follow=follow, **settings))
+            if follow and gateway.fleet.directory.pools[0].replicas:
+                await until_followed(gateway, made)
+            http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
             client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
             await stack.enter_async_context(client)
             return Setup(gateway, fleet, url, made, http, client)

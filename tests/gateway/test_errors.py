@@ -10,7 +10,7 @@ from fairlead.routing.replica import Limits
 from fairlead.testing.fake_engine import FakeEngine, Refusal
 from fairlead.testing.gateways import SCALED_TO_ZERO, STARTING, make_pool
 
-ONE_AT_A_TIME = Limits(max_num_seqs=1, max_num_waiting=0)
+ONE_AT_A_TIME = Limits(max_num_seqs=1, max_num_queued_tokens=0)
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -60,7 +60,7 @@ async def test_a_malformed_body_is_400_and_says_what_is_wrong(start, body: bytes
 
 async def test_an_engines_own_400_comes_through(start) -> None:
     setup = await start()
-    long = [{"role": "user", "content": "word " * 100}]
+    long = [{"role": "user", "content": "word " * 1000}]
     status, document, headers = await setup.post({**CHAT, "messages": long})
     assert status == 400
     assert "context" in error_of(document)["message"]
@@ -205,13 +205,16 @@ async def test_replicas_that_keep_refusing_are_503_after_the_attempts(start) -> 
 
 async def test_private_fields_and_headers_of_clients_never_reach_an_engine(start) -> None:
     setup = await start()
-    headers = {"x-fairlead-dispatch": "g:1", "authorization": "Bearer secret", "cookie": "a=b", "traceparent": "00-1"}
-    status, _, _ = await setup.post({**CHAT, "fairlead_prompt_token_ids": [1, 2], "seed": 3}, headers=headers)
+    ours = {"x-fairlead-dispatch": "evil:1", "x-fairlead-replica": "evil"}
+    headers = {**ours, "authorization": "Bearer secret", "cookie": "a=b", "traceparent": "00-1"}
+    private = {"fairlead_prompt_tokens": {"digest": "evil", "prompts": [[1, 2]]}, "fairlead_other": 1}
+    status, _, _ = await setup.post({**CHAT, **private, "seed": 3}, headers=headers)
     assert status == 200
     (request,) = setup.engines[0].requests
     assert request.json() == {**CHAT, "seed": 3}
     assert request.headers["traceparent"] == "00-1"
-    assert not {"x-fairlead-dispatch", "authorization", "cookie"} & set(request.headers)
+    assert not {"x-fairlead-replica", "authorization", "cookie"} & set(request.headers)
+    assert request.headers["x-fairlead-dispatch"] == f"{setup.gateway.id}:1"
 
 
 async def test_a_request_id_that_could_not_stand_in_a_log_is_replaced(start) -> None:

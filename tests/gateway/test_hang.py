@@ -2,7 +2,8 @@
 
 import asyncio
 
-from fairlead.routing.replica import Replica
+from fairlead.routing.load import StepCost
+from fairlead.routing.replica import Limits, Replica
 from fairlead.testing.fake_engine import FakeEngine
 from fairlead.testing.gateways import make_pool
 
@@ -64,10 +65,34 @@ async def test_silence_in_the_middle_of_a_stream_ends_it_with_an_error_event(sta
 
 async def test_connecting_to_an_address_that_does_not_answer_is_given_up(start) -> None:
     """TEST-NET-1 (RFC 5737) is routed nowhere: connecting either fails or hangs, and must not hold the request."""
-    lost = Replica(uid="a", name="lost", host="192.0.2.1", port=8000)
+    lost = Replica(uid="a", name="lost", host="192.0.2.1", port=8000, digest="?")
     engine = FakeEngine("engine-0")
     setup = await start(
         engines=[engine], pools=lambda engines: [make_pool([lost, engines[0].replica()])], connect_timeout=0.1
     )
     answers = [await setup.post(CHAT) for _ in range(3)]
     assert [status for status, _, _ in answers] == [200] * 3
+
+
+async def test_an_engine_whose_core_hangs_is_left_alone_though_it_answers_and_tells_its_load(
+    start, monkeypatch
+) -> None:
+    monkeypatch.setattr("fairlead.routing.standing.HUNG_SECONDS", 0.3)
+    cost, limits = StepCost(base=0.001), Limits(max_num_seqs=8, max_num_queued_tokens=10_000, max_model_len=4096)
+    engines = [FakeEngine(f"engine-{index}", step_cost=cost, limits=limits) for index in range(2)]
+    setup = await start(engines=engines, follow=True)
+    for engine in engines:
+        engine.gate.clear()
+    first = asyncio.create_task(setup.post(CHAT))
+    await setup.until(lambda: sum(engine.num_running for engine in engines) == 1)
+    hung, well = sorted(engines, key=lambda engine: -engine.num_running)
+    well.gate.set()
+    loop, knowledge = asyncio.get_running_loop(), setup.gateway.knowledge
+    await setup.until(lambda: (load := knowledge.load(hung.name, loop.time())) and load.step_age_seconds > 0.3)
+    answers = await asyncio.gather(*(setup.post(CHAT) for _ in range(20)))
+    assert {headers["x-fairlead-replica"] for _, _, headers in answers} == {well.name}
+    hung.gate.set()
+    assert (await first)[0] == 200
+    await setup.until(lambda: (load := knowledge.load(hung.name, loop.time())) and load.step_age_seconds == 0.0)
+    answers = await asyncio.gather(*(setup.post(CHAT) for _ in range(16)))
+    assert {headers["x-fairlead-replica"] for _, _, headers in answers} == {hung.name, well.name}

@@ -75,8 +75,9 @@ async def test_each_request_is_one_line_with_what_the_decision_rested_on(start, 
     served, refused = (LogfmtFormatter().format(record) for record in records)
     for part in (
         "msg=request request_id=mine path=/v1/chat/completions model=default/fake asked_model=gpt stream=False",
-        'status=200 outcome=completed replica=engine-0 reason="fewest in flight (0) of 1 with room" num_attempts=1',
-        "num_prompt_tokens=1 num_cached_tokens=0 num_completion_tokens=4",
+        "status=200 outcome=completed replica=engine-0 reason=",
+        "num_attempts=1 queue_seconds=0.0 ttft_seconds=",
+        "num_prompt_tokens=4 num_cached_tokens=0 num_completion_tokens=4",
     ):
         assert part in served
     assert "\n" not in refused
@@ -106,6 +107,34 @@ async def test_draining_is_announced_first_then_streams_are_finished(start) -> N
     await setup.until(lambda: not listening(setup.gateway.port))
     may_go.set()
     assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_kept_connection_may_be_used_once_more_when_a_drained_gateway_stops(
+    start,
+) -> None:
+    setup = await start(drain_delay=0.1)
+    may_go = asyncio.Event()
+    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
+    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
+    writer.write(raw_chat({**CHAT, "stream": True}))
+    promise = await reader.readuntil(b"\r\n\r\n")
+    assert b"connection: close" not in promise
+    setup.gateway.drain()
+    await setup.until(lambda: not listening(setup.gateway.port))
+    may_go.set()
+    await reader.readuntil(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    writer.write(raw_chat({**CHAT, "max_tokens": 1}))
+    farewell = await reader.readuntil(b"\r\n\r\n")
+    assert farewell.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in farewell
+    assert (await reader.read()).endswith(b"}")
+    writer.close()
+
+
+def raw_chat(body: dict[str, object]) -> bytes:
+    raw = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-length: {len(raw)}\r\n\r\n"
+    return head.encode() + raw
 
 
 def listening(port: int) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import openai
 import pytest
@@ -116,8 +117,10 @@ async def test_the_official_client_raises_for_a_stream_that_breaks(start) -> Non
 
 async def test_a_full_engine_sends_requests_back_to_their_old_place(start) -> None:
     """The gateway does not know this engine's limits, so it learns them from refusals; nobody is lost or overtaken."""
-    engine = FakeEngine(limits=Limits(max_num_seqs=1, max_num_waiting=0))
-    setup = await start(engines=[engine], pools=lambda engines: [make_pool([engines[0].replica(with_limits=False)])])
+    engine = FakeEngine(limits=Limits(max_num_seqs=1, max_num_queued_tokens=0))
+    setup = await start(
+        engines=[engine], pools=lambda engines: [make_pool([replace(engines[0].replica(), limits=None)])]
+    )
     engine.pace = lambda index: asyncio.sleep(0.005)
     answers = await asyncio.gather(*(setup.post({**CHAT, "user": str(index)}) for index in range(8)))
     assert [status for status, _, _ in answers] == [200] * 8
@@ -126,7 +129,7 @@ async def test_a_full_engine_sends_requests_back_to_their_old_place(start) -> No
 
 
 async def test_requests_reach_a_busy_engine_in_the_order_they_came(start) -> None:
-    setup = await start(engines=[FakeEngine(limits=Limits(max_num_seqs=1, max_num_waiting=0))])
+    setup = await start(engines=[FakeEngine(limits=Limits(max_num_seqs=1, max_num_queued_tokens=0))])
     pool = setup.gateway.pools.find("fake", None)
     tasks = []
     setup.engines[0].gate.clear()

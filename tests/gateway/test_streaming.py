@@ -1,11 +1,16 @@
 """Streams pass unbuffered; usage is counted and hidden; clients that leave or stall end the work upstream."""
 
 import asyncio
+import gc
 import json
 
 import pytest
 
+from fairlead.gateway.parse import InferenceRequest
+from fairlead.gateway.prompts import ReadPrompt
+from fairlead.testing.fake_engine.prompts import read_prompt
 from fairlead.testing.gateways import make_pool
+from fairlead.testing.http import Responder
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
@@ -43,7 +48,8 @@ async def test_usage_is_asked_of_the_engine_and_hidden_from_a_client_that_did_no
     assert body.endswith(b"data: [DONE]\n\n")
     metrics = await setup.metrics()
     assert 'fairlead_gateway_tokens_total{kind="completion",model="default/fake"} 4.0' in metrics
-    assert 'fairlead_gateway_tokens_total{kind="prompt",model="default/fake"} 2.0' in metrics
+    num_tokens = len(read_prompt(setup.engines[0].requests[0].json()))
+    assert f'fairlead_gateway_tokens_total{{kind="prompt",model="default/fake"}} {num_tokens}.0' in metrics
 
 
 async def test_a_client_that_asks_for_usage_gets_it_as_the_engine_sent_it(start) -> None:
@@ -51,7 +57,8 @@ async def test_a_client_that_asks_for_usage_gets_it_as_the_engine_sent_it(start)
     setup.engines[0].num_cached_tokens = 1
     last = payloads(await setup.stream(stream_options={"include_usage": True}))[-1]
     assert last["choices"] == []
-    assert last["usage"]["total_tokens"] == 6
+    assert last["usage"]["completion_tokens"] == 4
+    assert last["usage"]["prompt_tokens_details"]["cached_tokens"] == 1
     assert 'tokens_total{kind="cached",model="default/fake"} 1.0' in await setup.metrics()
 
 
@@ -80,6 +87,50 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_cancels_the_engine
     await setup.until(lambda: setup.engines[0].num_cancelled == 1)
     await setup.until(lambda: setup.gateway.pools.find("fake", None).router.in_flight.total == 0)
     assert 'requests_total{model="default/fake",outcome="disconnected",status="200"} 1.0' in await setup.metrics()
+
+
+async def test_a_client_that_leaves_when_it_has_everything_counts_as_answered(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = await start()
+    monkeypatch.setattr(Responder, "end", lambda responder: asyncio.Event().wait())  # [DONE] came, the end does not
+    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json=CHAT)
+    await response.content.readuntil(b"data: [DONE]\n\n")
+    response.close()
+    await setup.until(lambda: setup.gateway.pools.find("fake", None).counters.num_ended == 1)
+    assert 'requests_total{model="default/fake",outcome="completed",status="200"} 1.0' in await setup.metrics()
+
+
+async def test_a_replica_that_dies_when_it_has_said_everything_has_answered(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = await start()
+
+    async def die(responder: Responder) -> None:
+        responder._writer.close()  # once everything is written
+
+    monkeypatch.setattr(Responder, "end", die)
+    assert (await setup.stream()).endswith(b"data: [DONE]\n\n")
+    assert 'requests_total{model="default/fake",outcome="completed",status="200"} 1.0' in await setup.metrics()
+
+
+def prompts_in_memory() -> list[InferenceRequest | ReadPrompt]:
+    objects = gc.get_objects()
+    requests = [each for each in objects if type(each) is InferenceRequest and each.fields]
+    return [*requests, *(each for each in objects if type(each) is ReadPrompt and each.by_digest)]
+
+
+async def test_a_stream_that_has_begun_keeps_no_prompt_in_memory(start) -> None:
+    setup = await start(follow=True)
+    may_go = asyncio.Event()
+    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
+    before = {id(each): each for each in prompts_in_memory()}  # other tests may have left some
+    async with setup.http.post(f"{setup.url}/v1/chat/completions", json=CHAT) as response:
+        await response.content.readuntil(b"\n\n")
+        assert "fairlead_prompt_tokens" in setup.engines[0].requests[0].json()
+        assert not [each for each in prompts_in_memory() if id(each) not in before]
+        may_go.set()
+        assert (await response.read()).endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_client_that_leaves_before_the_first_byte_cancels_the_engines_work(start) -> None:

@@ -1,175 +1,240 @@
 """Admission: a model's waiting line joined to its router. Who may go, who waits, who is refused.
 
-`ModelPool` is the gateway's side of one LLMDeployment. It holds a request only while no replica has room, or while
-none is ready but one is starting. It does no network I/O: the director awaits it, the fleet updates it.
+`ModelPool` is the gateway's side of one LLMDeployment. It holds a request only while no replica has room for it, or
+while none is ready but one is starting. First come first served, strictly: while the head's prompt fits nowhere, nobody
+behind it goes, though a shorter one might fit; else long prompts would starve. It does no network I/O: the director
+awaits it, the fleet and the engines' streams update it.
 """
 
 import asyncio
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
-from fairlead.gateway.openai_errors import OpenAIError, refused
+from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.counters import ModelCounters
+from fairlead.gateway.openai_errors import OpenAIError
+from fairlead.gateway.parse import InferenceRequest
+from fairlead.gateway.prompts import PromptReader, ReadPrompt
+from fairlead.gateway.refusals import refusal
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.routing.health import Failure
-from fairlead.routing.in_flight import Slot
+from fairlead.gateway.turns import Grant, Place, Turn
+from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.load import Load
 from fairlead.routing.outcomes import QueueOutcome
 from fairlead.routing.policies import make_policy
-from fairlead.routing.queue import PoolQueue, Ticket, deadline
-from fairlead.routing.replica import Decision
+from fairlead.routing.queue import PoolQueue, deadline
+from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
 
-Grant = tuple[Decision, Slot]
+logger = logging.getLogger(__name__)
 
-COLD_RETRY_AFTER_SECONDS = 10.0
-"""What a client is told to wait when nothing is ready: a model takes a while to load."""
-LONGEST_RETRY_AFTER_SECONDS = 30.0
-
-
-class Turn:
-    """One attempt's turn: entering waits for it, leaving gives the replica's slot back, however the attempt ended."""
-
-    def __init__(self, model_pool: "ModelPool", ticket: Ticket) -> None:
-        self._model_pool = model_pool
-        self.ticket = ticket
-        self.decision: Decision = None  # type: ignore[assignment]  # set by __aenter__
-        self._slot: Slot = None  # type: ignore[assignment]
-
-    async def __aenter__(self) -> "Turn":
-        self.decision, self._slot = await self._model_pool.wait(self.ticket)
-        self.ticket.admitted = True
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._model_pool.router.release(self._slot)
-        self._model_pool.pump()
-
-    def accepted(self) -> None:
-        """The replica has begun to answer."""
-        self._model_pool.router.accepted(self._slot)
-
-    def failed(self, failure: Failure | None) -> None:
-        """The replica failed the request; None: it is well, but full."""
-        now = self._model_pool.now()
-        if failure is None:
-            self._model_pool.router.full(self._slot, now)
-        else:
-            self._model_pool.router.failed(self._slot, failure, now)
+INTRODUCTION_SECONDS = 2.0
+"""How long a new replica is left alone while its engine has not told what it is, what it holds and how loaded it is:
+before that, prompts could not be tokenised for it, and every gateway would take all its slots for free. An engine that
+never tells is used all the same after that."""
+PUMP_GAP_SECONDS = 0.005
+"""Least time between two looks at the line that load lines cause: many replicas tell their load many times a second."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """Whoever is in line: the future it awaits, and the timer that ends the wait."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all models of one gateway process have in common."""
 
-    granted: asyncio.Future[Grant]
-    timer: asyncio.TimerHandle
+    settings: GatewaySettings
+    gateway_id: str
+    """Names this run of the gateway to engines and to the operator."""
+    knowledge: Knowledge
+    tokenizers: Tokenizers
+    reader: PromptReader
 
 
 class ModelPool:
     """One model's queue, books and policy. They outlive every change of its replicas and of its spec."""
 
-    def __init__(self, pool: Pool, settings: GatewaySettings) -> None:
+    def __init__(self, pool: Pool, shared: Shared, on_cold_request: Callable[[], None] = lambda: None) -> None:
+        """`on_cold_request`: called when a request comes while no replica is ready."""
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self.pool = pool
+        self.knowledge = shared.knowledge
+        settings = shared.settings
         self.queue = PoolQueue(max_waiting=settings.max_queue, max_bytes=settings.max_queue_bytes)
-        self.router = Router(make_policy(pool.model.policy))
-        self.router.set_replicas(pool.replicas)
-        self._waiting: dict[int, _Waiting] = {}
-        """By ticket number, for every ticket in line."""
+        policy = make_policy(pool.model.policy, pool.model.prefix_hash)
+        self.router = Router(policy, shared.knowledge, shared.gateway_id)
+        self.counters = ModelCounters()
+        self._reader = shared.reader
+        self._tokenizers = shared.tokenizers
+        self._on_cold_request = on_cold_request
+        self._places: dict[int, Place] = {}
+        """By ticket number: whoever is in line."""
+        self.digests: frozenset[str] = frozenset()
+        """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
+        self._joined: dict[str, float] = {}
+        """Since when each replica is there, by uid."""
+        self._strangers: set[str] = set()
+        """Those that joined without saying what they are, and have told no load since, by uid."""
+        self._introduction: asyncio.TimerHandle | None = None
+        """When a stranger will be used all the same."""
+        self._draining: set[str] = set()
+        """Replicas that say so themselves, by uid."""
+        self._reading: asyncio.Task[None] | None = None
+        """Reads the prompts of who waits, while any is unread."""
         self._wake_up: asyncio.TimerHandle | None = None
+        self._next_pump: asyncio.TimerHandle | None = None
+        self._pumped_at = float("-inf")
+        self._was_ready = False
         self._state_since = self.now()
+        self._take_replicas()
 
     @property
     def model(self) -> ServedModel:
         """What is served, by the newest word."""
         return self.pool.model
 
-    def ticket(self, num_bytes: int) -> Ticket:
-        """A place in line for a request of this size, behind all that have one."""
-        return self.queue.issue(num_bytes)
+    @property
+    def num_ready(self) -> int:
+        """Replicas that may be sent requests: neither brand new nor on their way out."""
+        return len(self.router.replicas) - len(self._draining)
 
-    def admit(self, ticket: Ticket) -> Turn:
+    def waiting_prompts(self) -> list[ReadPrompt]:
+        """Of who is in line, in its order."""
+        return [self._places[ticket.number].prompt for ticket in self.queue]
+
+    # What the director calls.
+
+    def place(self, request: InferenceRequest) -> Place:
+        """A place behind everybody who has one. Raises OpenAIError where waiting would be in vain."""
+        if not self.num_ready:
+            self._on_cold_request()
+        place = Place(request, self.queue.issue(request.num_bytes))
+        self._raise_if_hopeless()
+        if len(self.queue) and not self.queue.has_room(request.num_bytes):
+            raise self._refusal(QueueOutcome.QUEUE_FULL)
+        return place
+
+    async def tokenize(self, place: Place) -> None:
+        """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
+        missing = self.digests - place.digests_read
+        place.digests_read |= missing
+        known = place.prompt if place.is_read else None
+        length = self.model.prefix_hash.prefix_char_length
+        place.prompt = await self._reader.read(place.request, missing, known, affinity_length=length)
+        place.is_read = True
+
+    def admit(self, place: Place) -> Turn:
         """`async with` it: waits for a replica with room. Raises OpenAIError."""
-        return Turn(self, ticket)
+        return Turn(self, place)
+
+    async def wait(self, place: Place) -> Grant:
+        """Until it is this place's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
+        now = self.now()
+        self._raise_if_hopeless()
+        head, ticket = self.queue.head, place.ticket
+        if (head is None or ticket.number < head.number) and self._has_been_read(place):
+            grant = self.router.route(place.prompt, now)
+            if grant is not None:
+                return grant
+        if not ticket.admitted and not self.queue.has_room(ticket.num_bytes):
+            raise self._refusal(QueueOutcome.QUEUE_FULL)
+        return await self._wait_in_line(place, now)
+
+    # What the fleet and the engines' streams call.
 
     def update(self, pool: Pool) -> None:
         """The fleet knows something new of this model."""
         before, self.pool = self.pool, pool
-        if pool.model.policy != before.model.policy:
-            self.router.policy = make_policy(pool.model.policy)
-        self.router.set_replicas(pool.replicas)
-        if bool(pool.replicas) != bool(before.replicas):
-            self._state_since = self.now()
+        if (pool.model.policy, pool.model.prefix_hash) != (before.model.policy, before.model.prefix_hash):
+            self.router.policy = make_policy(pool.model.policy, pool.model.prefix_hash)
+        self._take_replicas()
         if not pool.replicas and not pool.outlook.starting:
             self._refuse_all(QueueOutcome.NO_REPLICAS)
-        for ticket in self.queue:  # other limits may hold now
-            waiting = self._waiting[ticket.number]
-            waiting.timer.cancel()
-            waiting.timer = self._timer(ticket)
+        if _limits(pool.model) != _limits(before.model):
+            self._set_timers()
         self.pump()
+
+    def load_changed(self, uid: str, load: Load | None) -> None:
+        """A replica of this pool has told its load; None: its stream is lost, and with it what it told."""
+        if load is not None and uid in self._strangers:
+            self._take_replicas()
+        if self.knowledge.drains(uid) != (uid in self._draining):
+            self._note_readiness()
+        if len(self.queue) and self._next_pump is None:
+            self._next_pump = self._loop.call_at(max(self.now(), self._pumped_at + PUMP_GAP_SECONDS), self.pump)
 
     def remove(self) -> None:
         """The LLMDeployment is gone: nobody waits any longer, and a request that comes back finds nothing."""
         self._refuse_all(QueueOutcome.MODEL_REMOVED)
         self.pool = Pool(self.model, (), Outlook(False, "It was deleted."))
-        self.router.set_replicas(())
-
-    async def wait(self, ticket: Ticket) -> Grant:
-        """Until it is this ticket's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
-        now = self.now()
-        if not self.pool.replicas and not self.pool.outlook.starting:
-            raise self._refusal(QueueOutcome.NO_REPLICAS)
-        head = self.queue.head
-        if (head is None or ticket.number < head.number) and (grant := self.router.route(now)) is not None:
-            return grant
-        if not ticket.admitted and not self.queue.has_room(ticket.num_bytes):
-            raise self._refusal(QueueOutcome.QUEUE_FULL)
-        return await self._wait_in_line(ticket, now)
-
-    async def _wait_in_line(self, ticket: Ticket, now: float) -> Grant:
-        granted: asyncio.Future[Grant] = self._loop.create_future()
-        self.queue.enter(ticket, now)
-        self._waiting[ticket.number] = _Waiting(granted, self._timer(ticket))
-        self._set_wake_up(now)
-        try:
-            return await granted
-        except asyncio.CancelledError:
-            if ticket.number in self._waiting:
-                self._take_out(ticket)
-            elif granted.done() and not granted.cancelled() and granted.exception() is None:
-                self.router.release(granted.result()[1])  # granted and cancelled in the same moment
-            self.pump()
-            raise
+        self._take_replicas()
+        self.pump()
 
     def pump(self) -> None:
-        """Lets go whoever may, first come first served. Called whenever room may have appeared."""
-        now = self.now()
+        """Lets go whoever may. Called whenever room may have appeared."""
+        self._pumped_at = now = self.now()
+        if self._next_pump is not None:
+            self._next_pump.cancel()
+            self._next_pump = None
         while (ticket := self.queue.head) is not None:
-            grant = self.router.route(now)
+            place = self._places[ticket.number]
+            if not self._has_been_read(place):
+                break  # who reads it pumps again
+            grant = self.router.route(place.prompt, now)
             if grant is None:
                 break
-            granted = self._take_out(ticket)
+            granted = self._take_out(place)
             if granted.done():
-                self.router.release(grant[1])  # its client is just going away
+                self.router.release(grant[1], now)  # its client is just going away
             else:
                 granted.set_result(grant)
         self._set_wake_up(now)
 
-    def _take_out(self, ticket: Ticket) -> "asyncio.Future[Grant]":
-        """Out of the line; the future that whoever has this ticket awaits."""
-        self.queue.leave(ticket, self.now())
-        waiting = self._waiting.pop(ticket.number)
-        waiting.timer.cancel()
-        return waiting.granted
+    # The line.
 
-    def _timer(self, ticket: Ticket) -> asyncio.TimerHandle:
-        """Ends the ticket's wait when its deadline has come, as the pool is now."""
-        limit = self.model.max_queue_time if self.pool.replicas else self.model.cold_start_timeout
-        when = deadline(ticket, state_since=self._state_since, limit_seconds=limit)
-        return self._loop.call_at(when, self._expire, ticket)
+    async def _wait_in_line(self, place: Place, now: float) -> Grant:
+        granted: asyncio.Future[Grant] = self._loop.create_future()
+        place.granted = granted
+        self.queue.enter(place.ticket, now)
+        self._places[place.ticket.number] = place
+        place.timer = self._timer(place)
+        self._read_line()
+        self._set_wake_up(now)
+        try:
+            return await granted
+        except asyncio.CancelledError:
+            if place.ticket.number in self._places:
+                self._take_out(place)
+            elif granted.done() and not granted.cancelled() and granted.exception() is None:
+                self.router.release(granted.result()[1], self.now())  # granted and cancelled in the same moment
+            self.pump()
+            raise
+
+    def _take_out(self, place: Place) -> "asyncio.Future[Grant]":
+        """Out of the line; the future that is awaited."""
+        granted = place.granted
+        assert granted is not None and place.timer is not None
+        self.queue.leave(place.ticket, self.now())
+        del self._places[place.ticket.number]
+        place.timer.cancel()
+        place.granted = place.timer = None
+        return granted
+
+    def _timer(self, place: Place) -> asyncio.TimerHandle:
+        """Ends the wait when its deadline has come, as the pool is now. Replicas that come and go put it off, but never
+        for longer than one cold start and one full queue take."""
+        max_queue_time, cold_start_timeout = _limits(self.model)
+        limit = max_queue_time if self.num_ready else cold_start_timeout
+        when = deadline(place.ticket, state_since=self._state_since, limit_seconds=limit)
+        last = deadline(place.ticket, state_since=float("-inf"), limit_seconds=cold_start_timeout + max_queue_time)
+        return self._loop.call_at(min(when, last), self._expire, place)
+
+    def _set_timers(self) -> None:
+        """Other limits hold now for who is in line."""
+        for place in self._places.values():
+            assert place.timer is not None
+            place.timer.cancel()
+            place.timer = self._timer(place)
 
     def _set_wake_up(self, now: float) -> None:
         """Pumps again when time alone may have made room."""
@@ -180,44 +245,101 @@ class ModelPool:
         if when is not None:
             self._wake_up = self._loop.call_at(when, self.pump)
 
-    def _expire(self, ticket: Ticket) -> None:
-        if not self.pool.replicas:
+    # Tokenising for who waits already, when a tokenizer becomes known: head first, one after another.
+
+    def _has_been_read(self, place: Place) -> bool:
+        return self.digests <= place.digests_read
+
+    def _read_line(self) -> None:
+        if self._reading is None and not all(self._has_been_read(place) for place in self._places.values()):
+            self._reading = self._loop.create_task(self._read_who_waits())
+
+    async def _read_who_waits(self) -> None:
+        try:
+            while (place := self._first_unread()) is not None:
+                try:
+                    await self.tokenize(place)
+                except Exception:
+                    logger.exception("a prompt that waits could not be tokenised")  # its engine will do it
+                self.pump()
+                await asyncio.sleep(0)  # short prompts are read on the loop
+        finally:
+            self._reading = None
+
+    def _first_unread(self) -> Place | None:
+        places = (self._places[ticket.number] for ticket in self.queue)
+        return next((place for place in places if not self._has_been_read(place)), None)
+
+    # The state of the replicas.
+
+    def _take_replicas(self) -> None:
+        replicas = self._introduced()
+        self.router.set_replicas(replicas)
+        if replicas:
+            digests = {replica.digest for replica in replicas}
+            self.digests = frozenset(digest for digest in digests if self._tokenizers.get(digest) is not None)
+            self._read_line()
+        self._note_readiness()
+
+    def _introduced(self) -> tuple[Replica, ...]:
+        """The replicas that are no strangers, or have been for long enough."""
+        now, replicas = self.now(), self.pool.replicas
+        self._strangers = {
+            each.uid for each in replicas
+            if (each.uid in self._strangers if each.uid in self._joined else not each.digest)
+            and self.knowledge.load(each.uid, now) is None
+        }  # fmt: skip
+        self._joined = {replica.uid: self._joined.get(replica.uid, now) for replica in replicas}
+        due = {uid: self._joined[uid] + INTRODUCTION_SECONDS for uid in self._strangers}
+        if self._introduction is not None:
+            self._introduction.cancel()
+        next_due = min((time for time in due.values() if time > now), default=None)
+        self._introduction = self._loop.call_at(next_due, self._introduce) if next_due is not None else None
+        return tuple(replica for replica in replicas if due.get(replica.uid, now) <= now)
+
+    def _introduce(self) -> None:
+        self._take_replicas()
+        self.pump()
+
+    def _note_readiness(self) -> None:
+        """Which limit holds for who waits depends on whether a replica is ready, and since when."""
+        self._draining = {replica.uid for replica in self.router.replicas if self.knowledge.drains(replica.uid)}
+        if bool(self.num_ready) != self._was_ready:
+            self._was_ready = not self._was_ready
+            self._state_since = self.now()
+            self._set_timers()
+            if not self._was_ready and len(self.queue):
+                self._on_cold_request()  # who waits needs a replica now
+
+    # Refusing.
+
+    def _raise_if_hopeless(self) -> None:
+        if not self.pool.replicas and not self.pool.outlook.starting:
+            raise self._refusal(QueueOutcome.NO_REPLICAS)
+
+    def _expire(self, place: Place) -> None:
+        if not self.num_ready:
             outcome = QueueOutcome.COLD_START_TIMEOUT
         elif self.router.all_failing():
             outcome = QueueOutcome.REPLICAS_FAILING
         else:
             outcome = QueueOutcome.QUEUE_TIMEOUT
-        self._refuse(ticket, outcome)
+        self._refuse(place, outcome)
+        self.pump()
 
     def _refuse_all(self, outcome: QueueOutcome) -> None:
-        for ticket in list(self.queue):
-            self._refuse(ticket, outcome)
+        for place in list(self._places.values()):
+            self._refuse(place, outcome)
 
-    def _refuse(self, ticket: Ticket, outcome: QueueOutcome) -> None:
-        refusal = self._refusal(outcome)
-        granted = self._take_out(ticket)
+    def _refuse(self, place: Place, outcome: QueueOutcome) -> None:
+        error = self._refusal(outcome)
+        granted = self._take_out(place)
         if not granted.done():
-            granted.set_exception(refusal)
+            granted.set_exception(error)
 
     def _refusal(self, outcome: QueueOutcome) -> OpenAIError:
-        model, outlook = self.model, self.pool.outlook
-        name = model.served_name
-        retry_after = min(max(1.0, self.queue.oldest_wait_seconds(self.now())), LONGEST_RETRY_AFTER_SECONDS)
-        if outcome is QueueOutcome.QUEUE_FULL:
-            message = f"Too many requests wait for the model {name!r} already; try again later."
-        elif outcome is QueueOutcome.QUEUE_TIMEOUT:
-            message = (
-                f"Every replica of the model {name!r} was full for {model.max_queue_time:g} seconds; try again later."
-            )
-        elif outcome is QueueOutcome.REPLICAS_FAILING:
-            message = f"Every replica of the model {name!r} fails at the moment."
-        elif outcome is QueueOutcome.COLD_START_TIMEOUT:
-            retry_after = COLD_RETRY_AFTER_SECONDS
-            limit = f"{model.cold_start_timeout:g} seconds"
-            message = f"No replica of the model {name!r} became ready within {limit}. {outlook.message}"
-        elif outcome is QueueOutcome.NO_REPLICAS:
-            retry_after = COLD_RETRY_AFTER_SECONDS
-            message = f"Nothing serves the model {name!r}. {outlook.message}"
-        else:
-            return refused(outcome, f"The model {name!r} was removed.", retry_after=None)
-        return refused(outcome, message.rstrip(), retry_after=retry_after)
+        return refusal(outcome, self.pool, oldest_wait_seconds=self.queue.oldest_wait_seconds(self.now()))
+
+
+def _limits(model: ServedModel) -> tuple[float, float]:
+    return model.max_queue_time, model.cold_start_timeout

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.api.signals import PATH_SIGNALS
 from fairlead.gateway import openai_errors as errors
 from fairlead.gateway.body import ClientGone, ClientWatch, read_body
 from fairlead.gateway.client import Client, Receive, Send
@@ -26,6 +27,7 @@ from fairlead.gateway.parse import parse, request_id_from
 from fairlead.gateway.pools import Pools
 from fairlead.gateway.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
 from fairlead.gateway.settings import GatewaySettings
+from fairlead.gateway.signals_stream import SignalsStream
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 logger = logging.getLogger(__name__)
@@ -90,11 +92,12 @@ class GatewayApp:
     async def _infer(self, target: Target, call: "_Call") -> None:
         """A request for an engine, observed once, however it ends."""
         client = call.client
-        seen = Observation(client.request_id, target.path)
+        seen = Observation(client.request_id, target.path, observers=(self._metrics,))
         try:
             await self._serve(target, call, seen)
         except ClientGone:
-            seen.outcome = RequestOutcome.DISCONNECTED
+            if seen.outcome != RequestOutcome.COMPLETED:
+                seen.outcome = RequestOutcome.DISCONNECTED
         except asyncio.CancelledError:  # the server is being shut down and does not wait any longer
             seen.outcome = RequestOutcome.CUT
             await client.refuse(errors.shutting_down())
@@ -104,7 +107,6 @@ class GatewayApp:
             await client.refuse(errors.internal_error())
         finally:
             seen.ended(client.status)
-            self._metrics.request_ended(seen)
             log_request(seen)
 
     async def _serve(self, target: Target, call: "_Call", seen: Observation) -> None:
@@ -115,6 +117,7 @@ class GatewayApp:
                 call.headers, call.receive, limit=settings.max_body_bytes, timeout=settings.body_timeout
             )
             request = parse(target.path, body, call.headers.items(), request_id=seen.request_id, chosen=target.chosen)
+            del body  # what is needed of it is in the request
             seen.parsed(request)
         except OpenAIError as error:
             await _refuse(error, call.client, seen)
@@ -149,11 +152,12 @@ class _Call:
 
 
 class ControlApp:
-    """The control port: metrics and probes. Not for clients of models."""
+    """The control port: metrics, signals and probes. Not for clients of models."""
 
-    def __init__(self, app: GatewayApp, metrics: Metrics) -> None:
+    def __init__(self, app: GatewayApp, metrics: Metrics, signals: SignalsStream) -> None:
         self._app = app
         self._metrics = metrics
+        self._signals = signals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
@@ -161,6 +165,10 @@ class ControlApp:
         try:
             if path not in CONTROL_PATHS:
                 raise errors.unknown_path(method, path)
+            if path == PATH_SIGNALS:
+                _require(method, path, "GET")
+                await self._signals.serve(receive, send, client.request_id)
+                return
             _require(method, path, "GET", "HEAD")
             if path == "/metrics":
                 await client.reply(200, self._metrics.exposition(), content_type=CONTENT_TYPE)

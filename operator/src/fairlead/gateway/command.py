@@ -2,15 +2,17 @@
 
 import argparse
 import asyncio
+import os
 import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from fairlead.docstrings import docstrings
 from fairlead.fleet.kubernetes import KubernetesFleet
+from fairlead.fleet.listener import EngineListener
+from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings, SettingsError
 from fairlead.kube.client import KubeClient
@@ -44,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the gateway. Returns 0 after an orderly end, 1 where it could not start, 2 for bad settings."""
     configure_logging(args.log_level)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
     values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(GatewaySettings)}
     try:
         settings = GatewaySettings(**values)
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=PreciseLoop) as runner:
             runner.run(_serve(args, settings))
     except (OSError, KubeConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -61,6 +64,10 @@ def run(args: argparse.Namespace) -> int:
 
 async def _serve(args: argparse.Namespace, settings: GatewaySettings) -> None:
     async with await KubeClient.from_environment(args.kubeconfig, args.context) as client:
-        gateway = Gateway(settings, KubernetesFleet(client, namespace=args.namespace))
+
+        def make_fleet(listener: EngineListener, tokenizers: Tokenizers) -> KubernetesFleet:
+            return KubernetesFleet(client, namespace=args.namespace, listener=listener, tokenizers=tokenizers)
+
+        gateway = Gateway(settings, make_fleet)
         gateway.install_signal_handlers()
         await gateway.run()

@@ -20,12 +20,13 @@ class Director:
     async def handle(self, request: InferenceRequest, client: Client, seen: Observation) -> None:
         """Serves `request` to `client`. Raises OpenAIError where the client is to get that instead."""
         pool = self.pools.find(request.model, request.chosen)  # 404 here
-        seen.model = pool.model.key
-        ticket = pool.ticket(request.num_bytes)  # its place in line, kept through every attempt
+        seen.arrived_at(pool.model, pool.counters)
+        place = pool.place(request)  # in line, kept through every attempt; 429, 503 where waiting is in vain
+        await pool.tokenize(place)  # ids and block hashes, once; off the loop when long
         num_failures = 0
         while True:  # a second attempt only before the client's first byte
-            async with pool.admit(ticket) as turn:  # queue, hold while none is ready; 429, 503; a slot until here ends
-                seen.routed(turn.decision, ticket.waited_seconds)  # replica, why, after how long
+            async with pool.admit(place) as turn:  # queue, hold while none is ready; 429, 503; a slot until here ends
+                seen.routed(turn.decision, place.prompt, place.ticket.waited_seconds)  # replica, why, after how long
                 try:
                     return await self.proxy.stream(turn, request, pool.model.served_name, client, seen)
                 except ReplicaFailed as failed:

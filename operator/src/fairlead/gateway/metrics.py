@@ -1,28 +1,33 @@
 """The gateway's metrics, `fairlead_gateway_…`. Labels are bounded: `model` is an LLMDeployment's `namespace/name`, or
 empty.
 
-Counters and histograms are kept as requests end; gauges are read from the pools when somebody scrapes, so they cost the
-data path nothing and vanish with what they describe.
+Counters and histograms are kept as requests go on and end; gauges are read from the pools when somebody scrapes, so
+that they cost the data path nothing and vanish with what they describe.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fairlead.gateway.observe import Observation
 from fairlead.gateway.pools import Pools
+from fairlead.gateway.prompts import PromptReader
 from fairlead.gateway.proxy import ReplicaFailed
+from fairlead.routing.knowledge import Knowledge
 
+_SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 2.0, 5.0)
+_TOKENS = (0.0, 1.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """One registry per gateway, so that several can live in one process."""
+    """One registry per gateway, so that several can live in one process. An Observer of every request."""
 
-    def __init__(self, pools: Pools) -> None:
+    def __init__(self, pools: Pools, knowledge: Knowledge, reader: PromptReader) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "fairlead_gateway_requests_total",
@@ -35,10 +40,40 @@ class Metrics:
         )
         self.duration = self._histogram("request_duration_seconds", "From a request's arrival to its end")
         self.queue_wait = self._histogram("queue_wait_seconds", "Time a request waited in the gateway for a replica")
+        self.predicted_ttft = self._histogram(
+            "predicted_time_to_first_token_seconds",
+            "From a request's dispatch to its first token, as foreseen at that moment; streamed answers only",
+        )
+        self.ttft_error = self._histogram(
+            "ttft_prediction_error_ratio",
+            "How far the predicted time from dispatch to first token was off, as a part of the actual; of streams",
+            buckets=_RATIOS,
+        )
+        self.cached_tokens_error = self._histogram(
+            "cached_tokens_prediction_error_tokens",
+            "How far the predicted number of prompt tokens in the replica's cache was off, in either direction",
+            buckets=_TOKENS,
+        )
+        self.decisions = Counter(
+            "fairlead_gateway_decisions_total",
+            "Attempts that were routed to a replica, by the policy that chose it",
+            ["model", "policy"],
+            registry=self.registry,
+        )
         self.tokens = Counter(
             "fairlead_gateway_tokens_total",
-            "Tokens of answered requests as engines counted them; kind is prompt, cached (of those) or completion",
+            "Tokens of answered requests as engines counted them; kind is prompt, cached (of those), predicted_cached "
+            "(those as foreseen) or completion",
             ["model", "kind"],
+            registry=self.registry,
+        )
+        self.tokenizing = self._histogram(
+            "tokenizing_seconds", "Time to tokenise a request's prompts in the gateway", buckets=_SHORT_SECONDS
+        )
+        self.tokenized = Counter(
+            "fairlead_gateway_tokenized_tokens_total",
+            "Prompt tokens of dispatched requests; source is text_cache (their text was seen before) or tokenizer",
+            ["model", "source"],
             registry=self.registry,
         )
         self.failed_attempts = Counter(
@@ -47,21 +82,45 @@ class Metrics:
             ["model", "failure"],
             registry=self.registry,
         )
-        self.registry.register(_PoolGauges(pools))
+        self.registry.register(_Gauges(pools, knowledge, reader))
 
-    def request_ended(self, seen: Observation) -> None:
+    def arrived(self, seen: Observation) -> None:
+        """Nothing to count: requests are counted as they end."""
+
+    def dispatched(self, seen: Observation) -> None:
+        """Counts a decision; of the first attempt also what went before it."""
+        model = seen.model
+        self.decisions.labels(model, seen.policy).inc()
+        if seen.num_attempts == 1:
+            self.tokenizing.labels(model).observe(seen.tokenizing_seconds)
+            from_text_cache = seen.num_tokens_from_text_cache
+            self.tokenized.labels(model, "text_cache").inc(from_text_cache)
+            self.tokenized.labels(model, "tokenizer").inc(max(0, seen.num_prompt_tokens - from_text_cache))
+
+    def first_token(self, seen: Observation) -> None:
+        """Counts a first token when it comes, however long the stream goes on, and how well it was foreseen."""
+        actual, predicted = seen.replica_ttft_seconds, seen.predicted_ttft_seconds
+        if actual is None or seen.ttft_seconds is None:
+            return
+        self.ttft.labels(seen.model).observe(seen.ttft_seconds)
+        if predicted is not None:
+            self.predicted_ttft.labels(seen.model).observe(predicted)
+            self.ttft_error.labels(seen.model).observe(abs(predicted - actual) / max(actual, 1e-6))
+
+    def ended(self, seen: Observation) -> None:
         """Counts a request that is over."""
         model = seen.model
         self.requests.labels(model, str(seen.outcome), str(seen.status)).inc()
         self.duration.labels(model).observe(seen.duration_seconds)
         if seen.num_attempts:
             self.queue_wait.labels(model).observe(seen.queue_seconds)
-        if seen.stream and seen.ttft_seconds is not None:
-            self.ttft.labels(model).observe(seen.ttft_seconds)
         if (usage := seen.usage) is not None:
             self.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
             self.tokens.labels(model, "cached").inc(usage.cached_tokens)
             self.tokens.labels(model, "completion").inc(usage.completion_tokens or 0)
+            if (error := seen.cached_tokens_error) is not None:
+                self.tokens.labels(model, "predicted_cached").inc(seen.predicted_cached_tokens or 0)
+                self.cached_tokens_error.labels(model).observe(error)
 
     def attempt_failed(self, seen: Observation, failed: ReplicaFailed) -> None:
         """Counts an attempt that a replica did not serve."""
@@ -72,31 +131,46 @@ class Metrics:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"fairlead_gateway_{name}", text, ["model"], buckets=_SECONDS, registry=self.registry)
+    def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
+        return Histogram(f"fairlead_gateway_{name}", text, ["model"], buckets=buckets, registry=self.registry)
 
 
-class _PoolGauges(Collector):
-    """Reads the pools at the moment of the scrape."""
+class _Gauges(Collector):
+    """Reads pools, knowledge and reader at the moment of the scrape."""
 
-    def __init__(self, pools: Pools) -> None:
+    def __init__(self, pools: Pools, knowledge: Knowledge, reader: PromptReader) -> None:
         self._pools = pools
+        self._knowledge = knowledge
+        self._reader = reader
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         waiting = _gauge("queue_requests", "Requests that wait in the gateway for a replica", ["model"])
         waiting_bytes = _gauge("queue_bytes", "Bytes of the bodies of those requests", ["model"])
         oldest = _gauge("queue_oldest_wait_seconds", "How long the first in line has waited", ["model"])
         ready = _gauge("ready_replicas", "Replicas that may be sent requests", ["model"])
+        stale = _gauge("stale_replicas", "Replicas among them whose load is unknown, or too old to go by", ["model"])
+        followed = _gauge("kv_index_replicas", "Replicas whose KV-cache blocks are known", ["model"])
         in_flight = _gauge("in_flight_requests", "Requests sent to a replica and not finished", ["model", "replica"])
+        blocks = _gauge("kv_index_blocks", "Different KV-cache blocks that some replica is known to hold", [])
+        index = self._knowledge.index
+        blocks.add_metric([], len(index))
         for pool in self._pools:
-            label, queue = pool.model.key, pool.queue
+            label, queue, now = pool.model.key, pool.queue, pool.now()
+            replicas = pool.router.replicas
             waiting.add_metric([label], len(queue))
             waiting_bytes.add_metric([label], queue.num_bytes)
-            oldest.add_metric([label], queue.oldest_wait_seconds(pool.now()))
-            ready.add_metric([label], len(pool.router.replicas))
-            for replica in pool.router.replicas:
+            oldest.add_metric([label], queue.oldest_wait_seconds(now))
+            ready.add_metric([label], pool.num_ready)
+            stale.add_metric([label], sum(self._knowledge.load(replica.uid, now) is None for replica in replicas))
+            followed.add_metric([label], sum(index.seq(replica.uid) is not None for replica in replicas))
+            for replica in replicas:
                 in_flight.add_metric([label, replica.name], pool.router.in_flight.count(replica.uid))
-        return [waiting, waiting_bytes, oldest, ready, in_flight]
+        left = CounterMetricFamily(
+            "fairlead_gateway_untokenized_requests",
+            "Requests left to their engines to tokenise: too long, or too many at once",
+            value=self._reader.num_left,
+        )
+        return [waiting, waiting_bytes, oldest, ready, stale, followed, in_flight, blocks, left]
 
 
 def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:

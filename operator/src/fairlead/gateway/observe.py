@@ -1,11 +1,15 @@
-"""What is seen of one request: the figures that metrics and the log line are made of. One Observation per request."""
+"""What is seen of one request: the figures that metrics, signals and the log line are made of. One Observation per
+request."""
 
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from fairlead.fleet.pool import ServedModel
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.parse import InferenceRequest
+from fairlead.gateway.prompts import ReadPrompt
 from fairlead.gateway.sse import Usage
 from fairlead.routing.replica import Decision
 
@@ -16,12 +20,34 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
+class Observer(Protocol):
+    """Hears of a request's milestones as they happen; the figures are in the Observation."""
+
+    def arrived(self, seen: "Observation") -> None:
+        """It is known which model the request means."""
+        ...
+
+    def dispatched(self, seen: "Observation") -> None:
+        """An attempt begins."""
+        ...
+
+    def first_token(self, seen: "Observation") -> None:
+        """The first token has come; of an answer that is not streamed, all of it."""
+        ...
+
+    def ended(self, seen: "Observation") -> None:
+        """The request is over, however it ended."""
+        ...
+
+
 @dataclass(slots=True)
 class Observation:
     """Filled on the way; times are seconds since the request's arrival, None where the point was not reached."""
 
     request_id: str
     path: str
+    observers: tuple[Observer, ...] = ()
+    """Who is told as it happens."""
     arrived: float = field(default_factory=_now)
     """Loop time."""
     asked_model: str = ""
@@ -33,6 +59,8 @@ class Observation:
     """What the client got; 0 = nothing."""
     outcome: str = RequestOutcome.INTERNAL_ERROR
     """A RequestOutcome, or the label of a QueueOutcome."""
+    policy: str = ""
+    """The model's routing policy."""
     replica: str = ""
     """The last one tried."""
     reason: str = ""
@@ -40,36 +68,82 @@ class Observation:
     num_attempts: int = 0
     queue_seconds: float = 0.0
     """Time spent waiting for a replica, over all attempts."""
+    num_prompt_tokens: int = 0
+    """As the gateway counts them; an estimate where it could not tokenise the prompt."""
+    num_tokens_from_text_cache: int = 0
+    """Of those, how many ids came from the cache of texts instead of from the tokenizer."""
+    tokenizing_seconds: float = 0.0
+    predicted_cached_tokens: int | None = None
+    """Those that the last replica tried was expected to find in its cache; None = not known."""
+    predicted_uncached_tokens: int | None = None
+    predicted_ttft_seconds: float | None = None
+    """From the last dispatch to the first token, as foreseen; None = not known."""
+    dispatched_after_seconds: float = 0.0
+    """When the last attempt began."""
     ttft_seconds: float | None = None
     """Time to the first token; to the whole answer where it is not streamed."""
     duration_seconds: float = 0.0
     usage: Usage | None = None
+
+    @property
+    def replica_ttft_seconds(self) -> float | None:
+        """From the last dispatch to the first token: what was predicted, as it turned out. None for answers that are
+        not streamed, where it cannot be seen."""
+        if self.ttft_seconds is None or not self.stream:
+            return None
+        return self.ttft_seconds - self.dispatched_after_seconds
+
+    @property
+    def cached_tokens_error(self) -> int | None:
+        """How far the prediction was off, in tokens of either direction; None where either figure is missing."""
+        if self.usage is None or self.predicted_cached_tokens is None:
+            return None
+        return abs(self.predicted_cached_tokens - self.usage.cached_tokens)
 
     def parsed(self, request: InferenceRequest) -> None:
         """The request could be read."""
         self.asked_model = request.model
         self.stream = request.stream
 
-    def routed(self, decision: Decision, queue_seconds: float) -> None:
+    def arrived_at(self, model: ServedModel, counters: Observer) -> None:
+        """It is known which model is meant; `counters` are that model's."""
+        self.model, self.policy = model.key, model.policy
+        self.observers += (counters,)
+        counters.arrived(self)
+
+    def routed(self, decision: Decision, prompt: ReadPrompt, queue_seconds: float) -> None:
         """An attempt begins at this replica."""
         self.num_attempts += 1
         self.replica = decision.replica.name
         self.reason = decision.reason
         self.queue_seconds = queue_seconds
+        self.num_prompt_tokens = prompt.num_tokens
+        self.tokenizing_seconds = prompt.seconds
+        self.num_tokens_from_text_cache = prompt.num_cached_tokens
+        self.predicted_cached_tokens = decision.cached_tokens
+        self.predicted_uncached_tokens = decision.uncached_tokens
+        self.predicted_ttft_seconds = decision.predicted_ttft_seconds
+        self.dispatched_after_seconds = _now() - self.arrived
+        for observer in self.observers:
+            observer.dispatched(self)
 
     def first_token(self) -> None:
         """The first token has come; later ones do not count."""
         if self.ttft_seconds is None:
             self.ttft_seconds = _now() - self.arrived
+            for observer in self.observers:
+                observer.first_token(self)
 
     def ended(self, status: int) -> None:
         """The request is over; `status` is what the client got."""
         self.status = status
         self.duration_seconds = _now() - self.arrived
+        for observer in self.observers:
+            observer.ended(self)
 
 
 def log_request(seen: Observation) -> None:
-    """One line per request, with what the decision rested on."""
+    """One line per request, with what the decision rested on and how it turned out."""
     if not logger.isEnabledFor(logging.INFO):
         return
     usage = seen.usage
@@ -85,9 +159,12 @@ def log_request(seen: Observation) -> None:
         "reason": seen.reason or None,
         "num_attempts": seen.num_attempts,
         "queue_seconds": _rounded(seen.queue_seconds),
+        "predicted_ttft_seconds": _rounded(seen.predicted_ttft_seconds),
+        "replica_ttft_seconds": _rounded(seen.replica_ttft_seconds),
         "ttft_seconds": _rounded(seen.ttft_seconds),
         "duration_seconds": _rounded(seen.duration_seconds),
         "num_prompt_tokens": usage.prompt_tokens if usage else None,
+        "num_predicted_cached_tokens": seen.predicted_cached_tokens,
         "num_cached_tokens": usage.cached_tokens if usage else None,
         "num_completion_tokens": usage.completion_tokens if usage else None,
     }

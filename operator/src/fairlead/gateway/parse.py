@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.openai_errors import bad_request
+from fairlead_protocol.messages import FIELD_TOKENS
 
 PRIVATE_FIELD_PREFIX = "fairlead_"
 """Top-level fields that only gateways may send to engines."""
@@ -45,9 +46,14 @@ class InferenceRequest:
     num_bytes: int = 0
     """Size of the body as it came."""
 
-    def upstream_body(self, served_name: str) -> bytes:
-        """The body for an engine: its own name for the model, and usage always asked for."""
+    def upstream_body(self, served_name: str, tokens: bytes | None = None) -> bytes:
+        """The body for an engine: its own name for the model, and usage always asked for.
+
+        `tokens`: JSON of the prompts as tokenised for this engine (`PromptTokens`); None = it tokenises by itself.
+        """
         fields = self.fields | {"model": msgspec.Raw(msgspec.json.encode(served_name))}
+        if tokens is not None:
+            fields[FIELD_TOKENS] = msgspec.Raw(tokens)
         if self.stream and not self.wants_usage:
             options = _object(self.fields.get("stream_options"))
             if options is not None:

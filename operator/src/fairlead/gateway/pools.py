@@ -1,24 +1,28 @@
 """Pools: one ModelPool per LLMDeployment, kept in step with the fleet; finds the one that a request means."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fairlead.fleet.directory import Directory, answers_to
 from fairlead.fleet.fleet import Fleet
 from fairlead.fleet.pool import Pool
-from fairlead.gateway.admission import ModelPool
+from fairlead.gateway.admission import ModelPool, Shared
 from fairlead.gateway.openai_errors import bad_request, model_not_found, not_synced
-from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.upstream import Upstream
+from fairlead.routing.load import Load
 
 
 class Pools:
     """Follows `fleet`. Queues and in-flight counts are kept by the LLMDeployment's uid, so they survive its changes."""
 
-    def __init__(self, fleet: Fleet, settings: GatewaySettings, upstream: Upstream) -> None:
+    def __init__(self, fleet: Fleet, shared: Shared, upstream: Upstream) -> None:
         self._fleet = fleet
-        self._settings = settings
+        self._shared = shared
         self._upstream = upstream
         self._by_uid: dict[str, ModelPool] = {}
+        self._by_replica: dict[str, ModelPool] = {}
+        """By the uid of each of its replicas."""
+        self.on_cold_request: Callable[[], None] = lambda: None
+        """Called when a request comes for a model without a ready replica."""
         fleet.subscribe(self._follow)
 
     def __iter__(self) -> Iterator[ModelPool]:
@@ -51,6 +55,12 @@ class Pools:
             raise model_not_found(model) if self.synced else not_synced()
         return self._by_uid[pool.model.uid]
 
+    def load_changed(self, uid: str, load: Load | None) -> None:
+        """A replica has told its load; None: what it told does not hold any more."""
+        pool = self._by_replica.get(uid)
+        if pool is not None:
+            pool.load_changed(uid, load)
+
     def _follow(self, directory: Directory) -> None:
         present = {pool.model.uid for pool in directory.pools}
         for uid in self._by_uid.keys() - present:
@@ -58,8 +68,13 @@ class Pools:
         for pool in directory.pools:
             known = self._by_uid.get(pool.model.uid)
             if known is None:
-                self._by_uid[pool.model.uid] = ModelPool(pool, self._settings)
+                self._by_uid[pool.model.uid] = ModelPool(pool, self._shared, self._tell_of_cold_request)
             elif known.pool != pool:
                 known.update(pool)
+        self._by_replica = {replica.uid: pool for pool in self for replica in pool.pool.replicas}
+        self._shared.tokenizers.keep(digest for pool in self for digest in pool.digests)
         replicas = (replica for pool in directory.pools for replica in pool.replicas)
         self._upstream.keep_only(frozenset((replica.host, replica.port) for replica in replicas))
+
+    def _tell_of_cold_request(self) -> None:
+        self.on_cold_request()

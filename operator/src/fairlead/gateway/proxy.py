@@ -5,7 +5,6 @@ breaks ends with an error event: never in silence, never with a made-up end. Ans
 whole first.
 """
 
-from fairlead.gateway.admission import Turn
 from fairlead.gateway.client import JSON, Client
 from fairlead.gateway.connection import ConnectFailed, UpstreamError, UpstreamSilent
 from fairlead.gateway.observe import Observation
@@ -13,11 +12,22 @@ from fairlead.gateway.openai_errors import Header, OpenAIError, upstream_failed,
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.parse import InferenceRequest
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.sse import ENGINE_DEAD, EventTooLarge, UsageFilter, error_code_of, usage_of
+from fairlead.gateway.sse import EventTooLarge, UsageFilter, error_code_of, usage_of
+from fairlead.gateway.turns import Turn
 from fairlead.gateway.upstream import Upstream, UpstreamResponse
 from fairlead.routing.health import Failure
-from fairlead.routing.replica import Replica
-from fairlead_protocol.messages import HEADER_REASON, HEADER_REPLICA, REASON_DRAINING, REASON_ENGINE_FULL
+from fairlead.routing.replica import Decision, Replica
+from fairlead_protocol.messages import (
+    CODE_ENGINE_DEAD,
+    HEADER_DISPATCH,
+    HEADER_PREDICTED_CACHED_TOKENS,
+    HEADER_PREDICTED_TTFT_MS,
+    HEADER_QUEUE_MS,
+    HEADER_REASON,
+    HEADER_REPLICA,
+    REASON_DRAINING,
+    REASON_ENGINE_FULL,
+)
 
 _EVENT_STREAM = b"text/event-stream"
 _REASON = HEADER_REASON.encode()
@@ -25,6 +35,11 @@ _REPLICA = HEADER_REPLICA.encode()
 _REFUSALS = {REASON_ENGINE_FULL.encode(): None, REASON_DRAINING.encode(): Failure.DRAINING}
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after"})
 _PASSED_PREFIX = b"x-fairlead-"
+_PREDICTED_CACHED_TOKENS = HEADER_PREDICTED_CACHED_TOKENS.encode()
+_PREDICTED_TTFT_MS = HEADER_PREDICTED_TTFT_MS.encode()
+_QUEUE_MS = HEADER_QUEUE_MS.encode()
+_OURS = frozenset({_REPLICA, _PREDICTED_CACHED_TOKENS, _PREDICTED_TTFT_MS, _QUEUE_MS})
+"""What the gateway itself says of a request."""
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """So that proxies in front of the gateway hold nothing back either."""
 
@@ -46,9 +61,11 @@ class ReplicaFailed(Exception):
 class Proxy:
     """Knows the replicas' protocol and the client's; not the queue, nor which replica would be better."""
 
-    def __init__(self, upstream: Upstream, settings: GatewaySettings) -> None:
+    def __init__(self, upstream: Upstream, settings: GatewaySettings, gateway_id: str) -> None:
+        """`gateway_id`: what engines count this gateway's requests under."""
         self._upstream = upstream
         self._settings = settings
+        self._gateway_id = gateway_id
 
     async def stream(
         self,
@@ -62,20 +79,22 @@ class Proxy:
 
         `served_name`: of the model, where the replica has not told its own. Raises ReplicaFailed.
         """
-        replica = turn.decision.replica
-        body = request.upstream_body(replica.served_name or served_name)
+        decision, replica = turn.decision, turn.decision.replica
+        body = request.upstream_body(replica.served_name or served_name, turn.prompt.tokens_field(replica.digest))
+        head = _head(replica, request, len(body), dispatch=f"{self._gateway_id}:{decision.dispatch}")
         limit = self._settings.first_byte_timeout if request.stream else self._settings.response_timeout
         try:
             async with self._upstream.exchange(
-                (replica.host, replica.port), _head(replica, request, len(body)), body, first_byte_timeout=limit
+                (replica.host, replica.port), head, body, first_byte_timeout=limit
             ) as response:
+                del body  # streams are long, and prompts may be
                 _raise_if_refused(replica, response)
                 if response.status < 500:
                     turn.accepted()
                 if response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM):
                     await self._pass_events(turn, response, request, client, seen)
                 else:
-                    await self._pass_whole(replica, response, client, seen)
+                    await self._pass_whole(turn, response, client, seen)
         except (UpstreamError, EventTooLarge) as error:
             raise _failed(replica, error, begun=client.started) from error
 
@@ -83,37 +102,47 @@ class Proxy:
         self, turn: Turn, response: UpstreamResponse, request: InferenceRequest, client: Client, seen: Observation
     ) -> None:
         """Event by event as they come. The client gets its headers with the first: until then a retry is possible."""
-        replica, events = turn.decision.replica, UsageFilter(hide_usage=not request.wants_usage)
+        events = UsageFilter(hide_usage=not request.wants_usage)
         try:
             while chunk := await response.chunk():
                 passed = events.feed(chunk)
                 if events.token_seen and seen.ttft_seconds is None:
                     seen.first_token()
+                    turn.first_token()
                 if passed:
                     if not client.started:
-                        await client.start(response.status, [*_headers(replica, response), *_STREAM_HEADERS])
+                        turn.begun()
+                        await client.start(
+                            response.status, [*_headers(turn.decision, response, seen), *_STREAM_HEADERS]
+                        )
                     await client.write(passed)
+                    if events.done and not events.failed:
+                        seen.outcome = RequestOutcome.COMPLETED  # the client may leave now: it has everything
+        except UpstreamError:
+            if not events.done:
+                raise
         finally:
             seen.usage = events.usage
         if not (events.done or events.failed):
             raise UpstreamError("the stream ended without saying that it is complete", begun=True)
-        if events.error_code == ENGINE_DEAD:
+        if events.failed:
+            seen.outcome = RequestOutcome.ENGINE_ERROR
+        if events.error_code == CODE_ENGINE_DEAD:
             turn.failed(Failure.DIED)
-        seen.outcome = RequestOutcome.ENGINE_ERROR if events.failed else RequestOutcome.COMPLETED
         await client.finish()
 
-    async def _pass_whole(
-        self, replica: Replica, response: UpstreamResponse, client: Client, seen: Observation
-    ) -> None:
+    async def _pass_whole(self, turn: Turn, response: UpstreamResponse, client: Client, seen: Observation) -> None:
         """The whole answer at once."""
+        replica = turn.decision.replica
         body = await response.read(self._settings.max_reply_bytes)
         status = response.status
-        if status >= 500 and error_code_of(body) == ENGINE_DEAD:
+        if status >= 500 and error_code_of(body) == CODE_ENGINE_DEAD:
             error = upstream_failed(f"The engine of the replica {replica.name} has died.", status=503)
             raise ReplicaFailed(Failure.DIED, error, retryable=True)
         if status < 400:
-            seen.first_token()
             seen.usage = usage_of(body)
+            seen.first_token()
+            turn.first_token(whole=True)
             seen.outcome = RequestOutcome.COMPLETED
         else:
             seen.outcome = RequestOutcome.CLIENT_ERROR if status < 500 else RequestOutcome.ENGINE_ERROR
@@ -122,7 +151,7 @@ class Proxy:
                 await client.reply(status, error.body(), [(_REPLICA, replica.name.encode())])
                 return
         length = (b"content-length", str(len(body)).encode())
-        await client.start(status, [*_headers(replica, response), length])
+        await client.start(status, [*_headers(turn.decision, response, seen), length])
         await client.finish(body)
 
 
@@ -149,23 +178,26 @@ def _failed(replica: Replica, error: Exception, *, begun: bool) -> ReplicaFailed
     return ReplicaFailed(failure, upstream_failed(message, status=502 if begun else 503), retryable=not begun)
 
 
-def _head(replica: Replica, request: InferenceRequest, num_bytes: int) -> bytes:
+def _head(replica: Replica, request: InferenceRequest, num_bytes: int, *, dispatch: str) -> bytes:
     """The request line and headers for the engine."""
     host = f"[{replica.host}]" if ":" in replica.host else replica.host
     lines = [
         f"POST {request.path} HTTP/1.1\r\nhost: {host}:{replica.port}\r\nx-request-id: {request.request_id}\r\n"
-        f"content-type: application/json\r\ncontent-length: {num_bytes}\r\n".encode()
+        f"content-type: application/json\r\ncontent-length: {num_bytes}\r\n{HEADER_DISPATCH}: {dispatch}\r\n".encode()
     ]
     lines += [b"%b: %b\r\n" % header for header in request.headers]
     lines.append(b"\r\n")
     return b"".join(lines)
 
 
-def _headers(replica: Replica, response: UpstreamResponse) -> list[Header]:
-    """The engine's headers that clients get, and which replica it was."""
-    passed = [
-        (name, value)
-        for name, value in response.headers.items()
-        if name in _PASSED_HEADERS or (name.startswith(_PASSED_PREFIX) and name != _REPLICA)
-    ]
-    return [(_REPLICA, replica.name.encode()), *passed]
+def _headers(decision: Decision, response: UpstreamResponse, seen: Observation) -> list[Header]:
+    """The engine's headers that clients get, which replica it was after what wait, and what was expected of it."""
+    headers = [(_REPLICA, decision.replica.name.encode()), (_QUEUE_MS, f"{1000 * seen.queue_seconds:.1f}".encode())]
+    if decision.cached_tokens is not None:
+        headers.append((_PREDICTED_CACHED_TOKENS, str(decision.cached_tokens).encode()))
+    if decision.predicted_ttft_seconds is not None:
+        headers.append((_PREDICTED_TTFT_MS, f"{1000 * decision.predicted_ttft_seconds:.1f}".encode()))
+    for name, value in response.headers.items():
+        if name in _PASSED_HEADERS or (name.startswith(_PASSED_PREFIX) and name not in _OURS):
+            headers.append((name, value))
+    return headers

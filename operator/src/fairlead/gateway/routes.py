@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fairlead.api.signals import PATH_SIGNALS
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.openai_errors import model_not_found
@@ -15,7 +16,11 @@ PROBES: Mapping[str, str] = {
     "/ready": "200 when clients should be sent here; 503 before the models are known, and while draining.",
 }
 """On both ports, path → what it answers."""
-CONTROL_PATHS: Mapping[str, str] = {**PROBES, "/metrics": "Metrics in Prometheus' text format."}
+CONTROL_PATHS: Mapping[str, str] = {
+    **PROBES,
+    "/metrics": "Metrics in Prometheus' text format.",
+    PATH_SIGNALS: "What the operator scales by: a JSON object per line, every second, until the gateway ends.",
+}
 """All of the control port, path → what it answers."""
 
 

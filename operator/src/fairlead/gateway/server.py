@@ -6,40 +6,61 @@ Everything a gateway consists of is made in `Gateway.__init__`, and nowhere else
 import asyncio
 import contextlib
 import logging
+import secrets
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
 from fairlead.fleet.fleet import Fleet
+from fairlead.fleet.listener import EngineListener
+from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.admission import Shared
 from fairlead.gateway.app import ControlApp, GatewayApp
 from fairlead.gateway.director import Director
+from fairlead.gateway.engines import EngineNews
 from fairlead.gateway.metrics import Metrics
 from fairlead.gateway.pools import Pools
-from fairlead.gateway.protocol import make_protocol
+from fairlead.gateway.prompts import PromptReader
+from fairlead.gateway.protocol import LINGER_SECONDS, make_protocol
 from fairlead.gateway.proxy import Proxy
 from fairlead.gateway.settings import GatewaySettings
+from fairlead.gateway.signals_stream import SignalsStream
 from fairlead.gateway.upstream import Upstream
+from fairlead.routing.knowledge import Knowledge
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
+CONTROL_GRACE_SECONDS = 5
+"""How long the control port's connections may take to end, once everything else has."""
+
+MakeFleet = Callable[[EngineListener, Tokenizers], Fleet]
+"""Makes the fleet to follow. It tells the listener what engines stream, and adds their tokenizers."""
 
 
 class Gateway:
     """One gateway: `await run()` serves until `drain` or `stop` was called and everything is answered."""
 
-    def __init__(self, settings: GatewaySettings, fleet: Fleet) -> None:
+    def __init__(self, settings: GatewaySettings, make_fleet: MakeFleet) -> None:
         """Binds its ports. Raises OSError where one is taken."""
         self.settings = settings
-        self.fleet = fleet
+        self.id = secrets.token_hex(8)
+        """Names this run of the gateway to engines and to the operator."""
+        self.knowledge = Knowledge()
+        tokenizers, news = Tokenizers(), EngineNews(self.knowledge)
+        self.fleet = make_fleet(news, tokenizers)
         self.upstream = Upstream(settings)
-        self.pools = Pools(fleet, settings, self.upstream)
-        self.metrics = Metrics(self.pools)
-        director = Director(
-            self.pools, Proxy(self.upstream, settings), self.metrics, max_attempts=settings.max_attempts
-        )
+        self.reader = PromptReader(tokenizers)
+        shared = Shared(settings, self.id, self.knowledge, tokenizers, self.reader)
+        self.pools = Pools(self.fleet, shared, self.upstream)
+        self.signals = SignalsStream(self.pools, self.id)
+        news.on_load = self.pools.load_changed
+        self.pools.on_cold_request = self.signals.wake
+        self.metrics = Metrics(self.pools, self.knowledge, self.reader)
+        proxy = Proxy(self.upstream, settings, self.id)
+        director = Director(self.pools, proxy, self.metrics, max_attempts=settings.max_attempts)
         self.app = GatewayApp(self.pools, director, self.metrics, settings)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = _listen(settings.host, settings.port)
@@ -47,9 +68,10 @@ class Gateway:
         self.port: int = self._socket.getsockname()[1]
         """For clients, also where the settings said any."""
         self.control_port: int = self._control_socket.getsockname()[1]
-        protocol = make_protocol(settings)
-        self._server = _Server(self.app, protocol, settings)
-        self._control = _Server(ControlApp(self.app, self.metrics), protocol, settings)
+        protocol = self._protocol = make_protocol(settings)
+        self._server = _Server(self.app, protocol, settings, grace_seconds=int(settings.drain_timeout))
+        control = ControlApp(self.app, self.metrics, self.signals)
+        self._control = _Server(control, protocol, settings, grace_seconds=CONTROL_GRACE_SECONDS)
         self._drain_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -57,27 +79,31 @@ class Gateway:
         following = asyncio.create_task(self.fleet.run())
         controlling = asyncio.create_task(self._control.serve([self._control_socket]))
         serving = asyncio.create_task(self._server.serve([self._socket]))
+        signalling = asyncio.create_task(self.signals.run())
         following.add_done_callback(self._follower_ended)
-        logger.info("serving on port %d, metrics and probes on port %d", self.port, self.control_port)
+        logger.info("serving on port %d; metrics, signals and probes on port %d", self.port, self.control_port)
         try:
             await serving
         finally:
+            self.signals.close()
             self._control.stop()
             await controlling
             following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            await asyncio.gather(signalling, following, return_exceptions=True)
             self.upstream.close()
+            self.reader.close()
 
     def drain(self) -> None:
         """Not ready from now on; takes requests for `drain_delay` more seconds, then finishes what runs, and ends."""
         if self._drain_task is None:
-            self.app.draining = True
+            self._announce()
+            self._protocol.linger_seconds = LINGER_SECONDS
             logger.info("draining: no longer ready, requests are taken for %g more seconds", self.settings.drain_delay)
             self._drain_task = asyncio.create_task(self._stop_after(self.settings.drain_delay))
 
     def stop(self) -> None:
         """Takes nothing new from now on; a second call cuts what still runs."""
-        self.app.draining = True
+        self._announce()
         self._server.stop()
 
     def install_signal_handlers(self) -> None:
@@ -85,6 +111,10 @@ class Gateway:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.drain)
         loop.add_signal_handler(signal.SIGINT, self.stop)
+
+    def _announce(self) -> None:
+        self.app.draining = True
+        self.signals.drain()
 
     async def _stop_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -101,8 +131,14 @@ class _Server(uvicorn.Server):
     """uvicorn's server, but stopped by a call instead of by signals, and without waking up ten times a second."""
 
     def __init__(
-        self, app: GatewayApp | ControlApp, protocol: type[asyncio.Protocol], settings: GatewaySettings
+        self,
+        app: GatewayApp | ControlApp,
+        protocol: type[asyncio.Protocol],
+        settings: GatewaySettings,
+        *,
+        grace_seconds: int,
     ) -> None:
+        """`grace_seconds`: how long what runs may take after `stop`."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -116,7 +152,7 @@ class _Server(uvicorn.Server):
                 server_header=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=int(settings.keep_alive_timeout),
-                timeout_graceful_shutdown=int(settings.drain_timeout),
+                timeout_graceful_shutdown=grace_seconds,
             )
         )
 

@@ -15,8 +15,6 @@ _BOUNDARY = re.compile(rb"\r?\n\r?\n")
 _BOUNDARY_OVERLAP = 3
 """Bytes of a boundary that may be at the end of one chunk while the rest is in the next."""
 _DONE = b"data: [DONE]"
-ENGINE_DEAD = "engine_dead"
-"""OpenAI's `code` in the errors of an engine whose core has died: not the request's fault, and it will not recover."""
 _NULL_USAGE = re.compile(rb',\s*"usage"\s*:\s*null')
 _ERROR_EVENT = re.compile(rb'data:\s*\{\s*"error"')
 _NO_TOKEN_YET = re.compile(rb'"content"\s*:\s*(?:""|null)|"delta"\s*:\s*\{\s*(?:"role"\s*:\s*"assistant"\s*)?\}')

@@ -73,6 +73,7 @@ class Upstream:
                     raise
                 connection = await self._connect(address)
                 await self._ask(connection, head, body, first_byte_timeout)
+            head = body = b""  # answers may take long: nothing is kept that is not needed any more
             yield UpstreamResponse(connection)
         finally:
             self._keep_or_close(address, connection)

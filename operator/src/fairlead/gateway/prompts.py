@@ -1,0 +1,152 @@
+"""Requests → prompts as routing sees them: token ids by the model's own tokenizer, once per request.
+
+Pools ask before a request is routed. Short prompts, and long ones of which most is known from earlier turns, are
+tokenised on the event loop; what takes long, in one of a few threads. A request that is wrong gets no tokens and no
+error either: its engine says what is wrong with it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fairlead.fleet.tokenizers import ModelTokenizer, Tokenizers
+from fairlead.gateway.parse import InferenceRequest
+from fairlead.gateway.prompt_fields import RawPrompt, raw_prompt
+from fairlead.gateway.tokenising import LeftToEngine, Tokenising
+from fairlead.routing.prompt import Prompt
+from fairlead_protocol.hash_chains import HashChains
+from fairlead_protocol.messages import PromptTokens
+from fairlead_protocol.prompts import PromptError
+
+MAX_WAITING = 64
+"""Requests that may wait for a thread; while there are so many, further ones are left to their engines."""
+QUICK_CHARACTERS = 8 * 1024
+"""Texts of this length are tokenised on the event loop, in about two milliseconds."""
+QUICK_BYTES = 128 * 1024
+"""Prompts of this size are rendered and looked up on the event loop, in about half a millisecond."""
+QUICK_MESSAGES = 256
+"""The same for the messages of a chat, whatever their size."""
+MAX_TOKENS_SENT = 1_000_000
+"""More would take the request over the engine's limit for bodies, which is 16 MiB by default."""
+BYTES_PER_TOKEN = 4
+"""Of typical text, for prompts that no tokenizer has seen."""
+
+
+@dataclass(slots=True)
+class ReadPrompt(Prompt):
+    """A prompt, and what it cost to read it."""
+
+    seconds: float = 0.0
+    """Spent on it; waiting for a thread is not counted."""
+    num_cached_tokens: int = 0
+    """Tokens that did not have to be made, since the text they stand for was known."""
+    settled: set[str] = field(default_factory=set)
+    """Digests of the tokenizers that have tried, with success or without."""
+    _encoded: dict[str, bytes] = field(default_factory=dict)
+
+    def tokens_field(self, digest: str) -> bytes | None:
+        """The JSON of `fairlead_prompt_tokens` for an engine of this digest; None: it gets no such field."""
+        if digest not in self._encoded:
+            ids = [list(prompt.token_ids) for prompt in self.by_digest.get(digest, ())]
+            if not 0 < sum(map(len, ids)) <= MAX_TOKENS_SENT:
+                return None
+            self._encoded[digest] = msgspec.json.encode(PromptTokens(digest=digest, prompts=ids))
+        return self._encoded[digest]
+
+
+class PromptReader:
+    """Knows the tokenizers; not where a request goes. Its counters are for metrics."""
+
+    def __init__(self, tokenizers: Tokenizers, *, max_threads: int = 2) -> None:
+        self._tokenizers = tokenizers
+        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="tokenise")
+        self._chains = HashChains()
+        self._num_in_threads = 0
+        self.num_tokenised = 0
+        """Requests, once for each tokenizer."""
+        self.num_tokens = 0
+        """Prompt tokens of those."""
+        self.num_cached_tokens = 0
+        """Those of them whose text was known."""
+        self.num_left = 0
+        """Requests left to their engines, as too long or because too many waited for a thread."""
+        self.seconds = 0.0
+        """Spent on it, on the event loop and in threads."""
+
+    def close(self) -> None:
+        """Ends the threads when they have done what they are at."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def read(
+        self,
+        request: InferenceRequest,
+        digests: Iterable[str],
+        prompt: ReadPrompt | None = None,
+        *,
+        affinity_length: int = 100,
+    ) -> ReadPrompt:
+        """The request's prompt for replicas of these digests; with `prompt`, what it lacks for them is added to it.
+
+        A digest stays out while its tokenizer is not known, and where the request cannot be tokenised.
+        `affinity_length`: characters of `Prompt.affinity`.
+        """
+        wanted = set(digests)
+        if prompt is not None and not self._open(prompt, wanted):
+            return prompt
+        raw = raw_prompt(request)
+        if prompt is None:
+            num_tokens = raw.num_bytes // BYTES_PER_TOKEN if raw.well_formed else 0
+            prompt = ReadPrompt(num_tokens=num_tokens, affinity=raw.beginning(affinity_length))
+        for digest, model in self._open(prompt, wanted).items():
+            await self._settle(prompt, digest, raw, model)
+        return prompt
+
+    def _open(self, prompt: ReadPrompt, digests: set[str]) -> dict[str, ModelTokenizer]:
+        """The known tokenizers among `digests` that have not tried yet."""
+        known = {digest: self._tokenizers.get(digest) for digest in digests - prompt.settled}
+        return {digest: model for digest, model in known.items() if model is not None}
+
+    async def _settle(self, prompt: ReadPrompt, digest: str, raw: RawPrompt, model: ModelTokenizer) -> None:
+        prompt.settled.add(digest)
+        if raw.fields is None:
+            self.num_left += raw.well_formed
+            return
+        work = Tokenising(raw.fields, raw.extra, model, self._chains)
+        try:
+            await self._do(work, in_thread=raw.num_bytes > QUICK_BYTES or raw.num_messages > QUICK_MESSAGES)
+        except LeftToEngine:
+            self.num_left += 1
+        except PromptError:
+            prompt.num_tokens = 0  # it is going to be refused, which costs an engine nothing
+        else:
+            prompt.by_digest[digest] = work.prompts
+            prompt.num_tokens = sum(len(tokens.token_ids) for tokens in work.prompts)
+            prompt.num_cached_tokens += work.num_cached_tokens
+            self.num_tokenised += 1
+            self.num_tokens += prompt.num_tokens
+            self.num_cached_tokens += work.num_cached_tokens
+        prompt.seconds += work.seconds
+        self.seconds += work.seconds
+
+    async def _do(self, work: Tokenising, *, in_thread: bool) -> None:
+        """Its two parts, each where it disturbs least. Raises LeftToEngine and PromptError."""
+        if in_thread:
+            await self._in_thread(work.begin)
+        else:
+            work.begin()
+        if work.num_missing_characters > QUICK_CHARACTERS:
+            await self._in_thread(work.finish)
+        else:
+            work.finish()
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        if self._num_in_threads >= MAX_WAITING:
+            raise LeftToEngine
+        self._num_in_threads += 1
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._num_in_threads -= 1

@@ -1,0 +1,32 @@
+"""How a model's line turns requests away: outcome → the sentence, status and Retry-After that the client gets. Pure."""
+
+from fairlead.fleet.pool import Pool
+from fairlead.gateway.openai_errors import OpenAIError, refused
+from fairlead.routing.outcomes import QueueOutcome
+
+COLD_RETRY_AFTER_SECONDS = 10.0
+"""What a client is told to wait when nothing is ready: a model takes a while to load."""
+LONGEST_RETRY_AFTER_SECONDS = 30.0
+
+
+def refusal(outcome: QueueOutcome, pool: Pool, *, oldest_wait_seconds: float) -> OpenAIError:
+    """`oldest_wait_seconds`: of the line, which is what a client that comes again may expect to wait."""
+    model, outlook = pool.model, pool.outlook
+    name = model.served_name
+    retry_after = min(max(1.0, oldest_wait_seconds), LONGEST_RETRY_AFTER_SECONDS)
+    if outcome is QueueOutcome.QUEUE_FULL:
+        message = f"Too many requests wait for the model {name!r} already; try again later."
+    elif outcome is QueueOutcome.QUEUE_TIMEOUT:
+        message = f"Every replica of the model {name!r} was full for {model.max_queue_time:g} seconds; try again later."
+    elif outcome is QueueOutcome.REPLICAS_FAILING:
+        message = f"Every replica of the model {name!r} fails at the moment."
+    elif outcome is QueueOutcome.COLD_START_TIMEOUT:
+        retry_after = COLD_RETRY_AFTER_SECONDS
+        limit = f"{model.cold_start_timeout:g} seconds"
+        message = f"No replica of the model {name!r} became ready within {limit}. {outlook.message}"
+    elif outcome is QueueOutcome.NO_REPLICAS:
+        retry_after = COLD_RETRY_AFTER_SECONDS
+        message = f"Nothing serves the model {name!r}. {outlook.message}"
+    else:
+        return refused(outcome, f"The model {name!r} was removed.", retry_after=None)
+    return refused(outcome, message.rstrip(), retry_after=retry_after)

@@ -1,0 +1,125 @@
+"""`GET /fairlead/v1/signals` on the control port: a line of signals a second to everyone who follows.
+
+A line is encoded once for all followers, and only while there are any. A follower that reads slowly misses lines, since
+counters in the next one say it all; one that reads nothing is cut off.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from fairlead.api.signals import INTERVAL_SECONDS, SignalsLine
+from fairlead.gateway.body import ClientGone, ClientWatch, read_body
+from fairlead.gateway.client import Client, Receive, Send
+from fairlead.gateway.pools import Pools
+from fairlead.gateway.signals import model_signals
+
+logger = logging.getLogger(__name__)
+
+WAKE_GAP_SECONDS = 0.05
+"""Least time between two lines, however many requests ask to be told of."""
+SLOW_FOLLOWER_SECONDS = 10.0
+"""A follower that has read nothing for this long is cut off."""
+_NDJSON = b"application/x-ndjson"
+_BODY_LIMIT_BYTES = 1024
+
+
+class SignalsStream:
+    """Writes the lines. `run` it as a task; `close` ends every follower's stream."""
+
+    def __init__(self, pools: Pools, gateway_id: str) -> None:
+        self._pools = pools
+        self._gateway_id = gateway_id
+        self._now = asyncio.get_running_loop().time
+        self._started = self._now()
+        self._asked = asyncio.Event()
+        """Set when the next line is not to wait for its turn."""
+        self._published = asyncio.Event()
+        """Set, and replaced, with every line."""
+        self._line = b""
+        self._num_lines = 0
+        self._wake = False
+        self._draining = False
+        self._closed = False
+        self.num_followers = 0
+
+    def wake(self) -> None:
+        """A model without a ready replica got a request: a line goes out at once."""
+        self._wake = True
+        self._asked.set()
+
+    def drain(self) -> None:
+        """From now on lines say that this gateway is going; the first one goes out at once."""
+        self._draining = True
+        self._asked.set()
+
+    def close(self) -> None:
+        """Ends every stream, and `run`."""
+        self._closed = True
+        self._asked.set()
+        self._published.set()
+
+    async def run(self) -> None:
+        """Publishes lines until closed."""
+        while not self._closed:
+            try:
+                await asyncio.wait_for(self._asked.wait(), INTERVAL_SECONDS - WAKE_GAP_SECONDS)
+            except TimeoutError:
+                pass
+            self._asked.clear()
+            try:
+                self._publish()
+            except Exception:
+                logger.exception("a line of signals could not be made")
+            await asyncio.sleep(WAKE_GAP_SECONDS)
+
+    async def serve(self, receive: Receive, send: Send, request_id: str) -> None:
+        """One follower, from its first line to its leaving or ours."""
+        watch = ClientWatch(receive)
+        client = Client(send, request_id=request_id, stall_timeout=SLOW_FOLLOWER_SECONDS, on_gone=watch.leave)
+        self.num_followers += 1
+        try:
+            await read_body({}, receive, limit=_BODY_LIMIT_BYTES, timeout=SLOW_FOLLOWER_SECONDS)
+            async with watch:
+                await self._write_lines(client)
+        except ClientGone:
+            pass
+        finally:
+            self.num_followers -= 1
+            client.close()
+
+    async def _write_lines(self, client: Client) -> None:
+        await client.start(200, [(b"content-type", _NDJSON), (b"cache-control", b"no-cache")])
+        num_seen = self._num_lines
+        await client.write(self._encoded(wake=False))
+        while not self._closed:
+            if num_seen == self._num_lines:
+                await self._published.wait()
+            else:
+                num_seen = self._num_lines
+                await client.write(self._line)
+        await client.finish()
+
+    def _publish(self) -> None:
+        """The next line, to whoever follows now."""
+        if self.num_followers:
+            self._line = self._encoded(wake=self._wake)
+            self._num_lines += 1
+        self._wake = False
+        published, self._published = self._published, asyncio.Event()
+        published.set()
+
+    def _encoded(self, *, wake: bool) -> bytes:
+        return msgspec.json.encode(self.line(wake=wake)) + b"\n"
+
+    def line(self, *, wake: bool = False) -> SignalsLine:
+        """What would be said now."""
+        now = self._now()
+        return SignalsLine(
+            gateway=self._gateway_id,
+            uptime_seconds=now - self._started,
+            wake=wake,
+            draining=self._draining,
+            models={pool.model.key: model_signals(pool, now) for pool in self._pools},
+        )

@@ -1,0 +1,94 @@
+"""One request through one tokenizer: render, look up, encode, hash. Plain work without waiting, for any thread."""
+
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from fairlead.fleet.tokenizers import ModelTokenizer
+from fairlead.routing.prompt import Tokens
+from fairlead_protocol.hash_chains import HashChains
+from fairlead_protocol.prefix_cache import Encoding, Ids
+from fairlead_protocol.prompts import Part, PromptError, PromptFields, cannot_be_tokenised
+
+MAX_CHARACTERS_PER_TOKEN = 32
+"""A text with more of them for each token that its engine takes is not going to fit; finding out is left to the
+engine."""
+MAX_PROMPTS = 128
+"""Of one request; more are left to the engine, which by default takes no more."""
+
+
+class LeftToEngine(Exception):
+    """It would cost too much here; the engine tokenises this request, or refuses it."""
+
+
+class Tokenising:
+    """`begin`, then `finish`, once each; `num_missing_characters` tells in between how long the second will take."""
+
+    def __init__(self, fields: PromptFields, extra: bytes, model: ModelTokenizer, chains: HashChains) -> None:
+        """`extra`: what else decides the prompts' blocks in a cache."""
+        self._fields = fields
+        self._chains = chains
+        self._extra = extra
+        self._model = model
+        self._parts: list[tuple[Part, Encoding | None]] = []
+        """Texts with what is known of them; ids as they came."""
+        self.prompts: tuple[Tokens, ...] = ()
+        """The result."""
+        self.seconds = 0.0
+        """Spent so far."""
+
+    @property
+    def num_missing_characters(self) -> int:
+        """How much text has to be encoded."""
+        return sum(encoding.num_missing_characters for _, encoding in self._parts if encoding)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Tokens of texts that were known."""
+        return sum(encoding.num_cached_tokens for _, encoding in self._parts if encoding)
+
+    def begin(self) -> None:
+        """Renders and looks up. Raises PromptError and LeftToEngine."""
+        with self._timed():
+            parts = self._fields.parts(self._model.encoder.tokenizer)
+            limit = self._model.max_model_len * MAX_CHARACTERS_PER_TOKEN
+            if len(parts) > MAX_PROMPTS or any(len(part.content) > limit for part in parts):
+                raise LeftToEngine
+            self._parts = [(part, self._lookup(part)) for part in parts]
+
+    def finish(self) -> None:
+        """Encodes what was not known, and hashes. Raises PromptError."""
+        with self._timed():
+            self.prompts = tuple(self._tokens(part, encoding) for part, encoding in self._parts)
+
+    def _lookup(self, part: Part) -> Encoding | None:
+        if isinstance(part.content, str):
+            return self._model.encoder.begin(part.content, add_special_tokens=self._fields.adds_special_tokens)
+        return None
+
+    def _tokens(self, part: Part, encoding: Encoding | None) -> Tokens:
+        ids = self._ids(part, encoding)
+        sizes = tuple(self._model.block_sizes)
+        return Tokens(ids, self._extra, {size: self._chains.hashes(ids, size, self._extra) for size in sizes})
+
+    def _ids(self, part: Part, encoding: Encoding | None) -> Ids:
+        try:
+            if encoding is not None:
+                ids = self._model.encoder.finish(encoding)
+            else:
+                ids = array("I", cast(list[int], part.content))
+        except Exception as error:  # tokenizers raises bare Exception; ids may be of any size
+            raise cannot_be_tokenised(part.place, error) from error
+        if not 0 < len(ids) < self._model.max_model_len:
+            raise PromptError(part.place, "does not fit")
+        return ids
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started

@@ -1,0 +1,90 @@
+"""A request's place in its model's line, and its turn at a replica: what the director and the proxy hold of admission.
+
+They know the pool they belong to and pass on to its router what becomes of the attempt; they decide nothing.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fairlead.gateway.parse import InferenceRequest
+from fairlead.gateway.prompts import ReadPrompt
+from fairlead.routing.health import Failure
+from fairlead.routing.in_flight import Slot
+from fairlead.routing.queue import Ticket
+from fairlead.routing.replica import Decision
+
+if TYPE_CHECKING:
+    from fairlead.gateway.admission import ModelPool
+
+Grant = tuple[Decision, Slot]
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A request's place in its model's line, kept through every attempt. Outside of the line nothing waits for it."""
+
+    request: InferenceRequest
+    ticket: Ticket
+    prompt: ReadPrompt = field(default_factory=ReadPrompt)
+    is_read: bool = False
+    """Whether the prompt's length is known, if only as an estimate; which tokenizers have read it is another matter."""
+    digests_read: set[str] = field(default_factory=set)
+    """The tokenizers that have been tried on the prompt."""
+    granted: "asyncio.Future[Grant] | None" = None
+    """While in line: what it awaits."""
+    timer: asyncio.TimerHandle | None = None
+    """While in line: what ends its wait."""
+
+    def forget(self) -> None:
+        """No further attempt will be made: lets go of everything large, which a long stream would keep in memory."""
+        self.request.fields = {}
+        self.prompt = ReadPrompt()
+
+
+class Turn:
+    """One attempt's turn: entering waits for it, leaving gives the replica's slot back, however the attempt ended."""
+
+    def __init__(self, model_pool: "ModelPool", place: Place) -> None:
+        self._model_pool = model_pool
+        self.place = place
+        self.decision: Decision = None  # type: ignore[assignment]  # set by __aenter__
+        self._slot: Slot = None  # type: ignore[assignment]
+
+    async def __aenter__(self) -> "Turn":
+        self.decision, self._slot = await self._model_pool.wait(self.place)
+        self.place.ticket.admitted = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._model_pool.router.release(self._slot, self._model_pool.now())
+        self._model_pool.pump()
+
+    @property
+    def prompt(self) -> ReadPrompt:
+        """What the replica is to read."""
+        return self.place.prompt
+
+    def accepted(self) -> None:
+        """The replica has begun to answer."""
+        self._model_pool.router.accepted(self._slot, self._model_pool.now())
+
+    def first_token(self, *, whole: bool = False) -> None:
+        """The first token has come, so the prompt has been computed. `whole`: all tokens have come, so it is not known
+        when the first one was there."""
+        self._model_pool.router.first_token(self._slot, self._model_pool.now(), learn=not whole)
+
+    def begun(self) -> None:
+        """The client has got a byte, so this attempt is the last."""
+        self.place.forget()
+
+    def failed(self, failure: Failure | None) -> None:
+        """The replica failed the request; None: it is well, but full."""
+        now = self._model_pool.now()
+        if failure is None:
+            self._model_pool.router.full(self._slot, now)
+        else:
+            self._model_pool.router.failed(self._slot, failure, now)

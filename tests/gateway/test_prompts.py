@@ -1,0 +1,410 @@
+"""PromptReader: the ids an engine would make itself, once per request, off the event loop when long; never an error."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fairlead_engine.demo
+from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.parse import InferenceRequest, parse
+from fairlead.gateway.prompts import MAX_WAITING, PromptReader, ReadPrompt
+from fairlead_engine.config import ServerConfig
+from fairlead_engine.errors import RequestError
+from fairlead_engine.server.app import build_app
+from fairlead_engine.server.prompts import chat_prompts, completion_prompts
+from fairlead_engine.server.request_body import decode
+from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
+from fairlead_engine.server.served_model import ModelFiles, ServedModel
+from fairlead_engine.server.service import Service
+from fairlead_engine.testing import ScriptedEngine
+from fairlead_engine.testing.scripted_engine import scripted_info
+from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_protocol.messages import FIELD_TOKENS, ModelInfo, PromptTokens
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+MAX_MODEL_LEN = 16_384
+TOKENIZER = PromptTokenizer.from_folder(Path(fairlead_engine.demo.__file__).parent / "dinghy")
+INFO = scripted_info(vocab_size=TOKENIZER.vocab_size, max_model_len=MAX_MODEL_LEN)
+ENGINE = ServedModel("dinghy", ModelFiles(TOKENIZER, {}), INFO)
+MODEL_INFO = msgspec.json.decode(ENGINE.protocol_json, type=ModelInfo)
+DIGEST = TOKENIZER.digest
+
+
+def request(path: str = CHAT, **fields: Any) -> InferenceRequest:
+    return parse(path, json.dumps({"model": "dinghy", **fields}).encode(), [], request_id="1")
+
+
+def chat(content: Any = "ahoy", **fields: Any) -> InferenceRequest:
+    return request(messages=[{"role": "user", "content": content}], **fields)
+
+
+def ids_of(prompt: ReadPrompt, digest: str = DIGEST) -> list[list[int]]:
+    return [list(tokens.token_ids) for tokens in prompt.by_digest[digest]]
+
+
+@pytest.fixture
+async def tokenizers() -> Tokenizers:
+    tokenizers = Tokenizers()
+    await tokenizers.add(MODEL_INFO)
+    return tokenizers
+
+
+@pytest.fixture
+async def reader(tokenizers: Tokenizers) -> AsyncIterator[PromptReader]:
+    reader = PromptReader(tokenizers)
+    yield reader
+    reader.close()
+
+
+# -- Agreement with the engine -----------------------------------------------------------------------------------------
+
+ROLES = st.sampled_from(["user", "assistant", "system", "developer", "tool"])
+TEXT = st.text(max_size=20) | st.sampled_from(
+    ["<|end|>", "What is 12 + 30?", "<|user|> x", "<tool_call>{}</tool_call>"]
+)
+PARTS = st.lists(st.fixed_dictionaries({"type": st.sampled_from(["text", "input_text", "image_url"]), "text": TEXT}))
+CALL = st.fixed_dictionaries(
+    {"function": st.fixed_dictionaries({"name": TEXT, "arguments": st.sampled_from(['{"a": 1}', "{", "[]", "5"])})}
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": ROLES, "content": TEXT | PARTS}, optional={"tool_calls": st.lists(CALL, max_size=2), "name": TEXT}
+)
+PARAMETERS = st.fixed_dictionaries({"properties": st.dictionaries(TEXT, st.just({"type": "string"}), max_size=2)})
+TOOL = st.fixed_dictionaries(
+    {"function": st.fixed_dictionaries({"name": TEXT, "description": TEXT, "parameters": PARAMETERS})}
+)
+FLAG = st.sampled_from([True, False, None])
+GARBAGE = st.sampled_from([None, 5, -1.5, "x", [], {}, [None], [[]], True, {"role": 1}, 2**70, "\u0000", [5, "x"]])
+OPTIONS = {"add_special_tokens": FLAG, "cache_salt": st.none() | TEXT, "n": st.sampled_from([1, 3])}
+CHATS = st.fixed_dictionaries(
+    {"messages": st.lists(MESSAGE, max_size=6)},
+    optional={
+        **OPTIONS,
+        "tools": st.none() | st.lists(TOOL, max_size=2),
+        "chat_template_kwargs": st.sampled_from([None, {}, {"bos_token": "<|end|>"}, {"tools": 1}, {"x": [1]}]),
+        "add_generation_prompt": FLAG,
+    },
+)
+IDS = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=30)
+COMPLETIONS = st.fixed_dictionaries(
+    {"prompt": TEXT | st.lists(TEXT, max_size=4) | IDS | st.lists(IDS, max_size=4)}, optional=OPTIONS
+)
+NAMES = [
+    "messages",
+    "tools",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "add_special_tokens",
+    "cache_salt",
+    "prompt",
+]
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """Mostly requests as people send them, some with something wrong in one field."""
+    path = draw(st.sampled_from([CHAT, COMPLETION]))
+    body = draw(CHATS if path == CHAT else COMPLETIONS)
+    if draw(st.integers(0, 3)) == 0:
+        body[draw(st.sampled_from(NAMES))] = draw(GARBAGE)
+    return path, body
+
+
+def engine_ids(path: str, body: dict[str, Any]) -> list[list[int]] | None:
+    """What an engine makes of it; None = a 400."""
+    raw = json.dumps({"model": "dinghy", **body}).encode()
+    try:
+        if path == CHAT:
+            return chat_prompts(decode(raw, ChatRequest), ENGINE)
+        return completion_prompts(decode(raw, CompletionRequest), ENGINE)
+    except RequestError:
+        return None
+
+
+@pytest.fixture(scope="module")
+def old_reader() -> Iterator[PromptReader]:
+    """One that goes on from example to example, and so has the more in its cache."""
+    tokenizers = Tokenizers()
+    asyncio.run(tokenizers.add(MODEL_INFO))
+    reader = PromptReader(tokenizers)
+    yield reader
+    reader.close()
+
+
+@given(bodies())
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_gateways_ids_are_those_the_engine_makes_itself(
+    old_reader: PromptReader, case: tuple[str, dict[str, Any]]
+) -> None:
+    path, body = case
+    body = {name: value for name, value in body.items() if name in (NAMES[:-1] if path == CHAT else NAMES[4:])}
+    prompt = asyncio.run(old_reader.read(request(path, **body), [DIGEST]))
+    expected = engine_ids(path, body)
+    if expected is None:
+        assert prompt.by_digest == {}
+        assert prompt.num_tokens == 0
+        assert prompt.tokens_field(DIGEST) is None
+        return
+    assert ids_of(prompt) == expected
+    assert prompt.num_tokens == sum(map(len, expected))
+    field = prompt.tokens_field(DIGEST)
+    assert field is not None
+    assert msgspec.json.decode(field, type=PromptTokens) == PromptTokens(digest=DIGEST, prompts=expected)
+    assert engine_ids(path, {**body, FIELD_TOKENS: json.loads(field)}) == expected
+    extra = extra_bytes(cache_salt=body.get("cache_salt"))
+    for tokens, ids in zip(prompt.by_digest[DIGEST], expected, strict=True):
+        assert tokens.hashes(16) == hash_blocks(ids, 16, extra=extra)[: num_cacheable_blocks(len(ids), 16)]
+
+
+async def test_an_engine_over_http_tokenises_as_the_gateway_does(reader: PromptReader) -> None:
+    engine = ScriptedEngine(info=INFO)
+    engine.alive = True
+    service = Service("dinghy", engine, ServerConfig())
+    service.ready(ModelFiles(TOKENIZER, {}), INFO)
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Größe?"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1}'}}]},
+        {"role": "tool", "content": "⚓"},
+    ]
+    prompt = await reader.read(request(messages=messages, cache_salt="blue"), [DIGEST])
+    field = prompt.tokens_field(DIGEST)
+    assert field is not None
+    transport = httpx.ASGITransport(app=build_app(service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+        said = (await http.post("/tokenize", json={"model": "dinghy", "messages": messages})).json()
+        answer = await http.post(
+            CHAT, json={"model": "dinghy", "messages": messages, "max_tokens": 1, FIELD_TOKENS: json.loads(field)}
+        )
+    assert answer.status_code == 200
+    assert [said["tokens"]] == ids_of(prompt) == [list(each.prompt_token_ids) for each in engine.requests]
+
+
+# -- Digests -----------------------------------------------------------------------------------------------------------
+
+
+def other_info() -> ModelInfo:
+    other = PromptTokenizer(
+        TOKENIZER.tokenizer_json, chat_template="{{ messages[0].content }}", special_tokens=TOKENIZER.special_tokens
+    )
+    return msgspec.structs.replace(MODEL_INFO, digest=other.digest, chat_template="{{ messages[0].content }}")
+
+
+async def test_a_prompt_is_read_for_each_digest_and_completed_later(
+    reader: PromptReader, tokenizers: Tokenizers
+) -> None:
+    other = other_info()
+    prompt = await reader.read(chat(), ["unknown", other.digest])
+    assert prompt.by_digest == {}
+    assert prompt.num_tokens == len('[{"role": "user", "content": "ahoy"}]') // 4
+    await tokenizers.add(other)
+    assert await reader.read(chat(), [other.digest, DIGEST], prompt) is prompt
+    assert ids_of(prompt) == [TOKENIZER.encode_chat([{"role": "user", "content": "ahoy"}])]
+    assert ids_of(prompt, other.digest) == [TOKENIZER.encode("ahoy", add_special_tokens=False)]
+    assert reader.num_tokenised == 2
+    await reader.read(chat(), [other.digest, DIGEST], prompt)
+    assert reader.num_tokenised == 2
+
+
+async def test_a_request_that_was_refused_is_not_tried_again(reader: PromptReader) -> None:
+    prompt = await reader.read(chat(content=5), [DIGEST])
+    assert await reader.read(chat(), [DIGEST], prompt) is prompt
+    assert prompt.by_digest == {}
+
+
+async def test_the_field_is_encoded_once_per_digest(reader: PromptReader) -> None:
+    prompt = await reader.read(chat(), [DIGEST])
+    assert prompt.tokens_field(DIGEST) is prompt.tokens_field(DIGEST)
+    assert prompt.tokens_field("another") is None
+
+
+async def test_more_tokens_than_an_engine_takes_in_a_body_are_not_sent(
+    reader: PromptReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.gateway.prompts.MAX_TOKENS_SENT", 20)
+    few, many = [await reader.read(chat("x " * number), [DIGEST]) for number in (3, 30)]
+    assert few.tokens_field(DIGEST) is not None
+    assert many.tokens_field(DIGEST) is None
+
+
+# -- What is not tokenised here ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/embeddings"])
+async def test_other_paths_have_no_prompt(reader: PromptReader, path: str) -> None:
+    prompt = await reader.read(request(path, prompt="x", tokens=[1]), [DIGEST])
+    assert (prompt.num_tokens, prompt.by_digest, prompt.affinity) == (0, {}, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("messages", rb'[{"role": "user", "content": "\ud800"}]'),
+        ("messages", b'[{"role": "user", "content": 1e999}]'),
+        ("messages", b"[" * 50_000 + b"]" * 50_000),
+        ("messages", b"[{"),
+        ("messages", b"null"),
+        ("messages", b""),
+        ("cache_salt", rb'"\udfff"'),
+        ("cache_salt", b"5"),
+        ("chat_template_kwargs", b'{"bos_token": 5}'),
+    ],
+)
+async def test_no_request_makes_it_raise(reader: PromptReader, name: str, raw: bytes) -> None:
+    garbage = chat()
+    garbage.fields[name] = msgspec.Raw(raw)
+    prompt = await reader.read(garbage, [DIGEST])
+    assert prompt.by_digest == {} or name == "chat_template_kwargs"
+    assert prompt.num_tokens == 0 or name == "chat_template_kwargs"
+
+
+async def test_what_does_not_fit_the_model_gets_no_tokens(reader: PromptReader) -> None:
+    too_long = await reader.read(chat("one two three " * 8000), [DIGEST])
+    assert (too_long.by_digest, too_long.num_tokens) == ({}, 0)
+    assert reader.num_left == 0
+    far_too_long = await reader.read(chat("x" * (MAX_MODEL_LEN * 32 + 1)), [DIGEST])
+    assert far_too_long.by_digest == {}
+    assert far_too_long.num_tokens > MAX_MODEL_LEN * 32 // 4
+    assert reader.num_left == 1
+    many = await reader.read(request(COMPLETION, prompt=["x"] * 129), [DIGEST])
+    assert many.by_digest == {}
+    huge = await reader.read(chat("x" * (4 * 1024 * 1024)), [DIGEST])
+    assert huge.num_tokens > 1024 * 1024
+    assert huge.affinity == ""
+    assert reader.num_left == 3
+
+
+# -- Affinity ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "affinity"),
+    [
+        (CHAT, {"messages": [{"role": "system", "content": "no"}, {"role": "user", "content": "abcdefgh"}]}, "abcde"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "ab"}, "cd"]}]}, "abcd"),
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}, ""),
+        (CHAT, {"messages": [{"role": "system", "content": "abc"}]}, ""),
+        (CHAT, {"messages": "abc"}, ""),
+        (COMPLETION, {"prompt": "abcdefgh"}, "abcde"),
+        (COMPLETION, {"prompt": ["abcdefgh", "x"]}, "abcde"),
+        (COMPLETION, {"prompt": [1, 2, 3, 4]}, "1 2 3"),
+        (COMPLETION, {"prompt": [[11, 22, 33]]}, "11 22"),
+        (COMPLETION, {"prompt": [{}]}, "{}"),
+        (COMPLETION, {"prompt": []}, ""),
+        (COMPLETION, {}, ""),
+    ],
+)
+async def test_affinity_is_the_beginning_of_what_the_user_says(
+    reader: PromptReader, path: str, fields: dict[str, Any], affinity: str
+) -> None:
+    assert (await reader.read(request(path, **fields), [], affinity_length=5)).affinity == affinity
+
+
+# -- Where the work is done --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that texts are encoded in, in turn."""
+    seen: list[str] = []
+    encode_each = PromptTokenizer.encode_each
+
+    def spy(self: PromptTokenizer, *args: Any, **kwargs: Any) -> list[list[int]]:
+        seen.append(threading.current_thread().name)
+        return encode_each(self, *args, **kwargs)
+
+    monkeypatch.setattr(PromptTokenizer, "encode_each", spy)
+    return seen
+
+
+def conversation(num_turns: int) -> InferenceRequest:
+    roles = ("user", "assistant")
+    return request(
+        messages=[{"role": roles[turn % 2], "content": f"{turn} " + "ahoy sailor " * 60} for turn in range(num_turns)]
+    )
+
+
+async def test_long_prompts_are_tokenised_in_a_thread_and_what_is_known_not_again(
+    reader: PromptReader, tokenizers: Tokenizers, threads: list[str]
+) -> None:
+    here = threading.current_thread().name
+    await reader.read(chat("What is 12 + 30?"), [DIGEST])
+    assert threads == [here]
+    cold = await reader.read(conversation(15), [DIGEST])
+    assert threads[1].startswith("tokenise")
+    assert cold.num_cached_tokens == 0
+    grown = await reader.read(conversation(17), [DIGEST])
+    assert threads[2] == here
+    assert cold.num_tokens - 300 <= grown.num_cached_tokens <= cold.num_tokens
+    warm = await reader.read(conversation(17), [DIGEST])
+    assert len(threads) == 3
+    assert warm.num_cached_tokens == warm.num_tokens == grown.num_tokens
+    assert reader.num_tokenised == 4
+    assert reader.num_cached_tokens == grown.num_cached_tokens + warm.num_cached_tokens
+    assert reader.num_tokens > reader.num_cached_tokens
+    assert 0 < warm.seconds < reader.seconds
+
+
+async def test_many_messages_are_rendered_in_a_thread(reader: PromptReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    render_chat = PromptTokenizer.render_chat
+
+    def spy(self: PromptTokenizer, *args: Any, **kwargs: Any) -> str:
+        seen.append(threading.current_thread().name)
+        return render_chat(self, *args, **kwargs)
+
+    monkeypatch.setattr(PromptTokenizer, "render_chat", spy)
+    await reader.read(request(messages=[{"role": "user", "content": "x"}] * 300), [DIGEST])
+    assert seen[0].startswith("tokenise")
+
+
+async def test_the_event_loop_goes_on_while_a_long_prompt_is_tokenised(
+    reader: PromptReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    encode_each = PromptTokenizer.encode_each
+
+    def slow(self: PromptTokenizer, *args: Any, **kwargs: Any) -> list[list[int]]:
+        if threading.current_thread().name.startswith("tokenise"):
+            assert let_go.wait(30)
+        return encode_each(self, *args, **kwargs)
+
+    monkeypatch.setattr(PromptTokenizer, "encode_each", slow)
+    long = asyncio.create_task(reader.read(conversation(15), [DIGEST]))
+    await asyncio.sleep(0)
+    short = await reader.read(chat("What is 12 + 30?"), [DIGEST])
+    assert short.by_digest
+    assert not long.done()
+    let_go.set()
+    assert (await long).by_digest
+
+
+async def test_when_too_many_wait_for_a_thread_engines_do_it(
+    reader: PromptReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+    encode_each = PromptTokenizer.encode_each
+
+    def slow(self: PromptTokenizer, *args: Any, **kwargs: Any) -> list[list[int]]:
+        assert let_go.wait(30)
+        return encode_each(self, *args, **kwargs)
+
+    monkeypatch.setattr(PromptTokenizer, "encode_each", slow)
+    waiting = [asyncio.create_task(reader.read(conversation(15), [DIGEST])) for _ in range(MAX_WAITING)]
+    await asyncio.sleep(0)
+    beyond = await reader.read(conversation(15), [DIGEST])
+    assert beyond.by_digest == {}
+    assert beyond.num_tokens > 0
+    assert reader.num_left == 1
+    let_go.set()
+    assert all(prompt.by_digest for prompt in await asyncio.gather(*waiting))
