@@ -57,7 +57,7 @@ async def test_an_llmdeployment_gets_its_children_and_a_status(fleet: Fleet) -> 
     await fleet.create()
     status = await fleet.until(lambda status: status.get("observedGeneration") == 1)
     assert await fleet.names(DEPLOYMENTS) == ["dinghy-engine"]
-    assert await fleet.names(CONFIGMAPS) == ["dinghy-engine"]
+    assert [name.rpartition("-")[0] for name in await fleet.names(CONFIGMAPS)] == ["dinghy-engine"]
     assert await fleet.names(SERVICES) == ["dinghy"]
     assert status["url"] == "http://gateway/default/dinghy/v1"
     assert len(status["conditions"]) == 5
@@ -189,9 +189,9 @@ async def test_an_edit_reaches_the_children_and_an_impossible_one_leaves_them(fl
     await fleet.until_reason("ReplicasReady")
     await fleet.edit(engine={"maxNumSeqs": 4})
     await fleet.until(lambda status: status["observedGeneration"] == 2)
-    config = await fleet.get(CONFIGMAPS, "dinghy-engine")
-    assert "max-num-seqs: 4\n" in config["data"]["engine.yaml"]
     before = await fleet.get(DEPLOYMENTS, "dinghy-engine")
+    mounted = before["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"]
+    assert "max-num-seqs: 4\n" in (await fleet.get(CONFIGMAPS, mounted))["data"]["engine.yaml"]
     await fleet.edit(resources={"profile": "absent"})
     ready = await fleet.until_reason("UnknownProfile")
     assert ready["message"].startswith("1 replica still serving")

@@ -1,5 +1,6 @@
 """The tick: signals in, at most one write of the scale, what people are told, and how often."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -9,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from fairlead.autoscaler.demand import GatewayReading, GatewayWindow, ModelReading, Readings
-from fairlead.controller.autoscale import REPORT_SECONDS, Autoscaler
+from fairlead.api.signals import ModelSignals, SignalsLine
+from fairlead.autoscaler.readings import GatewayWindow, Readings
+from fairlead.controller.autoscale import PAUSE_SECONDS, REPORT_SECONDS, Autoscaler
 from fairlead.controller.events import Announcement
+from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster
 from fairlead.kube.client import JsonObject, KubeError
-from fairlead.kube.resources import EVENTS, LLMDEPLOYMENTS, PODS
-from fairlead.testing.gateway_metrics import FakeGateway
+from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
+from fairlead.testing.clock import run_in_virtual_time
+from fairlead.testing.fake_gateway import FakeGateway
 from fairlead.testing.operators import (
     NAMESPACE,
     READY,
@@ -42,8 +46,16 @@ def body(autoscaling: dict[str, Any] | None, **spec: Any) -> JsonObject:
     }  # fmt: skip
 
 
-def pod(name: str) -> JsonObject:
-    return {"metadata": {"name": name}, "status": {"phase": "Running", "conditions": [READY]}}
+def pod(name: str, *, took: int | None = None, ready: bool = True, restarts: int = 0) -> JsonObject:
+    """`took`: seconds from creation to ready."""
+    metadata = {"name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-06-01T12:00:00Z"}
+    times = {} if took is None else {"lastTransitionTime": f"2026-06-01T12:00:{took:02}Z"}
+    condition = READY | times | ({} if ready else {"status": "False"})
+    statuses = [{"name": "engine", "restartCount": restarts}]
+    return {
+        "metadata": metadata,
+        "status": {"phase": "Running", "conditions": [condition], "containerStatuses": statuses},
+    }
 
 
 class World:
@@ -55,18 +67,27 @@ class World:
         self.waiting = 0
         self.num_missing = 0
         self.time = 1000.0
+        self.window = GatewayWindow()
+        self.woken = asyncio.Event()
+        self.metrics = OperatorMetrics()
         self.scales: list[int] = []
         self.statuses: list[Any] = []
         self.announced: list[Announcement] = []
         self.refusal: KubeError | None = None
         self.autoscaler = Autoscaler(
-            Cluster(None), self, self, self, interval=5.0, clock=lambda: self.time,
+            Cluster(None), self, self, self, self.metrics, interval=5.0, clock=lambda: self.time,
             now=lambda: datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC),
         )  # fmt: skip
 
-    async def read(self) -> Readings:
-        reading = GatewayReading(self.time, {"/".join(KEY): ModelReading(waiting=self.waiting)})
-        return Readings(self.time, (GatewayWindow(reading),), self.num_missing)
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    def readings(self) -> Readings:
+        """One gateway, which has been running for as long as the clock."""
+        model = ModelSignals(waiting=self.waiting)
+        line = SignalsLine(gateway="g", uptime_seconds=self.time, models={"/".join(KEY): model})
+        self.window = self.window.hear(line, self.time)
+        return Readings(self.time, (self.window,), self.num_missing)
 
     async def scale(self, seen: JsonObject, replicas: int) -> None:
         if self.refusal is not None:
@@ -87,9 +108,17 @@ class World:
         self.time += seconds
         for name, value in changes.items():
             setattr(self, name, value)
+        self.bind()
+        await self.autoscaler.tick()
+
+    def bind(self) -> None:
+        """What kopf has seen."""
         indexes = {"llmdeployments": {KEY: [self.body]}, "pods": {KEY: self.pods}, "children": {}, "name_claims": {}}
         self.autoscaler.cluster.bind(indexes)
-        await self.autoscaler.tick()
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        labels |= {"llmdeployment": "/".join(KEY)}
+        return self.metrics.registry.get_sample_value(f"fairlead_operator_{name}", labels)
 
 
 async def test_replicas_follow_the_queue_up_at_once_and_down_after_the_window() -> None:
@@ -110,12 +139,28 @@ async def test_only_a_change_is_written_told_and_logged(caplog: pytest.LogCaptur
     assert (world.scales, world.announced, caplog.records) == ([], [], [])
     await world.tick(waiting=2)
     [told] = world.announced
-    sentence = "2 requests waiting and 0 running on 1 ready replica (queueDepth 1): 2 replicas needed"
-    assert (told.reason, told.message) == ("ScaledUp", f"Scaled from 1 to 2: {sentence}")
+    sentence = world.statuses[-1]["reason"]
+    assert sentence.startswith("2 replicas: 1 would leave 2 requests waiting (queueDepth 1)")
+    assert (told.reason, told.message) == ("ScaledUp", f"Scaled from 1 to {sentence}")
     [line] = caplog.records
     fields = vars(line)
     assert (fields["llmdeployment"], fields["from"], fields["to"], fields["wanted"]) == ("default/dinghy", 1, 2, 2)
     assert (fields["waiting"], fields["ready"], fields["num_gateways"], fields["reason"]) == (2, 1, 1, sentence)
+
+
+async def test_decisions_and_what_is_asked_for_are_metrics_while_fairlead_scales() -> None:
+    world = World(body(SCALED))
+    await world.tick(waiting=9)
+    assert world.metric("scaling_decisions_total", direction="up") == 1
+    assert (world.metric("desired_replicas"), world.metric("wanted_replicas")) == (4, 4)
+    for _ in range(4):
+        await world.tick(seconds=11.0, waiting=0)
+    assert world.metric("scaling_decisions_total", direction="down")
+    assert world.metric("desired_replicas") == 1
+    world.body = world.body | {"spec": world.body["spec"] | {"autoscaling": None}}
+    await world.tick()
+    assert world.metric("desired_replicas") is None
+    assert world.metric("scaling_decisions_total", direction="up") is None
 
 
 @pytest.mark.parametrize("autoscaling", [None, {"mode": "External"}])
@@ -138,15 +183,24 @@ async def test_a_count_that_somebody_else_wrote_meanwhile_is_looked_at_again() -
     world = World(body(SCALED))
     await world.tick(waiting=3, refusal=KubeError(409, "Conflict", "modified"))
     assert (world.scales, world.announced, world.statuses) == ([], [], [])
+    assert world.woken.is_set(), "not only at the next regular look"
     await world.tick(refusal=None)
     assert world.scales == [3]
+
+
+async def test_a_refusal_for_good_is_logged_and_waits_for_its_turn(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(body(SCALED))
+    await world.tick(waiting=3, refusal=KubeError(403, "Forbidden", "no"))
+    assert "default/dinghy: cannot write the scale or its status: no" in caplog.records[-1].message
+    assert not world.woken.is_set()
 
 
 async def test_the_status_tells_figures_decision_and_history() -> None:
     world = World(body(SCALED))
     await world.tick(waiting=234)
     [status] = world.statuses
-    reason = "234 requests waiting and 0 running on 1 ready replica (queueDepth 1): more than maxReplicas 4 needed"
+    reason = status["reason"]
+    assert "even 4 would leave 234 requests waiting" in reason
     change = {"time": "2026-06-01T12:00:00Z", "from": 1, "to": 4, "reason": reason}
     assert status == {
         "desired": 4,
@@ -170,14 +224,17 @@ async def test_the_status_is_written_only_when_it_is_new_and_not_too_often() -> 
 
 async def test_the_history_keeps_five_and_survives_a_restart() -> None:
     world = World(body(SCALED))
-    for _ in range(4):
+    for _ in range(9):
         await world.tick(seconds=20.0, waiting=4)
         await world.tick(seconds=20.0, waiting=0)
+    counts = [1, *world.scales]
+    assert len(world.scales) > 5
     history = world.statuses[-1]["history"]
-    assert [(change["from"], change["to"]) for change in history] == [(4, 1), (1, 4), (4, 1), (1, 4), (4, 1)]
+    told = [(change["from"], change["to"]) for change in history]
+    assert told == list(reversed(list(zip(counts, world.scales, strict=False))))[:5]
     restarted = World(world.body)
-    await restarted.tick(waiting=2)
-    assert restarted.statuses[-1]["history"][1:] == history[:4]
+    await restarted.tick(waiting=1)
+    assert (restarted.scales, restarted.statuses[-1]["history"]) == ([], history)
 
 
 async def test_after_a_restart_nothing_is_taken_away_before_a_whole_window_was_seen() -> None:
@@ -188,6 +245,63 @@ async def test_after_a_restart_nothing_is_taken_away_before_a_whole_window_was_s
     assert world.scales == []
     await world.tick(seconds=2.0)
     assert world.scales == [1]
+
+
+async def test_a_decision_is_told_at_once_although_the_last_report_is_young() -> None:
+    world = World(body(SCALED))
+    await world.tick()
+    await world.tick(seconds=1.0, waiting=3)
+    assert world.statuses[-1]["desired"] == 3
+    assert world.statuses[-1]["history"][0]["to"] == 3
+
+
+async def test_how_long_replicas_take_to_start_is_measured_reported_and_survives_a_restart() -> None:
+    world = World(body(SCALED))
+    world.pods = [pod("a", took=20), pod("b", took=40, ready=False)]
+    await world.tick()
+    assert world.statuses[-1]["coldStart"] == "20s"
+    world.pods = [pod("a", took=20), pod("b", took=40)]
+    await world.tick(seconds=REPORT_SECONDS)
+    assert world.statuses[-1]["coldStart"] == "30s", "the newest counts as much as all before it"
+    restarted = World(world.body)
+    restarted.pods = [pod("a", took=20), pod("b", took=40), pod("c", took=50, ready=False)]
+    await restarted.tick()
+    restarted.pods = [pod("b", took=40), pod("c", took=50)]
+    await restarted.tick(seconds=REPORT_SECONDS)
+    assert restarted.statuses[-1]["coldStart"] == "40s"
+
+
+async def test_from_zero_the_first_waiting_request_is_enough() -> None:
+    world = World(body({"minReplicas": 0, "maxReplicas": 4}, replicas=0))
+    world.pods = []
+    await world.tick(num_missing=1)
+    assert world.scales == []
+    await world.tick(seconds=0.3, waiting=1)
+    assert world.scales == [1]
+
+
+def test_it_looks_at_intervals_and_at_once_when_woken_but_not_more_often_than_that() -> None:
+    looks: list[float] = []
+
+    class Looking(World):
+        def readings(self) -> Readings:
+            looks.append(round(asyncio.get_running_loop().time(), 3))
+            return super().readings()
+
+    async def story() -> None:
+        world = Looking(body(SCALED))
+        world.bind()
+        running = asyncio.create_task(world.autoscaler.run())
+        await asyncio.sleep(7.0)
+        world.woken.set()
+        await asyncio.sleep(0.001)
+        world.woken.set()
+        await asyncio.sleep(1.0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run_in_virtual_time(story())
+    assert looks == [5.0 - PAUSE_SECONDS, 7.0, 7.0 + PAUSE_SECONDS]
 
 
 async def test_a_missing_gateway_is_told_and_keeps_replicas() -> None:
@@ -227,7 +341,7 @@ async def gateway_pod(fleet: Fleet, port: int) -> None:
 
 
 async def test_the_operator_scales_what_its_gateways_report_and_the_controller_applies_it(fleet: Fleet) -> None:
-    settings = replace(SETTINGS, gateway_namespace=NAMESPACE, autoscaler_interval=0.1)
+    settings = replace(SETTINGS, gateway_namespace=NAMESPACE, autoscaler_interval=0.5)
     gateway = FakeGateway()
     async with gateway.serving() as port, running_operator(fleet, settings):
         await fleet.create(autoscaling=SCALED)
@@ -235,13 +349,13 @@ async def test_the_operator_scales_what_its_gateways_report_and_the_controller_a
         missing = await fleet.until_reason("SignalsMissing", "ScalingActive")
         assert missing["status"] != "True"
         await gateway_pod(fleet, port)
-        gateway.waiting.set(3)
-        status = await fleet.until(lambda status: status["desiredReplicas"] == 3)
+        gateway.signals.waiting = 3
+        status = await fleet.until(lambda status: status.get("desiredReplicas") == 3)
         assert (await fleet.get(LLMDEPLOYMENTS, "dinghy"))["spec"]["replicas"] == 3
-        events = {each["reason"]: each["message"] for each in (await fleet.client.list(EVENTS, NAMESPACE))["items"]}
-        assert events["ScaledUp"].startswith("Scaled from 1 to 3: 3 requests waiting and 0 running on 1 ready replica")
         status = await fleet.until(lambda status: "history" in status.get("scaling", {}))
         assert status["scaling"]["desired"] == 3
+        events = {each["reason"]: each["message"] for each in (await fleet.client.list(EVENTS, NAMESPACE))["items"]}
+        assert events["ScaledUp"] == f"Scaled from 1 to {status['scaling']['history'][0]['reason']}"
         assert (await fleet.until_reason("ScalingActive", "ScalingActive"))["status"] == "True"
         entries = (await fleet.get(LLMDEPLOYMENTS, "dinghy"))["metadata"]["managedFields"]
         owned = {entry["subresource"]: entry["fieldsV1"] for entry in entries if entry["manager"] == MANAGER}
@@ -249,3 +363,48 @@ async def test_the_operator_scales_what_its_gateways_report_and_the_controller_a
         assert list(owned["status"]["f:status"]) == ["f:scaling"]
         await fleet.edit(autoscaling=None)
         await fleet.until(lambda status: "scaling" not in status)
+
+
+async def test_a_request_at_zero_starts_a_replica_long_before_the_next_regular_look(fleet: Fleet) -> None:
+    settings = replace(SETTINGS, gateway_namespace=NAMESPACE, autoscaler_interval=3600.0)
+    gateway = FakeGateway()
+    async with gateway.serving() as port, running_operator(fleet, settings):
+        await fleet.create(autoscaling={"minReplicas": 0, "maxReplicas": 4}, replicas=0)
+        asleep = await fleet.until_reason("ScaledToZero")
+        await gateway_pod(fleet, port)
+        await fleet.until(lambda status: "signals" in status.get("scaling", {}))
+        assert (asleep["status"], asleep["message"]) == (
+            "True",
+            "scaled to zero: the next request starts a replica and waits for it",
+        )
+        gateway.say(waiting=1, num_arrivals=1, wake=True)
+        await fleet.until(lambda status: status.get("desiredReplicas") == 1)
+        assert (await fleet.get(DEPLOYMENTS, "dinghy-engine"))["spec"]["replicas"] == 1
+
+
+class Broken(Readings):
+    """Readings of which one model's cannot be understood."""
+
+    def demand(self, model: str, window: float = 60.0) -> Any:
+        if model.endswith("/broken"):
+            raise ZeroDivisionError(model)
+        return super().demand(model, window)
+
+
+async def test_one_that_cannot_be_judged_does_not_keep_the_others_from_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(body(SCALED))
+    other = body(SCALED)
+    other["metadata"] |= {"name": "broken", "uid": "v"}
+    readings = world.readings
+    monkeypatch.setattr(world, "readings", lambda: Broken(*(getattr(readings(), f) for f in Readings.__slots__)))
+    monkeypatch.setattr(world, "bind", lambda: None)
+    keys = {("default", "broken"): [other], KEY: [world.body]}
+    pods = {KEY: world.pods, ("default", "broken"): []}
+    world.autoscaler.cluster.bind({"llmdeployments": keys, "pods": pods, "children": {}, "name_claims": {}})
+    await world.tick(waiting=3)
+    assert world.scales == [3]
+    assert "default/broken could not be scaled" in caplog.text
+    del keys["default", "broken"]
+    await world.tick()  # one of which nothing was ever recommended is forgotten without an error

@@ -54,7 +54,8 @@ def fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         case "boolean":
             return st.booleans()
         case "integer":
-            return st.integers(schema.get("minimum", -3), min(schema.get("maximum", 50), 50))
+            least = schema.get("minimum", -3)
+            return st.integers(least, min(schema.get("maximum", 50), least + 50))
     if "ms|s|m|h|d" in schema.get("pattern", ""):
         return st.sampled_from(["500ms", "30s", "1h30m", "0s"])
     if schema.get("maxLength") == 1024:

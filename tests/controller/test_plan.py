@@ -38,8 +38,13 @@ def stored(**spec: Any) -> dict[ChildKey, JsonObject]:
     return children
 
 
-def plan(children: dict[ChildKey, JsonObject], settled: dict[ChildKey, str] | None = None, **spec: Any) -> Plan:
-    observed = Observed(body=body(**spec), children=children)
+def plan(
+    children: dict[ChildKey, JsonObject],
+    settled: dict[ChildKey, str] | None = None,
+    pods: tuple[JsonObject, ...] = (),
+    **spec: Any,
+) -> Plan:
+    observed = Observed(body=body(**spec), children=children, pods=pods)
     return make_plan(desired(observed, SETTINGS), observed, settled)
 
 
@@ -48,6 +53,11 @@ def kinds(made: Plan) -> list[str]:
 
 
 DEPLOYMENT = ("Deployment", "dinghy-engine")
+
+
+def configuration(children: dict[ChildKey, JsonObject]) -> ChildKey:
+    (found,) = (key for key in children if key[0] == "ConfigMap")
+    return found
 
 
 def test_a_new_llmdeployment_gets_all_children_configuration_first() -> None:
@@ -107,7 +117,7 @@ def test_quantities_that_the_api_server_rewrote_are_the_same() -> None:
 
 def test_children_that_are_not_wanted_any_more_are_pruned_if_they_are_ours() -> None:
     children = stored()
-    old = deepcopy(children[("ConfigMap", "dinghy-engine")])
+    old = deepcopy(children[configuration(children)])
     old["metadata"]["name"] = "dinghy-old"
     foreign = deepcopy(old)
     foreign["metadata"] |= {"name": "theirs", "ownerReferences": [{"uid": "other", "controller": True}]}
@@ -115,6 +125,25 @@ def test_children_that_are_not_wanted_any_more_are_pruned_if_they_are_ours() -> 
     made = plan(children)
     assert [child["metadata"]["name"] for child in made.prune] == ["dinghy-old"]
     assert made.apply == ()
+
+
+def test_the_configuration_of_pods_that_are_still_there_is_kept_until_they_are_gone() -> None:
+    before, changed = stored(), {"engine": {"maxNumSeqs": 4}}
+    old = configuration(before)
+    made = plan(before, **changed)
+    assert (kinds(made), made.prune) == (["ConfigMap", "Deployment"], ())
+    children = stored(**changed) | {old: before[old]}
+    children[DEPLOYMENT]["metadata"]["generation"] = 2
+    assert plan(children, **changed).prune == (), "the Deployment has not been acted upon"
+    children[DEPLOYMENT]["status"] = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 1}
+    assert plan(children, **changed).prune == (), "there are pods of the old template"
+    children[DEPLOYMENT]["status"] = {"observedGeneration": 2, "replicas": 1, "updatedReplicas": 1}
+    going = {
+        "metadata": {"name": "p", "uid": "p", "deletionTimestamp": "2026-01-02T00:00:00Z"},
+        "spec": {"volumes": [{"name": "config", "configMap": {"name": old[1]}}]},
+    }
+    assert plan(children, pods=(going,), **changed).prune == (), "one of them is still draining"
+    assert [key_of(child) for child in plan(children, **changed).prune] == [old]
 
 
 def test_an_obstacle_changes_nothing_that_runs() -> None:

@@ -89,10 +89,23 @@ def test_an_engine_that_runs_but_has_not_started_loads_the_model() -> None:
     assert (found.stage, found.reason) == (Stage.STARTING, "LoadingModel")
 
 
-def test_an_engine_that_started_but_is_not_ready_is_said_to_be_so() -> None:
-    found = diagnose(pod(engine(state={"running": {}}, started=True, restartCount=2)))
-    assert (found.stage, found.reason) == (Stage.STARTING, "EngineNotReady")
-    assert "kubectl logs p" in found.message
+@pytest.mark.parametrize(
+    ("unready_since", "reason", "words"),
+    [
+        ("2026-06-01T12:00:05Z", "EngineNotReady", "does not say that it is ready any more"),
+        ("2026-06-01T12:00:01Z", "LoadingModel", "not said yet that it is ready"),
+        ("2026-06-01T12:00:00Z", "LoadingModel", "not said yet that it is ready"),
+    ],
+)
+def test_an_engine_that_lost_its_readiness_is_told_from_one_that_has_just_started(
+    unready_since: str, reason: str, words: str
+) -> None:
+    running = engine(state={"running": {"startedAt": "2026-06-01T12:00:01Z"}}, started=True, restartCount=2)
+    seen = pod(running)
+    seen["status"]["conditions"].append({"type": "Ready", "status": "False", "lastTransitionTime": unready_since})
+    found = diagnose(seen)
+    assert (found.stage, found.reason) == (Stage.STARTING, reason)
+    assert words in found.message and "kubectl logs p" in found.message
 
 
 def test_the_engines_own_reason_and_message_are_copied() -> None:

@@ -1,5 +1,7 @@
 """What becomes of a plan when the API refuses, and what is tried again."""
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ from fairlead.controller.apply import Applier, Change, ownership_problem
 from fairlead.controller.desired import desired
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.observe import Cluster, Observed
-from fairlead.controller.plan import make_plan
+from fairlead.controller.plan import Plan, make_plan
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler, recheck_after
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS, Resource
@@ -147,7 +149,7 @@ async def test_only_what_is_blocked_is_looked_at_again_without_an_event() -> Non
 async def test_children_no_longer_wanted_are_deleted_and_a_lost_race_is_no_failure() -> None:
     api = FakeApi()
     await reconciler(api).reconcile(KEY)
-    old = api.objects["ConfigMap", "dinghy-engine"]
+    old = next(found for (kind, _), found in api.objects.items() if kind == "ConfigMap")
     old = old | {"metadata": old["metadata"] | {"name": "dinghy-old"}}
     observed = Observed(body=BODY, children={("ConfigMap", "dinghy-old"): old})
     plan = make_plan(desired(observed, SETTINGS), observed)
@@ -157,6 +159,66 @@ async def test_children_no_longer_wanted_are_deleted_and_a_lost_race_is_no_failu
     api.refusals["delete"] = KubeError(404, "NotFound", "gone")
     again = await Applier(api).apply(plan, BODY)  # type: ignore[arg-type]
     assert "Deleted" not in [change.verb for change in again.changes]
+
+
+class RecordingDrainer:
+    """Notes in the API's own log when it was asked."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+
+    async def ask(self, pods: Iterable[JsonObject]) -> None:
+        self.api.applied.append("ask " + ", ".join(pod["metadata"]["name"] for pod in pods))
+
+
+def lowering(*victims: str) -> Plan:
+    """A plan that takes these pods away."""
+    observed = Observed(body=BODY)
+    pods = tuple({"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}"}} for name in victims)
+    deployment = next(child for child in desired(observed, SETTINGS).children if child["kind"] == "Deployment")
+    return Plan(apply=(deployment,), drain=pods)
+
+
+def applier(api: FakeApi) -> Applier:
+    return Applier(api, RecordingDrainer(api), now=lambda: datetime(2026, 6, 1, tzinfo=UTC))  # type: ignore[arg-type]
+
+
+async def test_victims_are_marked_then_asked_and_only_then_the_count_is_lowered() -> None:
+    api = FakeApi()
+    using = applier(api)
+    applied = await using.apply(lowering("p", "q"), BODY)
+    assert api.applied == ["Pod", "Pod", "ask p, q", "Deployment"]
+    assert api.objects["Pod", "p"]["metadata"]["annotations"] == {
+        "fairlead.dev/drain": "2026-06-01T00:00:00Z",
+        "controller.kubernetes.io/pod-deletion-cost": "-2147483647",
+    }
+    assert [change.name for change in applied.changes if change.verb == "Draining"] == ["p", "q"]
+    await using.apply(lowering("p", "q"), BODY)
+    assert api.applied[4:] == ["ask p, q", "Deployment"], "each is marked and told once"
+    assert using.asked(KEY, [{"metadata": {"uid": "uid-p"}}]) == {"uid-p"}
+
+
+async def test_nothing_is_lowered_while_the_mark_may_still_be_made() -> None:
+    api = FakeApi()
+    api.refusals["Pod"] = KubeError(503, "ServiceUnavailable", "soon")
+    with pytest.raises(KubeError):
+        await applier(api).apply(lowering("p"), BODY)
+    assert api.applied == []
+
+
+@pytest.mark.parametrize("error", [KubeError(403, "Forbidden", "no"), KubeError(404, "NotFound", "gone")])
+async def test_a_mark_that_cannot_be_made_stops_nothing(error: KubeError) -> None:
+    api = FakeApi()
+    api.refusals["Pod"] = error
+    await applier(api).apply(lowering("p"), BODY)
+    assert api.applied == ["ask p", "Deployment"]
+
+
+async def test_who_was_asked_to_drain_and_is_to_stay_after_all_is_deleted() -> None:
+    api = FakeApi()
+    pod = {"metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"}}
+    applied = await applier(api).apply(Plan(replace=(pod,)), BODY)
+    assert (api.deleted, applied.changes) == (["p"], (Change("Replacing", "Pod", "p"),))
 
 
 def test_ownership_is_by_uid_and_controller() -> None:

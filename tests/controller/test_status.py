@@ -63,6 +63,7 @@ class Seen:
         problems: tuple[Problem, ...] = (),
         engine: dict[str, Any] | None = None,
         before: dict[str, Any] | None = None,
+        is_configuring: bool = False,
         **observed: Any,
     ) -> None:
         raw = body(spec or {}, **(before or {}))
@@ -70,7 +71,7 @@ class Seen:
         if engine is not None:
             children["Deployment", "dinghy-engine"] |= {"status": engine}
         seen = Observed(body=raw, pods=pods, children=children, **observed)
-        now = situation(seen, desired(seen, SETTINGS), problems, is_applying=False)
+        now = situation(seen, desired(seen, SETTINGS), problems, is_applying=False, is_configuring=is_configuring)
         self.fields = status(seen, now, SETTINGS, time=NOW)
         self.conditions = {condition["type"]: condition for condition in self.fields["conditions"]}
 
@@ -220,12 +221,48 @@ def test_a_name_that_an_older_one_has_degrades_but_serves() -> None:
     assert "reached by the path /ns/dinghy/v1" in same.message("Degraded")
 
 
+def test_a_replica_that_is_to_go_is_draining_although_its_pod_is_not_deleted_yet() -> None:
+    chosen = ready_pod("d")
+    chosen["metadata"]["annotations"] = {"fairlead.dev/drain": NOW}
+    seen = Seen(ready_pod(), chosen, spec={"replicas": 1})
+    assert (seen.fields["replicas"], seen.fields["readyReplicas"], seen.fields["drainingReplicas"]) == (1, 1, 1)
+    assert seen.brief("Progressing") == ("True", "Scaling")
+
+
+def test_zero_replicas_are_ready_where_the_next_request_starts_one() -> None:
+    seen = Seen(spec={"replicas": 0, "autoscaling": {"minReplicas": 0, "maxReplicas": 2}})
+    assert seen.brief("Ready") == ("True", "ScaledToZero")
+    assert seen.message("Ready") == "scaled to zero: the next request starts a replica and waits for it"
+    assert seen.brief("Degraded") == ("False", "AsExpected")
+    assert Seen(spec={"replicas": 0, "autoscaling": {"mode": "External"}}).brief("Ready") == ("False", "ScaledToZero")
+
+
 def test_zero_replicas_are_not_ready_and_nothing_is_wrong() -> None:
     seen = Seen(spec={"replicas": 0})
     assert seen.brief("Ready") == ("False", "ScaledToZero")
     assert seen.brief("Progressing") == ("False", "Complete")
     assert seen.brief("ModelAvailable") == ("Unknown", "ScaledToZero")
     assert seen.brief("Degraded") == ("False", "AsExpected")
+
+
+def test_a_model_that_could_not_be_loaded_is_not_well_because_it_sleeps() -> None:
+    asleep = {"replicas": 0, "autoscaling": {"minReplicas": 0, "maxReplicas": 2}}
+    failed = Seen(failed_pod(), spec=asleep | {"replicas": 1})
+    before = {"conditions": failed.fields["conditions"]}
+    going = failed_pod()
+    going["metadata"]["deletionTimestamp"] = NOW
+    for pods in ((going,), ()):
+        seen = Seen(*pods, spec=asleep, before=before)
+        assert seen.brief("Ready") == ("False", "NotEnoughMemory")
+        assert seen.message("Ready") == "scaled to zero, and the model could not be loaded: f: lower maxNumSeqs"
+        assert seen.brief("ModelAvailable") == ("False", "NotEnoughMemory")
+        assert seen.brief("Degraded") == ("True", "NotEnoughMemory")
+        before = {"conditions": seen.fields["conditions"]}
+    assert Seen(spec=asleep, before=before).fields["conditions"] == before["conditions"], "said once, it stays the same"
+    for tried in (loading_pod(), ready_pod()):
+        assert Seen(tried, spec=asleep | {"replicas": 1}, before=before).brief("Degraded") == ("False", "AsExpected")
+    changed = Seen(spec=asleep, before=before, is_configuring=True)
+    assert (changed.brief("Ready"), changed.brief("Degraded")) == (("True", "ScaledToZero"), ("False", "AsExpected"))
 
 
 def test_draining_replicas_are_no_capacity_but_progress() -> None:
@@ -261,7 +298,7 @@ def test_who_else_scales_is_said_honestly(autoscaling: dict[str, Any] | None, re
         (
             {"desired": 1, "signals": {"queue": 0, "missingGateways": 1}},
             ("True", "SignalsMissing"),
-            "1 gateway could not be read, so replicas may be added, but none are taken away",
+            "1 gateway says nothing, so replicas may be added, but none are taken away",
         ),
         ({"desired": 1, "signals": {"queue": 0}}, ("True", "ScalingActive"), "between 1 and 3"),
     ],

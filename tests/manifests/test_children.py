@@ -1,5 +1,6 @@
 """The children of an LLMDeployment: whole objects, compared as a whole."""
 
+import re
 from typing import Any
 
 import pytest
@@ -66,13 +67,32 @@ LABELS = {
 }
 
 
+def config_name(**spec: Any) -> str:
+    name: str = build(**spec)[0]["metadata"]["name"]
+    return name
+
+
+def test_each_configuration_has_a_config_map_of_its_own() -> None:
+    assert re.fullmatch(r"dinghy-engine-[0-9a-f]{16}", config_name())
+    assert config_name(replicas=3, routing={"policy": "RoundRobin"}) == config_name()
+    other = {"engine": {"maxNumSeqs": 4}}
+    assert config_name(**other) != config_name()
+    assert pod(**other)["spec"]["volumes"][0] == {"name": "config", "configMap": {"name": config_name(**other)}}
+
+
+def test_a_template_may_bring_its_own_configuration() -> None:
+    theirs = {"name": "config", "secret": {"secretName": "theirs"}}
+    volumes = pod(template={"spec": {"volumes": [theirs]}})["spec"]["volumes"]
+    assert [volume for volume in volumes if volume["name"] == "config"] == [theirs]
+
+
 def test_the_config_map_is_exactly_this() -> None:
     config = build(replicas=2)[0]
     assert config == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": "dinghy-engine",
+            "name": config_name(),
             "namespace": "ships",
             "labels": LABELS,
             "ownerReferences": [OWNER],
@@ -213,7 +233,7 @@ def test_the_deployment_is_exactly_this() -> None:
                         }
                     ],
                     "volumes": [
-                        {"name": "config", "configMap": {"name": "dinghy-engine"}},
+                        {"name": "config", "configMap": {"name": config_name()}},
                         {"name": "scratch", "emptyDir": {}},
                     ],
                 },

@@ -94,11 +94,11 @@ class OperatorSettings:
     default_profile: str = "cpu-small"
     """Profile of LLMDeployments that name neither a profile nor resources. Empty = they reserve nothing."""
     gateway_namespace: str = names.SYSTEM_NAMESPACE
-    """Namespace of the gateway's pods, whose metrics the autoscaler reads."""
+    """Namespace of the gateway's pods, whose signals the autoscaler follows."""
     gateway_selector: str = f"{names.LABEL_NAME}={names.GATEWAY_NAME}"
     """Label selector of the gateway's pods."""
     autoscaler_interval: Seconds = 5.0
-    """Time between two looks of the autoscaler at the gateways."""
+    """Time between two looks of the autoscaler. It looks at once when a request waits for a first replica."""
     watch_namespaces: tuple[str, ...] | None = None
     """Namespaces to look after. None = all."""
     lease_namespace: str = names.SYSTEM_NAMESPACE

@@ -2,5 +2,6 @@
 `autoscale`, the autoscaler's loop.
 
 Level-triggered: what an event says is never used, only that something happened. Only `apply`, `scaling` and `events`
-write to the cluster; `desired`, `plan`, `pods` and `status` are pure.
+write to the cluster, and `drain` talks to engines; `desired`, `plan`, `victims`, `pods`, `cold_start` and `status` are
+pure.
 """

@@ -1,23 +1,27 @@
-"""Applier: carries out a Plan and writes the status. The only writer of children.
+"""Applier: carries out a Plan and writes the status. The only writer of children and of pods.
 
 It never touches an object that another owner has: it looks at the live object first and names its uid in what it
 applies.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.controller.desired import Problem
+from fairlead.controller.drain import Drainer
 from fairlead.controller.observe import ChildKey
 from fairlead.controller.plan import Plan, content_hash, is_owned, key_of
+from fairlead.controller.pods import is_marked
+from fairlead.controller.victims import mark
 from fairlead.controller.worker import Key
 from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
-from fairlead.kube.resources import BY_KIND, LLMDEPLOYMENTS, Resource
+from fairlead.kube.resources import BY_KIND, LLMDEPLOYMENTS, PODS, Resource
 from fairlead.manifests.common import Manifest
 
 logger = logging.getLogger(__name__)
@@ -28,11 +32,16 @@ class Change:
     """One object that was written."""
 
     verb: str
-    """Created, Updated, Deleted or Scaled."""
+    """Created, Updated, Deleted, Scaled, Draining or Replacing."""
     kind: str
     name: str
     detail: str = ""
     """Numbers for people, such as `replicas 1 → 2`."""
+
+    @property
+    def is_configuration(self) -> bool:
+        """Whether it gives the engine another configuration, or its first one."""
+        return self.kind == "Deployment" and self.verb in ("Created", "Updated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +56,49 @@ class Applied:
 class Applier:
     """Remembers what children looked like after it wrote them, so that it does not argue with webhooks for ever."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        drainer: Drainer | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`now`: for the marks on pods."""
         self._client = client
+        self._drainer = drainer or Drainer()
+        self._now = now
         self._settled: dict[Key, dict[ChildKey, str]] = {}
+        self._asked: dict[Key, set[str]] = {}
+        """Uids of pods. A mark is seen only when the watch has brought it, and until then the choice may look
+        different: without this memory a second look in between would take a second victim."""
 
     def settled(self, key: Key) -> Mapping[ChildKey, str]:
         """For `make_plan`."""
         return self._settled.get(key, {})
 
+    def asked(self, key: Key, pods: Iterable[JsonObject]) -> Collection[str]:
+        """For `make_plan`: those of the pods that this process has asked to drain."""
+        asked = self._asked.get(key, set())
+        asked &= {pod["metadata"]["uid"] for pod in pods}
+        return asked
+
     def forget(self, key: Key) -> None:
         """The LLMDeployment is gone."""
         self._settled.pop(key, None)
+        self._asked.pop(key, None)
 
     async def apply(self, plan: Plan, owner: JsonObject) -> Applied:
         """Raises KubeError for what may succeed when it is tried again; what will not is among the problems."""
         changes: list[Change] = []
         problems: list[Problem] = []
+        await self._drain(plan.drain, owner, changes)  # before what lowers the count
         for manifest in plan.apply:
             await self._apply_child(manifest, owner, changes, problems)
         for child in plan.prune:
-            await self._delete(child, changes)
+            await self._delete(BY_KIND[child["kind"]], child, "Deleted", changes)
+            self._settled.get((owner["metadata"]["namespace"], owner["metadata"]["name"]), {}).pop(key_of(child), None)
+        for pod in plan.replace:
+            await self._delete(PODS, pod, "Replacing", changes)
         if plan.initial_replicas is not None:
             await self._set_replicas(owner, plan.initial_replicas, changes)
         return Applied(tuple(changes), tuple(problems))
@@ -111,17 +143,40 @@ class Applier:
                 return None
             raise
 
-    async def _delete(self, child: JsonObject, changes: list[Change]) -> None:
-        metadata = child["metadata"]
+    async def _drain(self, pods: Sequence[JsonObject], owner: JsonObject, changes: list[Change]) -> None:
+        """Marks first: after a restart, what is marked is found again, and what was only asked is not."""
+        if not pods:
+            return
+        asked = self._asked.setdefault((owner["metadata"]["namespace"], owner["metadata"]["name"]), set())
+        for pod in pods:
+            metadata = pod["metadata"]
+            if not is_marked(pod) and metadata["uid"] not in asked:
+                await self._mark(metadata["name"], metadata["namespace"])
+                changes.append(Change("Draining", "Pod", metadata["name"]))
+            asked.add(metadata["uid"])
+        await self._drainer.ask(pods)
+
+    async def _mark(self, name: str, namespace: str) -> None:
+        """Raises KubeError for what may pass. Where it is not allowed, the pod is asked to drain without a mark."""
+        annotations = mark(self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        params = {"fieldManager": names.FIELD_MANAGER}
         try:
-            await self._client.delete(
-                BY_KIND[child["kind"]], metadata["name"], metadata["namespace"], uid=metadata["uid"]
-            )
+            await self._client.patch(PODS, name, {"metadata": {"annotations": annotations}}, namespace, params=params)
+        except KubeError as e:
+            if e.may_pass or e.status == 409:
+                raise
+            if e.status != 404:
+                logger.warning("%s/%s cannot be marked to be deleted first: %s", namespace, name, e)
+
+    async def _delete(self, resource: Resource, obj: JsonObject, verb: str, changes: list[Change]) -> None:
+        metadata = obj["metadata"]
+        try:
+            await self._client.delete(resource, metadata["name"], metadata["namespace"], uid=metadata["uid"])
         except KubeError as e:
             if e.status not in (404, 409):
                 raise
             return
-        changes.append(Change("Deleted", child["kind"], metadata["name"]))
+        changes.append(Change(verb, resource.kind, metadata["name"]))
 
     async def _set_replicas(self, owner: JsonObject, replicas: int, changes: list[Change]) -> None:
         """Only if nobody has written the object since it was seen: whoever did may have set the count."""

@@ -1,35 +1,43 @@
 """The autoscaler's story, on one screen: signals → recommend → limit → LLMDeployment /scale.
 
 Who calls it: the operator, while it holds the Lease. It decides nothing itself (`fairlead.autoscaler` does) and writes
-nothing but the scale and `status.scaling`: the controller alone brings the count to the Deployment.
+nothing but the scale and `status.scaling`: the controller alone brings the count to the Deployment. It looks at regular
+intervals, and at once when a gateway has a request for which no replica is ready.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.api.crd import SCALING_HISTORY_LENGTH
+from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode
-from fairlead.autoscaler.demand import Readings
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.recommend import Recommendation, recommend, stabilization_window, targets_of
+from fairlead.autoscaler.policy import demand_window, targets_of
+from fairlead.autoscaler.readings import Readings
+from fairlead.autoscaler.recommend import recommend
+from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
+from fairlead.controller.cold_start import ColdStart
 from fairlead.controller.events import Announcement, EventRecorder, EventType
+from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.pods import Stage, diagnose
 from fairlead.controller.scaling import ScaleWriter, scaling_status
 from fairlead.controller.worker import Key
-from fairlead.fleet.gateways import GatewayReader
+from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.client import JsonObject, KubeError
 
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS = 10.0
-"""`status.scaling` of one LLMDeployment is written at most this often."""
+"""`status.scaling` of one LLMDeployment is written at most this often, but for decisions, which are told at once."""
+PAUSE_SECONDS = 0.25
+"""Least time between two looks, however often gateways ask for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +54,14 @@ class Target:
         return self.deployment.metadata.namespace, self.deployment.metadata.name
 
     @property
-    def window(self) -> float:
-        """Seconds for which fewer replicas must have been enough before any goes."""
-        return stabilization_window(self.autoscaling)
+    def name(self) -> str:
+        """`namespace/name`."""
+        return "/".join(self.key)
+
+    @property
+    def percentile(self) -> int:
+        """Which of the times to first token is looked at, in percent."""
+        return targets_of(self.autoscaling).percentile
 
     @property
     def body(self) -> JsonObject:
@@ -62,11 +75,13 @@ class Memory:
 
     uid: str
     history: History
+    cold_start: ColdStart
     changes: list[Mapping[str, Any]]
     """As in `status.scaling.history`."""
     reported: Mapping[str, Any] | None
     """The last `status.scaling`."""
     reported_at: float = float("-inf")
+    """When that was; -inf = it has to be told at once."""
 
 
 class Autoscaler:
@@ -75,19 +90,21 @@ class Autoscaler:
     def __init__(
         self,
         cluster: Cluster,
-        gateways: GatewayReader,
+        gateways: GatewayFollower,
         writer: ScaleWriter,
         recorder: EventRecorder,
+        metrics: OperatorMetrics,
         *,
         interval: float,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`interval`: seconds between ticks. `clock`: monotonic, for windows. `now`: for what people read."""
+        """`interval`: most seconds between ticks. `clock`: monotonic, for windows. `now`: for what people read."""
         self.cluster = cluster
         self.gateways = gateways
         self.writer = writer
         self.recorder = recorder
+        self.metrics = metrics
         self.interval = interval
         self._clock = clock
         self._now = now
@@ -98,27 +115,43 @@ class Autoscaler:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.gateways.run())
             while True:
-                await asyncio.sleep(self.interval)
+                await self._until_due()
                 try:
                     await self.tick()
                 except Exception:
                     logger.exception("the autoscaler's tick failed; the next one is in %g s", self.interval)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _until_due(self) -> None:
+        """Until a gateway asks, at most the interval."""
+        try:
+            await asyncio.wait_for(self.gateways.woken.wait(), max(0.0, self.interval - PAUSE_SECONDS))
+        except TimeoutError:
+            pass
+        self.gateways.woken.clear()
 
     async def tick(self) -> None:
         """One look at everything. What the API refuses is tried again at the next."""
-        readings = await self.gateways.read()  # every ready gateway, at once
-        for target in self.targets():  # LLMDeployments with autoscaling.mode Fairlead
-            memory = self.memory(target)
-            signals = self.signals(target, readings)  # what waits, what runs, how long first tokens took, on what
-            recommendation = recommend(signals, target.autoscaling, memory.history)  # pure; stabilised and limited
-            memory.history = memory.history.remember(recommendation.wanted, signals.time, target.window)
+        readings = self.gateways.readings()  # what every gateway has said lately
+        for target in list(self.targets()):  # LLMDeployments with autoscaling.mode Fairlead
             try:
-                if recommendation.replicas != signals.desired:
-                    await self.scale(target, signals, recommendation)  # /scale, Event, log line
-                await self.report(target, signals, recommendation)  # status.scaling
+                await self.look(target, readings)
             except KubeError as e:
-                logger.warning("%s/%s: cannot write the scale or its status: %s", *target.key, e)
+                self.failed(target, e)
+            except Exception:  # a mistake of ours, and only this one's: the others are scaled all the same
+                logger.exception("%s could not be scaled; tried again at the next tick", target.name)
         await self.forget_others()
+
+    async def look(self, target: Target, readings: Readings) -> None:
+        """One look at one LLMDeployment. Raises KubeError."""
+        memory = self.memory(target)
+        signals = self.signals(target, readings)  # what is asked, how it is borne, by what
+        recommendation = recommend(signals, target.autoscaling, memory.history)  # pure; stabilised and limited
+        memory.history = memory.history.remember(recommendation, signals, target.autoscaling)
+        self.metrics.recommended(target.name, desired=recommendation.replicas, wanted=recommendation.wanted)
+        if recommendation.replicas != signals.desired:
+            await self.scale(target, signals, recommendation)  # /scale, Event, log line
+        await self.report(target, signals, recommendation)  # status.scaling
 
     def targets(self) -> Iterator[Target]:
         """Those that Fairlead scales. One whose spec cannot be understood keeps its replicas."""
@@ -136,29 +169,25 @@ class Autoscaler:
 
     def signals(self, target: Target, readings: Readings) -> Signals:
         """Pods and gateways together."""
-        stages = [diagnose(pod).stage for pod in target.observed.pods]
-        demand = readings.demand("/".join(target.key))
+        stages, memory = [diagnose(pod).stage for pod in target.observed.pods], self.memory(target)
+        memory.cold_start = memory.cold_start.observe(target.observed.pods)
         return Signals(
-            time=self._clock(),
+            time=readings.time,
             desired=target.deployment.desired_replicas,
             ready=stages.count(Stage.READY),
             starting=stages.count(Stage.STARTING),
             draining=stages.count(Stage.DRAINING),
-            waiting=demand.waiting,
-            running=demand.running,
-            ttft_seconds=demand.ttft.percentile(targets_of(target.autoscaling).percentile),
-            arrivals_per_second=demand.arrivals_per_second,
-            age_seconds=demand.age_seconds,
-            num_gateways=demand.num_gateways,
-            missing_gateways=demand.num_missing,
+            demand=readings.demand(target.name, demand_window(target.autoscaling)),
+            cold_start_seconds=memory.cold_start.seconds,
         )
 
     def memory(self, target: Target) -> Memory:
         """Made at the first tick; what people were told before a restart is read from the object."""
         uid, known = target.deployment.metadata.uid, self._memories.get(target.key)
         if known is None or known.uid != uid:
-            told = target.deployment.status.get("scaling")
-            known = Memory(uid, History(since=self._clock()), list((told or {}).get("history") or []), told)
+            told = target.deployment.status.get("scaling") or {}
+            cold_start = ColdStart.resumed(_seconds(told.get("coldStart")), target.observed.pods)
+            known = Memory(uid, History(since=self._clock()), cold_start, list(told.get("history") or []), told)
             self._memories[target.key] = known
         return known
 
@@ -166,32 +195,40 @@ class Autoscaler:
         """Writes the count, if nobody else has written the object meanwhile. Raises KubeError."""
         before, after = signals.desired, recommendation.replicas
         await self.writer.scale(target.body, after)
+        self.metrics.scaled(target.name, before, after)
+        memory = self.memory(target)
         change = {"time": self._now().strftime("%Y-%m-%dT%H:%M:%SZ"), "from": before, "to": after}
-        changes = self._memories[target.key].changes
-        changes.insert(0, change | {"reason": recommendation.reason})
-        del changes[SCALING_HISTORY_LENGTH:]
-        inputs = {
-            name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(signals).items()
-        }
-        inputs |= {"wanted": recommendation.wanted, "reason": recommendation.reason}
-        logger.info("scaled", extra={"llmdeployment": "/".join(target.key), "from": before, "to": after} | inputs)
+        memory.changes.insert(0, change | {"reason": recommendation.reason})
+        del memory.changes[SCALING_HISTORY_LENGTH:]
+        memory.reported_at = float("-inf")
+        decision = {"from": before, "to": after, "wanted": recommendation.wanted, "reason": recommendation.reason}
+        logger.info("scaled", extra={"llmdeployment": target.name} | decision | signals.figures(target.percentile))
         reason = "ScaledUp" if after > before else "ScaledDown"
-        message = f"Scaled from {before} to {after}: {recommendation.reason}"
+        message = f"Scaled from {before} to {recommendation.reason}"  # the reason begins with the count
         await self.recorder.record(target.body, Announcement(EventType.NORMAL, reason, message))
 
     async def report(self, target: Target, signals: Signals, recommendation: Recommendation) -> None:
         """Writes `status.scaling` if it says something new, and not too often. Raises KubeError."""
-        memory = self._memories[target.key]
-        scaling = scaling_status(signals, recommendation, memory.changes)
+        memory = self.memory(target)
+        scaling = scaling_status(signals, target.percentile, recommendation, memory.changes)
         if scaling == memory.reported or signals.time - memory.reported_at < REPORT_SECONDS:
             return
         await self.writer.write_status(target.body, scaling)
         memory.reported, memory.reported_at = scaling, signals.time
 
+    def failed(self, target: Target, error: KubeError) -> None:
+        """Somebody else wrote the object since it was seen: looks again soon. Anything else waits for its turn."""
+        if error.status == 409:
+            self.gateways.woken.set()
+        else:
+            logger.warning("%s: cannot write the scale or its status: %s", target.name, error)
+
     async def forget_others(self) -> None:
         """What Fairlead no longer scales is forgotten, and says no longer that it is."""
         scaled = {target.key for target in self.targets()}
-        self._memories = {key: memory for key, memory in self._memories.items() if key in scaled}
+        for key in self._memories.keys() - scaled:
+            del self._memories[key]
+            self.metrics.scaled_no_longer("/".join(key))
         for key in sorted(self.cluster.keys()):
             observed = self.cluster.last_seen(key)
             if observed is None or key in scaled or "scaling" not in (observed.body.get("status") or {}):
@@ -200,3 +237,11 @@ class Autoscaler:
                 await self.writer.write_status(observed.body, None)
             except KubeError as e:
                 logger.warning("%s/%s: cannot clear status.scaling: %s", *key, e)
+
+
+def _seconds(duration: Any) -> float | None:
+    """What `status` says, if it is something that can be read."""
+    try:
+        return parse_duration(duration)
+    except ValueError:
+        return None

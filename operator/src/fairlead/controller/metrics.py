@@ -1,6 +1,7 @@
 """The operator's metrics, all in one place; served at /metrics by `health`."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -41,6 +42,24 @@ class OperatorMetrics:
             "1 while this process holds the lease, else 0.",
             registry=self.registry,
         )
+        self._decisions = Counter(
+            "fairlead_operator_scaling_decisions_total",
+            "Changes of spec.replicas by the autoscaler, by LLMDeployment (namespace/name) and direction (up, down).",
+            ["llmdeployment", "direction"],
+            registry=self.registry,
+        )
+        self._desired = Gauge(
+            "fairlead_operator_desired_replicas",
+            "Replicas that the autoscaler asks for, by LLMDeployment (namespace/name).",
+            ["llmdeployment"],
+            registry=self.registry,
+        )
+        self._wanted = Gauge(
+            "fairlead_operator_wanted_replicas",
+            "Replicas that the demand asks for by itself, before stabilisation and limits.",
+            ["llmdeployment"],
+            registry=self.registry,
+        )
         for outcome in ReconcileOutcome:
             self._reconciliations.labels(outcome)
 
@@ -56,6 +75,24 @@ class OperatorMetrics:
     def watch_queue(self, num_waiting: Callable[[], int]) -> None:
         """Where the length of the queue is read from."""
         self._waiting.set_function(num_waiting)
+
+    def recommended(self, llmdeployment: str, *, desired: int, wanted: int) -> None:
+        """The autoscaler has looked at an LLMDeployment (`namespace/name`)."""
+        self._desired.labels(llmdeployment).set(desired)
+        self._wanted.labels(llmdeployment).set(wanted)
+
+    def scaled(self, llmdeployment: str, before: int, after: int) -> None:
+        """The autoscaler has changed a count."""
+        self._decisions.labels(llmdeployment, "up" if after > before else "down").inc()
+
+    def scaled_no_longer(self, llmdeployment: str) -> None:
+        """Its figures are not exported any more."""
+        for metric in (self._desired, self._wanted):
+            with suppress(KeyError):  # nothing was recommended
+                metric.remove(llmdeployment)
+        for direction in ("up", "down"):
+            with suppress(KeyError):  # it has never been scaled that way
+                self._decisions.remove(llmdeployment, direction)
 
     def set_leader(self, is_leader: bool) -> None:
         """Whether we hold the lease."""

@@ -3,7 +3,7 @@
 The indexes are filled by kopf before the first handler runs, so a restarted operator never decides on half a picture.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,6 +48,8 @@ class Observed:
     """Claims of older LLMDeployments on names that this one wants too."""
     missing_claim: str | None = None
     """The PersistentVolumeClaim of its source, if that does not exist."""
+    running: Mapping[str, int] = field(default_factory=dict)
+    """Requests that run on each replica, by the pod's uid, as gateways last said; one that nobody knows is absent."""
 
     @property
     def deployment(self) -> JsonObject | None:
@@ -58,8 +60,10 @@ class Observed:
 class Cluster:
     """Reads kopf's indexes, and asks the API for the one thing that is not watched (claims)."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, running: Callable[[], Mapping[str, int]] = dict) -> None:
+        """`running`: requests per replica, by the pod's uid."""
         self._client = client
+        self._running = running
         self._indexes: Mapping[str, Index] = {}
 
     def bind(self, indexes: Mapping[str, Index]) -> None:
@@ -96,6 +100,7 @@ class Cluster:
             children={(child["kind"], child["metadata"]["name"]): child for child in children},
             pods=tuple(sorted(pods, key=_age)),
             rivals=tuple(self._older_claims(key)),
+            running=self._running(),
         )
 
     def _contests(self, key: Key) -> Iterator[tuple[NameClaim, list[NameClaim]]]:

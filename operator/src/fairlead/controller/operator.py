@@ -22,7 +22,7 @@ from fairlead.controller.observe import Cluster
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler, recheck_after
 from fairlead.controller.scaling import ScaleWriter
 from fairlead.controller.worker import Key, WorkQueue
-from fairlead.fleet.gateways import GatewayReader
+from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.client import KubeClient
 from fairlead.kube.lease import Lease
 from fairlead.settings import OperatorSettings
@@ -49,7 +49,10 @@ class Operator:
         self.settings = settings
         self.stop = asyncio.Event()
         self.metrics = OperatorMetrics()
-        self.cluster = Cluster(client)
+        self.gateways = GatewayFollower(
+            client, namespace=settings.gateway_namespace, selector=settings.gateway_selector
+        )
+        self.cluster = Cluster(client, self.gateways.running)
         self.queue = WorkQueue(self._work, num_workers=settings.workers)
         host = socket.gethostname()
         self.lease = Lease(
@@ -61,9 +64,13 @@ class Operator:
         )
         recorder = EventRecorder(client, host)
         self._reconciler = Reconciler(self.cluster, Applier(client), recorder, settings)
-        gateways = GatewayReader(client, namespace=settings.gateway_namespace, selector=settings.gateway_selector)
         self._autoscaler = Autoscaler(
-            self.cluster, gateways, ScaleWriter(client), recorder, interval=settings.autoscaler_interval
+            self.cluster,
+            self.gateways,
+            ScaleWriter(client),
+            recorder,
+            self.metrics,
+            interval=settings.autoscaler_interval,
         )
         self.metrics.watch_queue(lambda: self.queue.num_waiting)
 

@@ -4,7 +4,7 @@ A child is applied when the operator wants something else than it applied last (
 somebody has changed a field that the operator sets. So a fleet at rest causes no writes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from fairlead.api.llmdeployment import ScalingMode
 from fairlead.api.quantities import parse_quantity
 from fairlead.controller.desired import Desired
 from fairlead.controller.observe import ChildKey, Observed
+from fairlead.controller.victims import choose_victims, has_acted, is_rolling, left_over
 from fairlead.kube.client import JsonObject
 from fairlead.manifests.common import Manifest, fingerprint
 
@@ -26,18 +27,29 @@ class Plan:
     """Children of ours that are no longer wanted, as observed."""
     initial_replicas: int | None = None
     """To be written to the LLMDeployment's scale, where an autoscaler needs a count to start from."""
+    drain: tuple[JsonObject, ...] = ()
+    """Pods to be marked and asked to drain before anything is applied: what is applied lowers the count."""
+    replace: tuple[JsonObject, ...] = ()
+    """Pods that were asked to drain and are to stay after all: engines do not come back from that, so they are deleted
+    and their ReplicaSet makes new ones."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing has to be written."""
-        return not self.apply and not self.prune and self.initial_replicas is None
+        return self == Plan()
 
 
-def make_plan(wanted: Desired, observed: Observed, settled: Mapping[ChildKey, str] | None = None) -> Plan:
+def make_plan(
+    wanted: Desired,
+    observed: Observed,
+    settled: Mapping[ChildKey, str] | None = None,
+    asked: Collection[str] = (),
+) -> Plan:
     """`settled`: what each child looked like right after it was last applied (`content_hash`).
 
     A child that still looks like that is left alone even where it differs from what is wanted: the API server or a
-    webhook insists on something else, and repeating ourselves would not end.
+    webhook insists on something else, and repeating ourselves would not end. `asked`: uids of pods that were asked to
+    drain, whether or not `observed` shows it yet.
     """
     if wanted.obstacle is not None or wanted.deployment is None:
         return Plan()
@@ -45,10 +57,17 @@ def make_plan(wanted: Desired, observed: Observed, settled: Mapping[ChildKey, st
         return Plan()  # the garbage collector takes the children
     keys = {key_of(manifest) for manifest in wanted.children}
     uid = wanted.deployment.metadata.uid
+    apply = tuple(child for child in wanted.children if _needs_apply(child, observed, settled or {}))
     return Plan(
-        apply=tuple(child for child in wanted.children if _needs_apply(child, observed, settled or {})),
-        prune=tuple(child for key, child in observed.children.items() if key not in keys and is_owned(child, uid)),
+        apply=apply,
+        prune=tuple(
+            child
+            for key, child in observed.children.items()
+            if key not in keys and is_owned(child, uid) and not _is_in_use(child, apply, observed)
+        ),
         initial_replicas=_initial_replicas(wanted),
+        drain=_drain(apply, observed, asked),
+        replace=_replace(apply, observed, asked),
     )
 
 
@@ -94,6 +113,48 @@ def _needs_apply(child: Manifest, observed: Observed, settled: Mapping[ChildKey,
     if applied != child["metadata"]["annotations"][names.ANNOTATION_APPLIED_HASH]:
         return True
     return differs(child, found) and settled.get(key_of(child)) != content_hash(found)
+
+
+def _drain(apply: Iterable[Manifest], observed: Observed, asked: Collection[str]) -> tuple[JsonObject, ...]:
+    """The victims, where `apply` lowers the count of a Deployment of ours."""
+    engine, count = _engine(observed), _applied_count(apply)
+    if engine is None or count is None or count >= _count(engine) or is_rolling(engine):
+        return ()
+    return choose_victims(observed.pods, count, observed.running, asked)
+
+
+def _replace(apply: Iterable[Manifest], observed: Observed, asked: Collection[str]) -> tuple[JsonObject, ...]:
+    """The marked pods that are left over, once the count is what it is to be."""
+    engine = _engine(observed)
+    if engine is None or _applied_count(apply) is not None:
+        return ()
+    return left_over(observed.pods, engine, asked)
+
+
+def _is_in_use(child: JsonObject, apply: Iterable[Manifest], observed: Observed) -> bool:
+    """Whether a configuration is that of pods which are still there, or which a ReplicaSet may still make anew."""
+    if child["kind"] != "ConfigMap":
+        return False
+    engine = _engine(observed)
+    if engine is not None and (_applied_count(apply) is not None or is_rolling(engine) or not has_acted(engine)):
+        return True
+    volumes = (volume for pod in observed.pods for volume in (pod.get("spec") or {}).get("volumes") or [])
+    return any((volume.get("configMap") or {}).get("name") == child["metadata"]["name"] for volume in volumes)
+
+
+def _engine(observed: Observed) -> JsonObject | None:
+    """The engine's Deployment, if it is ours."""
+    engine = observed.deployment
+    return engine if engine is not None and is_owned(engine, observed.body["metadata"]["uid"]) else None
+
+
+def _applied_count(apply: Iterable[Manifest]) -> int | None:
+    """The replicas that `apply` gives the engine's Deployment; None where it does not write it."""
+    return next((_count(manifest) for manifest in apply if manifest["kind"] == "Deployment"), None)
+
+
+def _count(deployment: Mapping[str, Any]) -> int:
+    return int(deployment["spec"].get("replicas") or 0)
 
 
 def _same_quantity(wanted: Any, found: Any) -> bool:

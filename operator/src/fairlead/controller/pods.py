@@ -29,7 +29,7 @@ class Stage(StrEnum):
     FAILING = "failing"
     """Something keeps it from starting; Kubernetes tries again, but waiting alone may not help."""
     DRAINING = "draining"
-    """Asked to go; finishes what it has."""
+    """Chosen or asked to go; finishes what it has. No capacity, whatever else its status says."""
     FINISHED = "finished"
     """Will never run again: evicted, for instance."""
 
@@ -59,11 +59,11 @@ def diagnose(pod: Mapping[str, Any]) -> Diagnosis:
     if phase in ("Failed", "Succeeded"):
         detail = status.get("message") or status.get("reason") or f"ended with phase {phase}"
         return Diagnosis(name, Stage.FINISHED, str(status.get("reason") or phase), _shorten(detail))
-    if pod["metadata"].get("deletionTimestamp"):
+    if pod["metadata"].get("deletionTimestamp") or is_marked(pod):
         return Diagnosis(name, Stage.DRAINING)
-    conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
-    if (conditions.get("Ready") or {}).get("status") == "True":
+    if is_ready(pod):
         return Diagnosis(name, Stage.READY)
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return Diagnosis(name, Stage.FAILING, Reason.UNSCHEDULABLE, _unschedulable(scheduled))
@@ -73,6 +73,17 @@ def diagnose(pod: Mapping[str, Any]) -> Diagnosis:
         if failure is not None:
             return failure
     return _starting(name, pod, scheduled, statuses)
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod's condition Ready holds."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
+
+
+def is_marked(pod: Mapping[str, Any]) -> bool:
+    """Whether scale-down has chosen the pod to go."""
+    return names.ANNOTATION_DRAIN in (pod["metadata"].get("annotations") or {})
 
 
 def _container_statuses(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -144,10 +155,20 @@ def _starting(
     if engine is None or "running" not in (engine.get("state") or {}):
         message = "the container is being created: its image is pulled and its volumes are mounted"
         return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
-    if engine.get("started"):
-        message = f"the engine runs but does not say that it is ready; see kubectl logs {name}"
+    if engine.get("started") and _has_been_ready(pod, engine):
+        message = f"the engine runs but does not say that it is ready any more; see kubectl logs {name}"
         return Diagnosis(name, Stage.STARTING, Reason.ENGINE_NOT_READY, message)
+    if engine.get("started"):  # between its startup probe and its first readiness probe, that is for a moment
+        message = f"the engine has started, but not said yet that it is ready; if that lasts, see kubectl logs {name}"
+        return Diagnosis(name, Stage.STARTING, Reason.LOADING_MODEL, message)
     return Diagnosis(name, Stage.STARTING, Reason.LOADING_MODEL, "the engine is loading the model")
+
+
+def _has_been_ready(pod: Mapping[str, Any], engine: Mapping[str, Any]) -> bool:
+    """Whether this run of the container has: a pod that never was is not ready since before its container started."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    since = next((str(each.get("lastTransitionTime") or "") for each in conditions if each.get("type") == "Ready"), "")
+    return since > str(engine["state"]["running"].get("startedAt") or "")  # both in UTC, so text sorts as time does
 
 
 def _unschedulable(condition: Mapping[str, Any]) -> str:

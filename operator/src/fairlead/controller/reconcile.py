@@ -63,14 +63,17 @@ class Reconciler:
             self.applier.forget(key)  # its children go by their ownerReferences
             return ReconcileOutcome.GONE
         wanted = desired(observed, self.settings)
-        plan = make_plan(wanted, observed, self.applier.settled(key))
+        plan = make_plan(wanted, observed, self.applier.settled(key), self.applier.asked(key, observed.pods))
         applied = await self.applier.apply(plan, observed.body)
         await self.write_status(observed, wanted, applied)
         return _outcome(wanted, applied)
 
     async def write_status(self, observed: Observed, wanted: Desired, applied: Applied) -> None:
         """Writes the status and its Events, if anything about it is new."""
-        now = situation(observed, wanted, applied.problems, is_applying=bool(applied.changes))
+        is_configuring = any(change.is_configuration for change in applied.changes)
+        now = situation(
+            observed, wanted, applied.problems, is_applying=bool(applied.changes), is_configuring=is_configuring
+        )
         before = observed.body.get("status") or {}
         after = status(observed, now, self.settings, time=self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
         if differs(after, _ours(before, after)):

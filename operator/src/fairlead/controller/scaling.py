@@ -8,7 +8,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.crd import SCALING_HISTORY_LENGTH
-from fairlead.autoscaler.recommend import Recommendation
+from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.words import rounded, seconds_in_words
 from fairlead.kube.apply import server_side_apply
@@ -45,17 +45,22 @@ class ScaleWriter:
 
 
 def scaling_status(
-    signals: Signals, recommendation: Recommendation, history: Sequence[Mapping[str, Any]]
+    signals: Signals, percentile: float, recommendation: Recommendation, history: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """`status.scaling`, with rounded figures. `history`: changes of the count, newest first."""
+    """`status.scaling`, with rounded figures. `percentile`: of the times to first token, in percent. `history`: changes
+    of the count, newest first."""
     scaling: dict[str, Any] = {"desired": recommendation.replicas, "reason": recommendation.reason}
     if history:
         scaling |= {"lastScaleTime": history[0]["time"], "history": list(history[:SCALING_HISTORY_LENGTH])}
-    if signals.num_gateways:
-        seen: dict[str, Any] = {"queue": int(rounded(signals.waiting)), "running": int(rounded(signals.running))}
-        if signals.ttft_seconds is not None:
-            seen["ttft"] = seconds_in_words(signals.ttft_seconds)
-        if signals.missing_gateways:
-            seen["missingGateways"] = signals.missing_gateways
+    if signals.cold_start_seconds is not None:
+        scaling["coldStart"] = seconds_in_words(signals.cold_start_seconds)
+    demand = signals.demand
+    if demand.num_gateways:
+        seen: dict[str, Any] = {"queue": int(rounded(demand.waiting)), "running": int(rounded(demand.running))}
+        ttft = demand.ttft.percentile(percentile)
+        if ttft is not None:
+            seen["ttft"] = seconds_in_words(ttft)
+        if missing := demand.num_missing + demand.num_stale:
+            seen["missingGateways"] = missing
         scaling["signals"] = seen
     return scaling

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, Reason, merge_conditions
+from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find_condition, merge_conditions
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
-from fairlead.autoscaler.recommend import fewest_replicas, most_replicas
+from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.words import counted
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
@@ -19,6 +19,11 @@ from fairlead.controller.plan import is_owned
 from fairlead.controller.pods import Diagnosis, Stage, diagnose
 from fairlead.kube.client import JsonObject
 from fairlead.settings import OperatorSettings
+
+_TRYING = (Stage.READY, Stage.STARTING, Stage.FAILING)
+"""Stages in which a replica has loaded its model, or may."""
+_NO_REPLICA_TRIED = (Reason.SOURCE_NOT_SUPPORTED, Reason.MODEL_SOURCE_NOT_FOUND)
+"""Why a model is not available before there is any replica."""
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 
@@ -41,6 +46,8 @@ class Situation:
     """A name that an older LLMDeployment has."""
     refused: str
     """Why the ReplicaSet cannot create pods; empty = it can."""
+    last_failure: Problem | None
+    """Why the model could not be loaded when a replica last tried, while there is none that could try again."""
     scaling: Mapping[str, Any] | None
     """`status.scaling`, where the autoscaler says what it sees; None before it has looked."""
     is_rolling: bool
@@ -57,8 +64,16 @@ class Situation:
         return len(self.of(Stage.READY))
 
 
-def situation(observed: Observed, wanted: Desired, problems: Sequence[Problem], *, is_applying: bool) -> Situation:
-    """`problems`: what became of the plan. `is_applying`: whether something was just written."""
+def situation(
+    observed: Observed,
+    wanted: Desired,
+    problems: Sequence[Problem],
+    *,
+    is_applying: bool,
+    is_configuring: bool = False,
+) -> Situation:
+    """`problems`: what became of the plan. `is_applying`: whether something was just written. `is_configuring`: whether
+    that was another configuration of the engine, about which nothing is known from the one before."""
     engine = observed.deployment
     if engine is not None and not is_owned(engine, observed.body["metadata"]["uid"]):
         engine = None
@@ -71,6 +86,7 @@ def situation(observed: Observed, wanted: Desired, problems: Sequence[Problem], 
         waiting_for=next((problem.message for problem in problems if problem.reason == Reason.RECONCILING), ""),
         conflict=_conflict(observed),
         refused=_replica_failure(engine),
+        last_failure=None if is_configuring else _last_failure(observed.body),
         scaling=(observed.body.get("status") or {}).get("scaling"),
         is_rolling=is_applying or _is_rolling(engine),
     )
@@ -114,6 +130,8 @@ def _trouble(now: Situation) -> Problem | None:
         return now.problems[0]
     if now.refused:
         return Problem(Reason.PODS_REFUSED, f"pods cannot be created: {now.refused}")
+    if _is_asleep_after_failure(now):
+        return now.last_failure
     failing = now.of(Stage.FAILING)
     if failing:
         # An engine's own words say more than the kubelet's about another pod.
@@ -129,16 +147,29 @@ def _ready(now: Situation, trouble: Problem | None) -> Condition:
         return Condition(ConditionType.READY, FALSE, now.obstacle.reason, still + now.obstacle.message)
     if now.num_desired and now.num_ready >= now.num_desired:
         return Condition(ConditionType.READY, TRUE, Reason.REPLICAS_READY, counted)
+    if trouble is not None and trouble is now.last_failure:
+        message = f"scaled to zero, and the model could not be loaded: {trouble.message}"
+        return Condition(ConditionType.READY, FALSE, trouble.reason, message)
     if trouble is not None:
         return Condition(ConditionType.READY, FALSE, trouble.reason, f"{counted}; {trouble.message}")
     if not now.num_desired:
-        message = "scaled to zero: requests are answered once spec.replicas is above 0"
-        return Condition(ConditionType.READY, FALSE, Reason.SCALED_TO_ZERO, message)
+        return _ready_at_zero(now)
     starting = now.of(Stage.STARTING)
     if starting:
         return Condition(ConditionType.READY, FALSE, starting[0].reason, f"{counted}; {starting[0].sentence}")
     message = f"{counted}; {now.waiting_for or 'replicas are being created'}"
     return Condition(ConditionType.READY, FALSE, Reason.RECONCILING, message)
+
+
+def _ready_at_zero(now: Situation) -> Condition:
+    """True where the next request starts a replica: as with Knative, what is asleep is not broken, and nobody should be
+    called for it."""
+    autoscaling = now.deployment.spec.autoscaling if now.deployment else None
+    if autoscaling is not None and autoscaling.mode is ScalingMode.FAIRLEAD:
+        message = "scaled to zero: the next request starts a replica and waits for it"
+        return Condition(ConditionType.READY, TRUE, Reason.SCALED_TO_ZERO, message)
+    message = "scaled to zero: requests are answered once spec.replicas is above 0"
+    return Condition(ConditionType.READY, FALSE, Reason.SCALED_TO_ZERO, message)
 
 
 def _progressing(now: Situation, trouble: Problem | None) -> Condition:
@@ -164,13 +195,15 @@ def _progressing(now: Situation, trouble: Problem | None) -> Condition:
 
 def _model_available(now: Situation) -> Condition:
     kind = ConditionType.MODEL_AVAILABLE
-    if now.obstacle is not None and now.obstacle.reason in (Reason.SOURCE_NOT_SUPPORTED, Reason.MODEL_SOURCE_NOT_FOUND):
+    if now.obstacle is not None and now.obstacle.reason in _NO_REPLICA_TRIED:
         return Condition(kind, FALSE, now.obstacle.reason, now.obstacle.message)
     failed = next((pod for pod in now.of(Stage.FAILING) if pod.model_failed), None)
     if failed is not None:
         return Condition(kind, FALSE, failed.reason, failed.sentence)
     if now.num_ready:
         return Condition(kind, TRUE, Reason.MODEL_LOADED, "the model is loaded and answers")
+    if now.last_failure is not None and _is_asleep_after_failure(now):
+        return Condition(kind, FALSE, now.last_failure.reason, now.last_failure.message)
     if not now.num_desired and now.obstacle is None:
         return Condition(kind, UNKNOWN, Reason.SCALED_TO_ZERO, "no engine runs that could load the model")
     return Condition(kind, UNKNOWN, Reason.NOT_LOADED_YET, "no engine has loaded the model yet")
@@ -189,10 +222,11 @@ def _scaling_active(now: Situation) -> Condition:
         return Condition(kind, UNKNOWN, Reason.SIGNALS_MISSING, "the autoscaler has not looked at the gateways yet")
     signals = now.scaling.get("signals")
     if signals is None:
-        message = "no gateway could be read, so replicas stay as they are: check that a gateway is ready"
+        message = "no gateway says anything, so replicas stay as they are: check that a gateway is ready"
         return Condition(kind, FALSE, Reason.SIGNALS_MISSING, message)
     if missing := signals.get("missingGateways"):
-        message = f"{counted(missing, 'gateway')} could not be read, so replicas may be added, but none are taken away"
+        silent = f"{counted(missing, 'gateway')} {'says' if missing == 1 else 'say'} nothing"
+        message = f"{silent}, so replicas may be added, but none are taken away"
         return Condition(kind, TRUE, Reason.SIGNALS_MISSING, message)
     fewest, most = fewest_replicas(autoscaling), most_replicas(autoscaling)
     message = f"spec.replicas is adjusted to the load, between {fewest} and {most}"
@@ -204,6 +238,19 @@ def _degraded(now: Situation, trouble: Problem | None) -> Condition:
     if problem is None:
         return Condition(ConditionType.DEGRADED, FALSE, Reason.AS_EXPECTED, "nothing is wrong")
     return Condition(ConditionType.DEGRADED, TRUE, problem.reason, problem.message)
+
+
+def _is_asleep_after_failure(now: Situation) -> bool:
+    """Whether a replica would most likely fail again: nothing has changed since the last one did, but that it went."""
+    return now.last_failure is not None and not now.num_desired and not now.of(*_TRYING) and now.obstacle is None
+
+
+def _last_failure(body: JsonObject) -> Problem | None:
+    """As the condition ModelAvailable has it: written while a replica failed, and again for as long as none tries."""
+    known = find_condition(body.get("status") or {}, ConditionType.MODEL_AVAILABLE) or {}
+    if known.get("status") != FALSE or known.get("reason") in _NO_REPLICA_TRIED:
+        return None
+    return Problem(str(known.get("reason")), str(known.get("message") or ""))
 
 
 def _conflict(observed: Observed) -> Problem | None:

@@ -16,6 +16,7 @@ from typing import Any, Self
 import aiohttp
 
 from fairlead.kube.config import KubeConfig, load
+from fairlead.kube.lines import lines
 from fairlead.kube.resources import Resource
 
 JsonObject = dict[str, Any]
@@ -196,7 +197,7 @@ class KubeClient:
         try:
             async with self._open("GET", path, limit, params, None, None) as response:
                 await _raise_for_status(response)
-                async for line in _lines(response.content):
+                async for line in lines(response.content):
                     yield _watch_event(json.loads(line))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
             raise _unreachable("WATCH", self.config.server + path, e) from e
@@ -288,15 +289,3 @@ def _from_status(document: Mapping[str, Any], status: int) -> KubeError:
 def _unreachable(method: str, url: str, e: BaseException) -> KubeError:
     cause = "no answer in time" if isinstance(e, (TimeoutError, asyncio.TimeoutError)) else str(e) or type(e).__name__
     return KubeError(0, "Unreachable", f"{method} {url}: {cause}")
-
-
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Whole lines of any length (aiohttp's own line reader gives up above 128 KiB, and objects may have 1.5 MiB)."""
-    pending = bytearray()
-    async for chunk in content.iter_any():
-        pending += chunk
-        while (end := pending.find(b"\n")) >= 0:
-            line = bytes(pending[:end]).strip()
-            del pending[: end + 1]
-            if line:
-                yield line

@@ -1,6 +1,7 @@
 """The engine's configuration file and the ConfigMap that carries it."""
 
 import math
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 from fairlead.api import names
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.common import Manifest, child
+from fairlead.manifests.common import Manifest, child, fingerprint
 from fairlead.manifests.source import ModelSource
 
 
@@ -46,8 +47,14 @@ def _num_threads(extra_args: tuple[str, ...], cpus: Decimal | None) -> int | Non
     return max(1, math.ceil(cpus))
 
 
+def config_name(deployment: LLMDeployment, flags: Mapping[str, Any]) -> str:
+    """Of the ConfigMap with these flags. Others have other names: a container that starts again in the middle of a
+    rollout must not find the configuration of its successors."""
+    return names.engine_config(deployment.metadata.name, fingerprint(flags))
+
+
 def config_map(deployment: LLMDeployment, flags: dict[str, Any]) -> Manifest:
     """The ConfigMap with the engine's configuration file."""
     text = yaml.safe_dump(flags, sort_keys=False, allow_unicode=True)
     body = {"data": {names.ENGINE_CONFIG_KEY: text}}
-    return child(deployment, "v1", "ConfigMap", names.engine_child(deployment.metadata.name), body)
+    return child(deployment, "v1", "ConfigMap", config_name(deployment, flags), body)

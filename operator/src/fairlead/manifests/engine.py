@@ -11,6 +11,7 @@ from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.common import Manifest, child, fingerprint, selector_labels
+from fairlead.manifests.config import config_name
 from fairlead.manifests.overlay import merge
 from fairlead.manifests.source import CannotBuild, ModelSource
 from fairlead.settings import OperatorSettings, Profile
@@ -100,14 +101,22 @@ def _pod_template(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapp
             },
             "annotations": {**overlay.metadata.annotations, **annotations},
         },
-        "spec": pod,
+        "spec": _with_configuration(pod, config_name(deployment, flags)),
     }
+
+
+def _with_configuration(pod: Mapping[str, Any], config: str) -> dict[str, Any]:
+    """With the volume that the engine's configuration file is in, unless the template brings its own."""
+    with _template_must_fit():
+        volumes: list[dict[str, Any]] = list(pod.get("volumes") or [])
+        if all(volume["name"] != CONFIG_VOLUME for volume in volumes):
+            volumes.insert(0, {"name": CONFIG_VOLUME, "configMap": {"name": config}})
+    return {**pod, "volumes": volumes}
 
 
 def _pod_spec(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
     profile = replica_profile(deployment, settings)
     volumes: list[dict[str, Any]] = [
-        {"name": CONFIG_VOLUME, "configMap": {"name": names.engine_child(deployment.metadata.name)}},
         {"name": SCRATCH_VOLUME, "emptyDir": {}},
         *source.volumes,
     ]

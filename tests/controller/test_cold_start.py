@@ -1,0 +1,58 @@
+"""How long replicas take to start: measured once per pod, on pods that tell, and faded."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.controller.cold_start import ColdStart, start_seconds
+
+
+def pod(name: str, took: int | None, *, restarts: int = 0, **metadata: Any) -> dict[str, Any]:
+    """`took`: seconds from creation to ready; None = it is not ready."""
+    ready = {"type": "Ready", "status": "False" if took is None else "True"}
+    if took is not None:
+        ready["lastTransitionTime"] = f"2026-06-01T00:{took // 60:02}:{took % 60:02}Z"
+    return {
+        "metadata": {"name": name, "uid": name, "creationTimestamp": "2026-06-01T00:00:00Z"} | metadata,
+        "status": {"conditions": [ready], "containerStatuses": [{"name": "engine", "restartCount": restarts}]},
+    }
+
+
+def test_a_pod_tells_how_long_it_took_once_it_is_ready_for_the_first_time() -> None:
+    assert start_seconds(pod("p", 95)) == 95.0
+    assert start_seconds(pod("p", None)) is None
+    assert start_seconds(pod("p", 95, restarts=1)) is None
+    assert start_seconds({"metadata": {"uid": "p"}}) is None
+    timeless = {"conditions": [{"type": "Ready", "status": "True"}]}
+    assert (
+        start_seconds({"metadata": {"uid": "p", "creationTimestamp": "2026-06-01T00:00:00Z"}, "status": timeless})
+        is None
+    )
+
+
+def test_each_pod_counts_once_and_the_newest_as_much_as_all_before() -> None:
+    first = ColdStart().observe([pod("a", 80)])
+    assert first.observe([pod("a", 90)]) == first, "its readiness may come and go later"
+    both = first.observe([pod("a", 80), pod("b", 20)])
+    assert both.seconds == 50.0
+    assert both.observe([pod("b", 20)]).seconds == 50.0
+    assert both.observe([]).measured == frozenset()
+
+
+def test_a_figure_from_before_a_restart_is_kept_and_what_it_rests_on_not_counted_again() -> None:
+    resumed = ColdStart.resumed(40.0, [pod("a", 80), pod("b", None)])
+    assert resumed.observe([pod("a", 80), pod("b", None)]).seconds == 40.0
+    assert resumed.observe([pod("a", 80), pod("b", 20)]).seconds == 30.0
+    assert ColdStart.resumed(None, [pod("a", 80)]).observe([pod("a", 80)]).seconds == 80.0
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=8))
+def test_the_mean_is_within_what_was_seen(times: list[int]) -> None:
+    cold_start = ColdStart()
+    for number, took in enumerate(times):
+        cold_start = cold_start.observe([pod(str(number), took)])
+    assert cold_start.seconds is not None
+    assert min(times) <= cold_start.seconds <= max(times)
+    assert cold_start.seconds == pytest.approx(cold_start.observe([]).seconds)
