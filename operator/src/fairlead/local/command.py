@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--gateway-port", type=_port, default=DEFAULT_GATEWAY_PORT, metavar="N", help="default: %(default)s"
     )
+    up.add_argument(
+        "--gateways", type=_positive, default=1, metavar="N", help="gateways behind that port (default: %(default)s)"
+    )
     up.add_argument("--detach", action="store_true", help="return once the fleet is ready, and leave it running")
     up.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
     down = verbs.add_parser("down", help="stop the fleet and everything it started; its objects are kept")
@@ -82,7 +85,11 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
         return _up_detached(folder, args)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     options = FleetOptions(
-        folder=folder, api_port=args.api_port, gateway_port=args.gateway_port, manifests=tuple(manifests)
+        folder=folder,
+        api_port=args.api_port,
+        gateway_port=args.gateway_port,
+        num_gateways=args.gateways,
+        manifests=tuple(manifests),
     )
     started = time.monotonic()
 
@@ -107,7 +114,7 @@ def _up_detached(folder: FleetFolder, args: argparse.Namespace) -> int:
     with folder.lock():
         pass  # only to refuse here, in time, what the other process would refuse
     arguments = ["--data-dir", str(folder.path), "--api-port", str(args.api_port)]
-    arguments += ["--gateway-port", str(args.gateway_port)]
+    arguments += ["--gateway-port", str(args.gateway_port), "--gateways", str(args.gateways)]
     arguments += [word for file in args.file for word in ("--file", str(file.absolute()))]
     return start_detached(folder, arguments, lambda text: print(text, end="", flush=True))
 
@@ -212,6 +219,12 @@ def _full_name(obj: Json) -> str:
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number up to 65535, 0 for any free one")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 16")
     return int(text)
 
 

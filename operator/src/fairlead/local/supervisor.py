@@ -33,6 +33,7 @@ from fairlead.local.kubelet.addresses import NoAddress
 from fairlead.local.kubelet.kubelet import Kubelet, KubeletFolders, running_kubelet
 from fairlead.local.kubelet.process_table import ProcessRecords
 from fairlead.local.readiness import wait_until_ready
+from fairlead.local.service import ready_gateways, service
 from fairlead.local.system import Ports, operator_settings, system_deployments
 
 _OPTIONS = WriteOptions(manager="fairlead-local")
@@ -49,6 +50,7 @@ class FleetOptions:
     folder: FleetFolder
     api_port: int
     gateway_port: int
+    num_gateways: int = 1
     manifests: Sequence[Manifest] = ()
 
 
@@ -81,15 +83,16 @@ async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet
     async with _control_plane(options) as (operations, api):
         fleet = RunningFleet(api=api, gateway=f"http://{HOST}:{ports.gateway}")
         say(f"API server at {fleet.api}")
-        _install(operations, folder, ports, fleet)
+        _install(operations, options, ports, fleet)
         async with KubeClient(load(folder.kubeconfig)) as client:
             for manifest in options.manifests:
                 await apply_manifest(client, manifest)
                 say(f"applied {manifest.readable}")
-        await wait_until_ready(operations, folder.path, SYSTEM_NAMESPACE, say)
-        write_state(folder, Phase.READY, api=fleet.api, gateway=fleet.gateway)
-        announce(fleet)
-        await asyncio.Event().wait()
+        async with _gateway_service(operations, ports.gateway):
+            await wait_until_ready(operations, folder.path, SYSTEM_NAMESPACE, say)
+            write_state(folder, Phase.READY, api=fleet.api, gateway=fleet.gateway)
+            announce(fleet)
+            await asyncio.Event().wait()
 
 
 @asynccontextmanager
@@ -137,14 +140,25 @@ def _open_store(folder: FleetFolder) -> Store:
         raise FleetError(f"the objects kept in {folder.state} cannot be read ({error}): remove that folder") from error
 
 
-def _install(operations: Operations, folder: FleetFolder, ports: Ports, fleet: RunningFleet) -> None:
+@asynccontextmanager
+async def _gateway_service(operations: Operations, port: int) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(service(lambda: ready_gateways(operations), HOST, port))
+        except OSError as error:
+            raise _port_error(error, port, "--gateway-port") from error
+        yield
+
+
+def _install(operations: Operations, options: FleetOptions, ports: Ports, fleet: RunningFleet) -> None:
     """The LLMDeployment API, then the programs that serve it."""
     definition = crd()
     name = definition["metadata"]["name"]
     operations.apply(CUSTOM_RESOURCE_DEFINITIONS, "", name, definition, _OPTIONS, force=True)
     settings = operator_settings(fleet.gateway, ports.operator)
-    folder.operator_settings.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    for deployment in system_deployments(ports, folder.operator_settings):
+    path = options.folder.operator_settings
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    for deployment in system_deployments(ports, path, options.num_gateways):
         metadata = deployment["metadata"]
         operations.apply(DEPLOYMENTS, metadata["namespace"], metadata["name"], deployment, _OPTIONS, force=True)
 
@@ -155,7 +169,7 @@ def _choose_ports(options: FleetOptions) -> Ports:
         gateway = _free_port(options.gateway_port)
     except OSError as error:
         raise _port_error(error, options.gateway_port, "--gateway-port") from error
-    return Ports(gateway=gateway, gateway_control=_free_port(0), operator=_free_port(0))
+    return Ports(gateway=gateway, operator=_free_port(0))
 
 
 def _free_port(port: int) -> int:

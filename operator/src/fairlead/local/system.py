@@ -1,4 +1,4 @@
-"""The fleet's own workloads: the operator and the gateway as Deployments of the system namespace. Pure."""
+"""The fleet's own workloads: the operator and the gateways as Deployments of the system namespace. Pure."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from fairlead import __version__
 from fairlead.api.names import (
     CONTROL_PORT_NAME,
+    GATEWAY_CONTROL_PORT,
     GATEWAY_NAME,
     LABEL_COMPONENT,
     LABEL_MANAGED_BY,
@@ -17,6 +18,8 @@ from fairlead.api.names import SYSTEM_NAMESPACE as NAMESPACE
 from fairlead.local.apiserver.status import Json
 
 HOST = "127.0.0.1"
+GATEWAY_DRAIN_SECONDS = 300
+"""How long a gateway that was replaced may finish its streams; `fairlead local down` does not wait for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +27,6 @@ class Ports:
     """Ports of this machine's loopback interface."""
 
     gateway: int
-    gateway_control: int
     operator: int
 
 
@@ -33,16 +35,31 @@ def operator_settings(gateway_url: str, port: int) -> Json:
     return {"gatewayUrl": gateway_url, "allowFileSources": True, "host": HOST, "port": port}
 
 
-def system_deployments(ports: Ports, settings: Path) -> list[Json]:
-    """The Deployments `fairlead-operator` and `fairlead-gateway`; both on the machine's own address."""
-    operator = ["operator", "--settings", str(settings)]
-    gateway = ["gateway", "--host", HOST, "--port", str(ports.gateway), "--control-port", str(ports.gateway_control)]
+def system_deployments(ports: Ports, settings: Path, num_gateways: int) -> list[Json]:
+    """The Deployments `fairlead-operator`, at the machine's address, and `fairlead-gateway`, each pod at its own."""
+    return [_operator(ports.operator, settings), _gateways(num_gateways)]
+
+
+def _operator(port: int, settings: Path) -> Json:
+    deployment = _deployment(OPERATOR_NAME, "operator", ["operator", "--settings", str(settings)], port)
+    deployment["spec"]["strategy"] = {"type": "Recreate"}  # two could not listen on the same port
+    deployment["spec"]["template"]["spec"] |= {"hostNetwork": True, "terminationGracePeriodSeconds": 10}
+    return deployment
+
+
+def _gateways(number: int) -> Json:
+    arguments = ["gateway", "--host", "$(POD_IP)"]
     # Nobody watches a gateway of one machine through a slow chain of caches, so it need not linger when told to go.
-    gateway += ["--drain-delay", "0.5", "--drain-timeout", "5"]
-    return [
-        _deployment(OPERATOR_NAME, "operator", operator, ports.operator),
-        _deployment(GATEWAY_NAME, "gateway", gateway, ports.gateway_control),
-    ]
+    arguments += ["--drain-delay", "1", "--drain-timeout", str(GATEWAY_DRAIN_SECONDS)]
+    deployment = _deployment(GATEWAY_NAME, "gateway", arguments, GATEWAY_CONTROL_PORT)
+    deployment["spec"] |= {
+        "replicas": number,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+    }
+    pod = deployment["spec"]["template"]["spec"]
+    pod["terminationGracePeriodSeconds"] = GATEWAY_DRAIN_SECONDS + 10
+    pod["containers"][0]["env"] = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    return deployment
 
 
 def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
@@ -58,14 +75,13 @@ def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
         "livenessProbe": _probe("/health", port, period=10, failures=3),
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    pod = {"hostNetwork": True, "terminationGracePeriodSeconds": 10, "containers": [container]}
+    pod: Json = {"containers": [container]}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
         "spec": {
             "replicas": 1,
-            "strategy": {"type": "Recreate"},  # two could not listen on the same port
             "selector": {"matchLabels": selector},
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },

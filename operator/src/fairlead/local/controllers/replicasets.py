@@ -1,7 +1,8 @@
 """The ReplicaSet controller: as many pods as wanted, from one template."""
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from fairlead.local.apiserver import selectors
 from fairlead.local.apiserver.deletion import DeleteOptions
@@ -17,6 +18,7 @@ from fairlead.local.controllers.loop import Key
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASE_RANK = {"Pending": 0, "Unknown": 1, "Running": 2}
+_INTEGER = re.compile(r"-[0-9]+|0|[1-9][0-9]*")
 
 
 class ReplicaSetController:
@@ -125,27 +127,34 @@ def active_pods(operations: Operations, replica_set: Json) -> list[Json]:
 
 
 def victims(pods: Sequence[Json], count: int) -> list[Json]:
-    """Which pods go first: unassigned, pending, not ready, cheap, lately ready, often restarted, young."""
+    """Which pods go first: unassigned, pending, not ready, cheap, lately ready, often restarted, young.
+
+    The order of Kubernetes' `ActivePodsWithRanks`. Its rank by pods of one node says nothing where there is one node;
+    times are compared as they are, not by their logarithm.
+    """
     return sorted(pods, key=_worth)[: max(0, count)]
 
 
 def _worth(pod: Json) -> tuple[bool, int, bool, int, float, int, float]:
     status, metadata = pod.get("status") or {}, pod["metadata"]
-    try:
-        cost = int((metadata.get("annotations") or {}).get(DELETION_COST, 0))
-    except ValueError:
-        cost = 0  # as Kubernetes does: a cost that is no number is none
-    restarts = sum(container.get("restartCount", 0) for container in status.get("containerStatuses") or ())
+    restarts = max((container.get("restartCount", 0) for container in status.get("containerStatuses") or ()), default=0)
     ready_since = _ready_since(pod)
     return (
         bool(pod["spec"].get("nodeName")),
         _PHASE_RANK.get(status.get("phase", "Pending"), 1),
         is_ready(pod),
-        cost,
+        _deletion_cost(metadata.get("annotations") or {}),
         -parse_time(ready_since).timestamp() if ready_since else -math.inf,
         -restarts,
         -parse_time(metadata["creationTimestamp"]).timestamp(),
     )
+
+
+def _deletion_cost(annotations: Mapping[str, str]) -> int:
+    """As Kubernetes reads it: what is no 32-bit integer, or is written unusually (`+1`, `007`), costs nothing."""
+    text = annotations.get(DELETION_COST, "0")
+    cost = int(text) if _INTEGER.fullmatch(text) else 0
+    return cost if -(2**31) <= cost < 2**31 else 0
 
 
 def is_ready(pod: Json) -> bool:
