@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-PACKAGES := -e ./protocol -e ./operator -e ./engine
+PACKAGES := -e ./protocol -e "./operator[plot]" -e ./engine
 PINS   := -c requirements/constraints.txt
 PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.toml
 # PyTorch's own index has CPU builds for every platform; PyPI's Linux wheels may bring gigabytes of CUDA.
@@ -15,7 +15,7 @@ PYTEST_WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-fast test-slow test-gpu lint fmt check crds reference dinghy bench-engine-cpu clean
+.PHONY: help setup setup-dev demo test test-fast test-slow test-gpu lint fmt check crds reference dinghy bench-engine-cpu bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	$(PIP) install -q $(PINS) $(TORCH) $(PACKAGES) -r requirements/dev.txt
 	@touch $@
 
-demo: setup ## One LLMDeployment on this machine, from apply to an answer, and down again
+demo: setup ## A fleet on this machine: apply, chat, load, 1 → 2 → 1 → 0 replicas, one request from zero; a few minutes
 	$(BIN)/fairlead demo
 
 test: setup-dev ## All tests but the slow ones: unit, HTTP, local mode end to end
@@ -80,6 +80,9 @@ dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 2
 
 bench-engine-cpu: setup-dev ## Our engine beside transformers' continuous batching and a hand-written loop, on this CPU
 	$(BIN)/python engine/benchmarks/engine_cpu.py
+
+bench-routing: setup ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
+	$(BIN)/python operator/benchmarks/routing.py
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis bench-out

@@ -1,80 +1,170 @@
-"""The load generator: so many at a time, or so many per second; nothing lost, errors counted."""
+"""The load generator in virtual time: who is sent when, and that no time is lost from the figures."""
 
 import asyncio
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import Any
 
-import numpy
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fairlead.client.load import closed_loop, open_loop, percentile
-from fairlead.client.openai import ApiError, Completion, OpenAIClient
+from fairlead.client.arrivals import Phase, poisson
+from fairlead.client.load import LoadGenerator
+from fairlead.client.openai import ApiError, Completion
+from fairlead.client.workload import Conversation, Turn
 from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import make_pool, running_gateway
+
+ONE = Conversation((Turn("1 + 1 =", "2", {"max_tokens": 3}),))
+THREE = Conversation((Turn("one"), Turn("two"), Turn("three")), system="Be brief.")
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 100))
-def test_percentiles_are_numpys(values: list[float], percent: float) -> None:
-    assert percentile(values, percent) == pytest.approx(float(numpy.percentile(values, percent)), abs=1e-6)
+class FakeChat:
+    """Answers after `ttft`, then ends after `rest` more seconds; may fail, or have few slots, as servers do."""
+
+    def __init__(self, ttft: float = 1.0, rest: float = 1.0, *, slots: int | None = None, text: str = "2") -> None:
+        self.ttft, self.rest, self.text = ttft, rest, text
+        self.slots = asyncio.Semaphore(slots) if slots is not None else None
+        self.fails: Callable[[int], ApiError | None] = lambda number: None
+        self.asked: list[tuple[float, list[dict[str, str]], dict[str, Any]]] = []
+        self.running = self.most = 0
+
+    async def chat(self, model: str, messages: Any, *, completion: Completion, **parameters: Any) -> Completion:
+        clock = asyncio.get_running_loop().time
+        sent = clock()
+        self.asked.append((sent, messages, parameters))
+        if (error := self.fails(len(self.asked))) is not None:
+            raise error
+        async with self.slots if self.slots is not None else asyncio.Semaphore(1):
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await asyncio.sleep(self.ttft)
+            completion.ttft_seconds, completion.text = clock() - sent, self.text
+            await asyncio.sleep(self.rest)
+            completion.duration_seconds, completion.num_completion_tokens = clock() - sent, 3
+            self.running -= 1
+        return completion
 
 
-def test_the_percentile_of_nothing_is_zero() -> None:
-    assert percentile([], 50) == 0.0
+def closed(chat: FakeChat, conversations: Iterator[Conversation], **arguments: Any) -> LoadGenerator:
+    load = LoadGenerator(chat, "m", max_requests=arguments.pop("max_requests", None))
+    run_in_virtual_time(load.closed_loop(conversations, **arguments))
+    return load
 
 
-def test_a_closed_loop_keeps_so_many_in_flight_and_sends_everything() -> None:
-    running = most = 0
-
-    async def request() -> Completion:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(2.0)
-        running -= 1
-        return Completion(num_completion_tokens=5, replica="a", ttft_seconds=0.5, duration_seconds=2.0)
-
-    report = run_in_virtual_time(closed_loop([request] * 10, concurrency=3))
-    assert (len(report.completions), most, report.seconds) == (10, 3, 8.0)
-    assert report.by_replica == {"a": 10}
-    assert report.output_tokens_per_second == 50 / 8
-    assert (report.ttft_percentile(50), report.duration_percentile(99)) == (0.5, 2.0)
+def open_(chat: FakeChat, conversations: Iterator[Conversation], arrivals: Any, **limits: Any) -> LoadGenerator:
+    load = LoadGenerator(chat, "m", **limits)
+    run_in_virtual_time(load.open_loop(conversations, arrivals))
+    return load
 
 
-def test_an_open_loop_sends_at_its_rate_whether_or_not_answers_come() -> None:
-    starts: list[float] = []
-
-    async def request() -> Completion:
-        starts.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(1000.0)
-        return Completion()
-
-    report = run_in_virtual_time(open_loop([request] * 500, rate=10.0))
-    assert len(report.completions) == 500
-    assert starts == sorted(starts)
-    assert starts[-1] == pytest.approx(50.0, rel=0.2)
+def test_a_closed_loop_keeps_so_many_going_and_sends_so_many() -> None:
+    chat = FakeChat()
+    load = closed(chat, repeat(ONE), concurrency=3, max_requests=10)
+    assert (len(load.samples), chat.most, load.seconds) == (10, 3, 8.0)
+    assert all(sample.is_completed and sample.ttft_seconds == 1.0 for sample in load.samples)
+    assert chat.asked[0][1:] == ([{"role": "user", "content": "1 + 1 ="}], {"max_tokens": 3})
 
 
-def test_errors_are_counted_and_do_not_stop_the_rest() -> None:
-    async def fails() -> Completion:
-        raise ApiError(429, "full")
-
-    async def works() -> Completion:
-        return Completion()
-
-    report = run_in_virtual_time(closed_loop([fails, works, fails], concurrency=1))
-    assert ([error.status for error in report.errors], len(report.completions)) == ([429, 429], 1)
+def test_a_closed_loop_ends_with_its_time_and_waits_for_what_runs() -> None:
+    load = closed(FakeChat(), repeat(ONE), concurrency=2, seconds=5.0)
+    assert [sample.due for sample in load.samples] == [0.0, 0.0, 2.0, 2.0, 4.0, 4.0]
+    assert load.seconds == 6.0
 
 
-async def test_fifty_at_once_through_a_gateway_reach_both_replicas() -> None:
-    async with FakeEngine("a") as first, FakeEngine("b") as second:
-        pool = make_pool([first.replica(), second.replica()])
-        async with running_gateway(pool) as (_, _, url), OpenAIClient(f"{url}/v1") as client:
+def test_a_closed_loop_ends_with_its_conversations() -> None:
+    assert len(closed(FakeChat(), iter([ONE] * 4), concurrency=3).samples) == 4
 
-            async def request() -> Completion:
-                return await client.chat("fake", [{"role": "user", "content": "hi"}])
 
-            report = await closed_loop([request] * 50, concurrency=50)
-    assert report.errors == []
-    assert report.by_replica == {"a": 25, "b": 25}
+def test_an_open_loop_sends_when_requests_arrive_whether_or_not_answers_come() -> None:
+    chat = FakeChat(rest=1000.0)
+    load = open_(chat, repeat(ONE), [0.0, 0.5, 0.6, 7.0])
+    assert [time for time, _, _ in chat.asked] == [0.0, 0.5, 0.6, 7.0]
+    assert load.seconds == pytest.approx(1008.0)
+
+
+def test_a_server_without_room_cannot_hide_the_wait() -> None:
+    """One slot of two seconds and an arrival each second: the n-th first token is n seconds later than it should be."""
+    load = open_(FakeChat(slots=1), repeat(ONE), [float(second) for second in range(5)])
+    assert [sample.ttft_seconds for sample in load.samples] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert [sample.latency_seconds for sample in load.samples] == [2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_a_generator_that_falls_behind_cannot_hide_it() -> None:
+    """Something holds the event loop up for three seconds: what was due meanwhile is measured from when it was due."""
+
+    class Busy(FakeChat):
+        async def chat(self, model: str, messages: Any, *, completion: Completion, **parameters: Any) -> Completion:
+            if not self.asked:
+                asyncio.get_running_loop()._jumping.now += 3.0  # type: ignore[attr-defined]
+            return await super().chat(model, messages, completion=completion, **parameters)
+
+    load = open_(Busy(), repeat(ONE), [0.0, 1.0, 2.0, 9.0])
+    assert [sample.sent - sample.due for sample in load.samples] == [0.0, 2.0, 1.0, 0.0]
+    assert [sample.ttft_seconds for sample in load.samples] == [1.0, 3.0, 2.0, 1.0]
+
+
+def test_an_open_loop_stops_at_so_many_requests() -> None:
+    load = open_(FakeChat(), repeat(ONE), poisson([Phase(10.0, float("inf"))]), max_requests=7)
+    assert len(load.samples) == 7
+    assert load.num_under_way == 0
+
+
+def test_an_open_loop_that_is_stopped_waits_for_what_runs_and_not_for_what_would_come() -> None:
+    load = LoadGenerator(FakeChat(rest=10.0), "m")
+
+    async def stopped() -> None:
+        task = asyncio.create_task(load.open_loop(repeat(ONE), [0.0, 1.0, 1000.0]))
+        await asyncio.sleep(5.0)
+        load.stop()
+        await task
+
+    run_in_virtual_time(stopped())
+    assert [sample.is_completed for sample in load.samples] == [True, True]
+    assert load.seconds == 12.0
+
+
+def test_turns_follow_one_another_with_the_conversation_so_far() -> None:
+    chat = FakeChat(text="aye")
+    load = open_(chat, iter([THREE]), [1.0])
+    assert [time for time, _, _ in chat.asked] == [1.0, 3.0, 5.0]
+    assert [sample.due for sample in load.samples] == [1.0, 3.0, 5.0]
+    assert [message["content"] for message in chat.asked[2][1]] == ["Be brief.", "one", "aye", "two", "aye", "three"]
+
+
+def test_a_turn_without_an_answer_ends_its_conversation_and_no_other() -> None:
+    chat = FakeChat()
+    chat.fails = lambda number: ApiError(429, "full") if number == 2 else None
+    load = closed(chat, iter([THREE, THREE]), concurrency=1)
+    assert len(load.samples) == 2 + 3
+    assert [sample.is_rejected for sample in load.samples] == [False, True, False, False, False]
+    assert load.samples[1].latency_seconds == 0.0
+
+
+def test_known_answers_are_checked() -> None:
+    right, wrong = (closed(FakeChat(text=text), iter([ONE]), concurrency=1).samples[0] for text in (" 2\n", "3"))
+    assert (right.right, wrong.right) == (True, False)
+    assert closed(FakeChat(), iter([THREE]), concurrency=1).samples[0].right is None
+
+
+def test_what_was_measured_until_an_interruption_is_kept() -> None:
+    chat = FakeChat(rest=100.0)
+    load = LoadGenerator(chat, "m")
+
+    async def interrupted() -> None:
+        task = asyncio.create_task(load.open_loop(repeat(ONE), [0.0, 1.0, 200.0]))
+        await asyncio.sleep(101.5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_in_virtual_time(interrupted())
+    assert [sample.is_completed for sample in load.samples] == [True, False]
+    assert load.samples[1].ttft_seconds == 1.0
+    assert load.seconds == 101.5
+
+
+def test_a_closed_loop_pauses_after_a_failure_for_as_long_as_it_was_told() -> None:
+    chat = FakeChat(ttft=1.0, rest=1.0)
+    failures = {1: ApiError(404, "gone"), 2: ApiError(429, "full", retry_after=3.0)}
+    chat.fails = failures.get
+    load = closed(chat, repeat(ONE), concurrency=1, max_requests=3)
+    assert [sent for sent, _, _ in chat.asked] == [0.0, 0.5, 3.5]
+    assert [sample.error is None for sample in load.samples] == [False, False, True]

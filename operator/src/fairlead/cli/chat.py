@@ -3,68 +3,84 @@
 import argparse
 import asyncio
 import os
+import signal
 import sys
 
-from rich.console import Console
-
+from fairlead.cli.options import KEY_VARIABLE, add_gateway, at_least, base_url, chosen_model, tell
+from fairlead.cli.report_table import short
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
 
-DEFAULT_GATEWAY = "http://127.0.0.1:8080"
-GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
+FROM_INPUT = "-"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", nargs="*", help="the question; without one, a conversation until end of input")
     parser.add_argument(
-        "--gateway",
-        default=os.environ.get(GATEWAY_VARIABLE, DEFAULT_GATEWAY),
-        help=f"address of the gateway (default: ${GATEWAY_VARIABLE}, else {DEFAULT_GATEWAY})",
+        "prompt",
+        nargs="*",
+        help="the question; - = all of standard input; none = a conversation, line by line until end of input",
     )
-    parser.add_argument("--model", help="which model to ask; may be left out where there is only one")
+    add_gateway(parser)
     parser.add_argument("--system", help="a system message before the conversation")
-    parser.add_argument("--max-tokens", type=int, default=256, help="longest answer, in tokens (default: 256)")
+    parser.add_argument("--max-tokens", type=at_least(1), default=256, help="longest answer, in tokens (default: 256)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 = the likeliest answer (default: 0)")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="say what each answer took: times, tokens, cache, replica"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0, or 1 where the gateway refused or cannot be reached."""
-    errors = Console(stderr=True, highlight=False)
+    """Returns 0, or 1 where a question was not answered. Answers go to standard output, all else to standard error."""
     try:
-        asyncio.run(_chat(args))
+        return asyncio.run(_chat(args))
     except ApiError as error:
-        errors.print(f"error: {error}", markup=False)
-        if error.status == 0:
-            errors.print(f"hint: is a gateway running at {args.gateway}? `fairlead local up` starts one", markup=False)
+        tell(error, args.gateway)
         return 1
-    return 0
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
-async def _chat(args: argparse.Namespace) -> None:
-    async with OpenAIClient(f"{args.gateway.rstrip('/')}/v1") as client:
-        conversation = Conversation(client, args.model or await _only_model(client), args)
+async def _chat(args: argparse.Namespace) -> int:
+    async with OpenAIClient(base_url(args.gateway), api_key=os.environ.get(KEY_VARIABLE)) as client:
+        conversation = Conversation(client, await chosen_model(client, args.model), args)
         if args.prompt:
-            await conversation.ask(" ".join(args.prompt))
-            return
-        while (question := await _read_question()) is not None:
-            if question:
-                await conversation.ask(question)
+            asked = sys.stdin.read() if args.prompt == [FROM_INPUT] else " ".join(args.prompt)
+            await conversation.ask(asked.strip())
+            return 0
+        return await _converse(conversation, args.gateway)
 
 
-async def _only_model(client: OpenAIClient) -> str:
-    models = await client.models()
-    if len(models) == 1:
-        return models[0]
-    if not models:
-        raise ApiError(404, "no model is ready; apply an LLMDeployment, or name one with --model to wait for it")
-    raise ApiError(400, f"there are several models, choose one with --model: {', '.join(sorted(models))}")
+async def _converse(conversation: "Conversation", gateway: str) -> int:
+    """A person at a terminal may try again after an error; a script hears of it at once."""
+    is_terminal = sys.stdin.isatty()
+    status = 0
+    while (question := _read_question("> " if is_terminal else "")) is not None:
+        if not question:
+            continue
+        try:
+            await conversation.ask(question)
+            status = 0
+        except ApiError as error:
+            if not is_terminal:
+                raise
+            tell(error, gateway)
+            status = 1
+    return status
 
 
-async def _read_question() -> str | None:
-    """The next line the person types; None at the end of input."""
+def _read_question(prompt: str) -> str | None:
+    """The next line the person types; None at the end of input. Raises KeyboardInterrupt after Ctrl-C.
+
+    It blocks the event loop, on which nothing else happens meanwhile: a thread that waits for a line cannot be
+    interrupted, and neither can `input` while asyncio turns SIGINT into the cancellation of a task.
+    """
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return (await asyncio.to_thread(input, "> " if sys.stdin.isatty() else "")).strip()
+        return input(prompt).strip()
     except EOFError:
         return None
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 class Conversation:
@@ -73,21 +89,36 @@ class Conversation:
     def __init__(self, client: OpenAIClient, model: str, args: argparse.Namespace) -> None:
         self._client = client
         self._model = model
+        self._verbose = args.verbose
         self._parameters = {"max_tokens": args.max_tokens, "temperature": args.temperature}
         self._messages = [{"role": "system", "content": args.system}] if args.system else []
 
     async def ask(self, question: str) -> None:
-        """Prints the answer as it comes, and below it what it took, on standard error."""
+        """Prints the answer as it comes. A question without an answer leaves no trace in the conversation."""
         asked = [*self._messages, {"role": "user", "content": question}]
         completion = Completion()
-        async for text in self._client.stream_chat(self._model, asked, completion, **self._parameters):
-            print(text, end="", flush=True)
-        print()
-        print(_footnote(completion), file=sys.stderr)
+        try:
+            async for text in self._client.stream_chat(self._model, asked, completion, **self._parameters):
+                print(text, end="", flush=True)
+        finally:
+            if completion.text or completion.finish_reason:
+                print(flush=True)
+        if self._verbose:
+            print(footnote(completion), file=sys.stderr)
         self._messages = [*asked, {"role": "assistant", "content": completion.text}]
 
 
-def _footnote(completion: Completion) -> str:
-    ttft = f"TTFT {completion.ttft_seconds * 1000:.0f} ms · " if completion.ttft_seconds is not None else ""
-    tokens = f"{completion.num_prompt_tokens} + {completion.num_completion_tokens} tokens"
-    return f"[{ttft}{tokens}, {completion.num_cached_tokens} cached · {completion.replica}]"
+def footnote(completion: Completion) -> str:
+    """What an answer took, in one line."""
+    words = []
+    if completion.ttft_seconds is not None:
+        foreseen = completion.predicted_ttft_seconds
+        predicted = f" (predicted {short(foreseen)})" if foreseen is not None else ""
+        words.append(f"TTFT {short(completion.ttft_seconds)}{predicted}")
+    if completion.tpot_seconds is not None:
+        words.append(f"{short(completion.tpot_seconds)} per token")
+    words.append(f"{completion.num_prompt_tokens} + {completion.num_completion_tokens} tokens")
+    words.append(f"{completion.num_cached_tokens} cached")
+    if completion.replica:
+        words.append(completion.replica)
+    return f"[{' · '.join(words)}]"

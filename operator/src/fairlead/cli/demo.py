@@ -1,113 +1,151 @@
-"""`fairlead demo`: a local fleet from apply to an answer, scaled to two, and down again. `Demo.play` is the story."""
+"""`fairlead demo`: a local fleet from apply to an answer, up to several replicas under load, down to none, and one
+request from zero. `Demo.play` is the story; `demo_scaling.py` plays the part with the load."""
 
 import argparse
 import asyncio
+import logging
 import signal
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 from rich.console import Console
-from rich.table import Table
 
-from fairlead.api.names import LABEL_LLMDEPLOYMENT
+from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
+from fairlead.api.names import KIND, LABEL_LLMDEPLOYMENT
 from fairlead.cli.demo_fleet import DemoFleet, FleetFailed
-from fairlead.client.load import LoadReport, closed_loop
+from fairlead.cli.demo_scaling import PATIENCE_SECONDS, ScalingStory, StepFailed
+from fairlead.cli.demo_table import Step, demo_table
+from fairlead.cli.options import UsageError, tell
 from fairlead.client.openai import ApiError, OpenAIClient
+from fairlead.client.plot import PlotUnavailable, draw, require_matplotlib
 from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.config import KubeConfigError, load
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS
 
 NAMESPACE = "default"
-NUM_REQUESTS = 50
-PATIENCE_SECONDS = 180.0
-"""How long a step may wait before it has failed."""
 QUESTION, ANSWER = "What is 7 plus 5?", "12"
 """In the dinghy's repertoire: an engine that computes wrongly fails the demo."""
 ASKING = [{"role": "user", "content": QUESTION}]
+STOPPED = "Everything stopped"
+WIDTH = 120
+"""Columns, where there is no terminal to say."""
+_PLAYABLE = (
+    "the demo needs one with autoscaling, minReplicas: 0 and maxReplicas of 2 or more: examples/02-autoscaling.yaml"
+)
+_AS_IF_STORED = {"namespace": NAMESPACE, "uid": "", "creationTimestamp": "1970-01-01T00:00:00Z"}
+"""What an object has that an API server has stored, and a file lacks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--file", type=Path, default=Path("examples/01-dinghy.yaml"), help="the LLMDeployment (default: %(default)s)"
+        "--file",
+        type=Path,
+        default=Path("examples/02-autoscaling.yaml"),
+        help="an autoscaled LLMDeployment with minReplicas 0 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--plot", type=Path, default=Path("bench-out/demo.png"), help="where to draw it (default: %(default)s)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Returns 0 only if every step held; 130 after Ctrl-C. What was started is stopped in every case."""
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    logging.getLogger("fairlead").addHandler(logging.NullHandler())  # watches that break are mended without a word
     signal.signal(signal.SIGTERM, _interrupt)
-    steps: list[Step] = []
+    demo: Demo | None = None
     try:
-        manifest = yaml.safe_load(args.file.read_text())
+        manifest = read_manifest(args.file)
         with DemoFleet() as fleet:
-            asyncio.run(Demo(console, fleet, manifest, steps).play())
+            demo = Demo(console, fleet, manifest)
+            asyncio.run(demo.play())
     except KeyboardInterrupt:
         console.print("Interrupted; everything that was started has been stopped.")
         return 130
-    except (OSError, yaml.YAMLError, FleetFailed, KubeConfigError, StepFailed) as error:
-        console.print(f"error: {error}", markup=False)
+    except UsageError as error:
+        tell(error)
+        return 2
+    except (OSError, FleetFailed, KubeConfigError, StepFailed) as error:
+        console.print(f"error: {error}", markup=False, soft_wrap=True)
+        if demo is None:
+            return 1
     else:
-        steps.append(Step("Everything stopped", "`fairlead local down` found the end of every process", True, 0.0))
-    console.print(table(steps))
-    return 0 if steps and all(step.held for step in steps) and steps[-1].title == "Everything stopped" else 1
+        demo.steps.append(Step(STOPPED, "`fairlead local down` found the end of every process", True, 0.0))
+    return finish(demo, args.plot)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """An LLMDeployment that the demo can play. Raises UsageError before anything is started."""
+    try:
+        manifest = yaml.safe_load(path.read_text())
+        body = {**manifest, "metadata": _AS_IF_STORED | manifest["metadata"]}
+        autoscaling = LLMDeployment.from_body(body).spec.autoscaling if manifest["kind"] == KIND else None
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        raise UsageError(f"{path} is no LLMDeployment that can be read: {error}", _PLAYABLE) from error
+    if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD or autoscaling.min_replicas != 0:
+        raise UsageError(f"{path} is not scaled by Fairlead, down to zero", _PLAYABLE)
+    if (autoscaling.max_replicas or 0) < 2:
+        raise UsageError(f"{path} is never scaled up: autoscaling.maxReplicas is below 2", _PLAYABLE)
+    return dict(manifest)
+
+
+def finish(demo: "Demo", plot: Path) -> int:
+    """Shows what was seen, as table and as picture; the exit status."""
+    figures = demo.scaling.figures() if demo.scaling is not None else None
+    demo.console.print(demo_table(demo.steps, figures))
+    if demo.scaling is not None and figures is not None:
+        try:
+            require_matplotlib()
+            draw(plot, demo.scaling.samples, figures.moments, title=f"fairlead demo: {demo.name}")
+            demo.console.print(f"plot: {plot}", markup=False, soft_wrap=True)
+        except (PlotUnavailable, OSError) as error:
+            demo.console.print(f"no plot: {error}", markup=False, soft_wrap=True)
+    held = all(step.held for step in demo.steps)
+    return 0 if held and demo.steps and demo.steps[-1].title == STOPPED else 1
 
 
 def _interrupt(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-class StepFailed(Exception):
-    """A step did not hold; the text says what was seen instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One row of the closing table."""
-
-    title: str
-    detail: str
-    held: bool
-    seconds: float
-
-
-def table(steps: list[Step]) -> Table:
-    """What happened, step by step."""
-    rows = Table(title="The demo, step by step", title_justify="left")
-    for column in ("step", "held", "seconds", "what was seen"):
-        rows.add_column(column, justify="right" if column == "seconds" else "left")
-    for step in steps:
-        rows.add_row(step.title, "yes" if step.held else "NO", f"{step.seconds:.1f}", step.detail)
-    return rows
-
-
 class Demo:
     """The steps, and what they share. Each returns what it saw or raises StepFailed."""
 
-    def __init__(self, console: Console, fleet: DemoFleet, manifest: dict[str, Any], steps: list[Step]) -> None:
+    def __init__(self, console: Console, fleet: DemoFleet, manifest: Mapping[str, Any]) -> None:
         self.console = console
         self.fleet = fleet
         self.manifest = manifest
-        self.name = manifest["metadata"]["name"]
-        self.steps = steps
+        self.name = str(manifest["metadata"]["name"])
+        self.steps: list[Step] = []
+        self.scaling: ScalingStory | None = None
+        """From the measuring of step costs on."""
 
     async def play(self) -> None:
         """The whole story. Raises StepFailed at the first step that does not hold."""
-        async with (
-            KubeClient(load(self.fleet.kubeconfig)) as self.kube,
-            OpenAIClient(f"{self.fleet.gateway}/v1") as self.gateway,
-        ):
+        async with AsyncExitStack() as stack:
+            self.kube = await stack.enter_async_context(KubeClient(load(self.fleet.kubeconfig)))
+            self.gateway = await stack.enter_async_context(OpenAIClient(f"{self.fleet.gateway}/v1"))
             await self.step("Apply the LLMDeployment", self.apply)
-            await self.step("Wait until it is Ready", partial(self.ready, 1))
+            await self.step("Wait until it is Ready", self.ready)
             await self.step("Ask the dinghy", self.ask)
-            await self.step(f"{NUM_REQUESTS} requests at once", self.load)
-            await self.step("Scale to two by /scale", self.scale)
-            await self.step("Both replicas answer", self.both_answer)
+            self.scaling = await stack.enter_async_context(
+                ScalingStory(self.console, self.kube, self.gateway, namespace=NAMESPACE, name=self.name)
+            )
+            await self.step("Measure what a step costs", self.scaling.measure)
+            await self.step("More requests than one replica's slots", self.scaling.up)
+            await self.step("The same load on more replicas", self.scaling.hold)
+            await self.step("Fewer requests: back to one", self.scaling.down)
+            await self.step("Every request was answered", self.scaling.all_answered)
+            await self.step("No requests: down to none", self.scaling.to_zero)
+            await self.step("One request, from zero", partial(self.ask, self.scaling.num_ready))
             await self.step("Delete the LLMDeployment", self.delete)
 
     async def step(self, title: str, action: Callable[[], Awaitable[str]]) -> None:
@@ -120,60 +158,40 @@ class Demo:
         self.steps.append(Step(title, detail, failure is None, time.monotonic() - started))
         if failure is not None:
             raise StepFailed(f"{title}: {detail}") from failure
-        self.console.print(detail, markup=False)
+        self.console.print(detail, markup=False, soft_wrap=True)
 
     async def apply(self) -> str:
         manifest = {**self.manifest, "metadata": {**self.manifest["metadata"], "namespace": NAMESPACE}}
         await server_side_apply(self.kube, LLMDEPLOYMENTS, manifest, "fairlead-demo")
         return f"llmdeployment/{self.name}: the same object that `kubectl apply -f` would make"
 
-    async def ready(self, num_replicas: int) -> str:
-        """Waits for so many ready replicas, and says what it waits for whenever that changes."""
+    async def ready(self) -> str:
+        """Waits for the first replica, and says what it waits for whenever that changes."""
         said = None
         started = time.monotonic()
         while True:
             status = (await self.kube.get(LLMDEPLOYMENTS, self.name, NAMESPACE)).get("status", {})
             conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
             ready = conditions.get("Ready", {"status": "Unknown", "message": "waiting for the operator to see it"})
-            if ready["status"] == "True" and status.get("readyReplicas") == num_replicas:
+            if ready["status"] == "True":
                 return str(ready["message"])
             if ready["message"] != said:
                 said = ready["message"]
-                self.console.print(f"  waiting: {said}", markup=False)
+                self.console.print(f"  waiting: {said}", markup=False, soft_wrap=True)
             if time.monotonic() - started > PATIENCE_SECONDS:
                 raise StepFailed(f"not ready after {PATIENCE_SECONDS:.0f} s: {said}")
             await asyncio.sleep(0.1)
 
-    async def ask(self) -> str:
+    async def ask(self, num_ready: Callable[[], int] | None = None) -> str:
+        """One question whose answer is known. With `num_ready`, only if there is no replica to begin with."""
+        if num_ready is not None and num_ready():
+            raise StepFailed(f"{num_ready()} replicas were ready; there should be none")
         answer = await self.gateway.chat(self.name, ASKING, temperature=0, max_tokens=32)
         ttft = (answer.ttft_seconds or 0.0) * 1000
         seen = f"{QUESTION} → {answer.text.strip()}   (TTFT {ttft:.0f} ms, replica {answer.replica})"
         if answer.text.strip() != ANSWER:
             raise StepFailed(f"{seen}; it should be {ANSWER}")
         return seen
-
-    async def load(self) -> str:
-        report = await self.send(NUM_REQUESTS, concurrency=NUM_REQUESTS)
-        return (
-            f"{len(report.completions)} answered, TTFT p50 {report.ttft_percentile(50) * 1000:.0f} ms, "
-            f"p90 {report.ttft_percentile(90) * 1000:.0f} ms, {report.output_tokens_per_second:.0f} tokens/s"
-        )
-
-    async def scale(self) -> str:
-        path = f"{LLMDEPLOYMENTS.path(NAMESPACE, self.name)}/scale"
-        await self.kube.request(
-            "PATCH", path, body={"spec": {"replicas": 2}}, content_type="application/merge-patch+json"
-        )
-        return await self.ready(2)
-
-    async def both_answer(self) -> str:
-        """Sends rounds of requests until both have answered; a replica joins the gateway a moment after it is ready."""
-        started = time.monotonic()
-        while time.monotonic() - started < PATIENCE_SECONDS:
-            answers = (await self.send(NUM_REQUESTS, concurrency=8)).by_replica
-            if len(answers) == 2:
-                return ", ".join(f"{replica}: {number}" for replica, number in sorted(answers.items()))
-        raise StepFailed(f"only {', '.join(answers)} answered")
 
     async def delete(self) -> str:
         await self.kube.delete(LLMDEPLOYMENTS, self.name, NAMESPACE)
@@ -188,11 +206,3 @@ class Demo:
                 raise StepFailed(f"still there: {', '.join(left)}")
             await asyncio.sleep(0.1)
         return "its Deployment, pods, ConfigMap and Service went with it"
-
-    async def send(self, number: int, *, concurrency: int) -> LoadReport:
-        """So many chats, all of which must be answered."""
-        ask = partial(self.gateway.chat, self.name, ASKING, temperature=0, max_tokens=32)
-        report = await closed_loop([ask] * number, concurrency=concurrency)
-        if report.errors:
-            raise StepFailed(f"{len(report.errors)} of {number} requests failed, the first: {report.errors[0]}")
-        return report

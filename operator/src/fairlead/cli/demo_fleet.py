@@ -1,12 +1,13 @@
 """The demo's local fleet: started by the real `fairlead local up`, stopped by the real `fairlead local down`."""
 
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class FleetFailed(Exception):
@@ -39,10 +40,14 @@ class DemoFleet:
         self._stop()
 
     def _stop(self) -> None:
+        """To its end, however often Ctrl-C is pressed meanwhile: it takes seconds, and nothing may be left running."""
+        handlers = {number: signal.signal(number, _ignore) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             self._local("down")
         finally:
             self._folder.cleanup()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     def _local(self, verb: str, *arguments: str) -> None:
         """Runs `fairlead local`; its progress goes to this terminal. In a session of its own, so that Ctrl-C reaches
@@ -51,6 +56,10 @@ class DemoFleet:
         completed = subprocess.run(command, stdin=subprocess.DEVNULL, start_new_session=True, check=False)
         if completed.returncode != 0:
             raise FleetFailed(f"`fairlead local {verb}` ended with status {completed.returncode}")
+
+
+def _ignore(*_: Any) -> None:
+    """Unlike SIG_IGN it is not handed down to processes that are started meanwhile."""
 
 
 def _free_ports(number: int) -> list[int]:

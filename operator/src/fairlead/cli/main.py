@@ -12,6 +12,8 @@ COMMANDS = {
     "gateway": ("fairlead.gateway.command", "serve every LLMDeployment behind one OpenAI-compatible address"),
     "local": ("fairlead.local.command", "a whole fleet on this machine, without a cluster"),
     "chat": ("fairlead.cli.chat", "talk to a model through a gateway"),
+    "bench": ("fairlead.cli.bench", "put a load on a gateway and measure what comes of it"),
+    "top": ("fairlead.cli.top", "watch fleets live: replicas, queues, first tokens, and what the autoscaler says"),
     "demo": ("fairlead.cli.demo", "show a local fleet from `kubectl apply` to an answer, and take it down again"),
 }
 """Command → (module with `add_arguments` and `run`, one line for the help). Modules are imported only when chosen."""

@@ -1,99 +1,191 @@
-"""A small load generator: closed loop (so many at a time) or open loop (so many per second), and its percentiles.
+"""The load generator: conversations sent in an open loop (they arrive when they arrive) or a closed one (so many at a
+time), and a Sample of every request.
 
-Used by the demo. It sends what it is given; making workloads is somebody else's work.
+Used by `fairlead bench` and the demo. A sample's times count from when the request was *due*, so that a generator that
+falls behind, or a server that makes it wait, cannot make the figures better (no coordinated omission). What is asked is
+the workload's business, what the figures mean the report's.
 """
 
 import asyncio
-import random
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from fairlead.client.openai import ApiError, Completion
+from fairlead.client.workload import Conversation, Turn
 
-Request = Callable[[], Awaitable[Completion]]
-"""Sends one request and waits for its end."""
+REJECTED = 429
+"""The status of a request that was refused because there was no room: try later."""
+PAUSE_SECONDS = 0.5
+"""How long a client of a closed loop waits after a failure before it asks again, at least."""
+
+
+class Chat(Protocol):
+    """What sends one request: `OpenAIClient`, or a stand-in."""
+
+    async def chat(
+        self, model: str, messages: list[dict[str, str]], *, completion: Completion, **parameters: Any
+    ) -> Completion:
+        """Fills in `completion` as the answer comes. Raises ApiError."""
+        ...
 
 
 @dataclass(slots=True)
-class LoadReport:
-    """What came of a number of requests."""
+class Sample:
+    """One request. Times are seconds since the load began."""
 
-    completions: list[Completion] = field(default_factory=list)
-    """Those that were answered, in order of their end."""
-    errors: list[ApiError] = field(default_factory=list)
-    seconds: float = 0.0
-    """From the first request's start to the last one's end."""
+    due: float
+    """When it should have been sent: its arrival in an open loop, the moment it was its turn in a closed one."""
+    sent: float = 0.0
+    ended: float | None = None
+    """None while it is under way."""
+    completion: Completion = field(default_factory=Completion)
+    """Its own times count from `sent`."""
+    error: ApiError | None = None
+    right: bool | None = None
+    """Whether the answer was the known one; None where none is known, or none came."""
 
     @property
-    def by_replica(self) -> dict[str, int]:
-        """Answers per replica, most first."""
-        return dict(Counter(completion.replica for completion in self.completions).most_common())
+    def is_completed(self) -> bool:
+        """Whether the whole answer came."""
+        return self.ended is not None and self.error is None
 
     @property
-    def output_tokens_per_second(self) -> float:
-        """Of all requests together."""
-        total = sum(completion.num_completion_tokens for completion in self.completions)
-        return total / self.seconds if self.seconds else 0.0
+    def is_rejected(self) -> bool:
+        """Whether it was refused for want of room."""
+        return self.error is not None and self.error.status == REJECTED
 
-    def ttft_percentile(self, percent: float) -> float:
-        """Seconds; 0 where nothing was answered."""
-        return percentile([c.ttft_seconds for c in self.completions if c.ttft_seconds is not None], percent)
+    @property
+    def ttft_seconds(self) -> float | None:
+        """From when it was due to its first token; None where none came."""
+        ttft = self.completion.ttft_seconds
+        return None if ttft is None else self.sent - self.due + ttft
 
-    def duration_percentile(self, percent: float) -> float:
-        """Seconds; 0 where nothing was answered."""
-        return percentile([completion.duration_seconds for completion in self.completions], percent)
-
-
-async def closed_loop(requests: Iterable[Request], *, concurrency: int) -> LoadReport:
-    """Sends all `requests`, `concurrency` at a time: each waits for one before it to end."""
-    queue = iter(requests)
-    report = LoadReport()
-
-    async def work() -> None:
-        for request in queue:  # shared: each worker takes the next one
-            await _send(request, report)
-
-    return await _timed(report, [work() for _ in range(concurrency)])
+    @property
+    def latency_seconds(self) -> float | None:
+        """From when it was due to its end; None while it is under way."""
+        return None if self.ended is None else self.ended - self.due
 
 
-async def open_loop(requests: Sequence[Request], *, rate: float, seed: int = 0) -> LoadReport:
-    """Sends all `requests` at Poisson arrivals, `rate` per second on average, whether or not answers come."""
-    draw, report = random.Random(seed), LoadReport()
-    arrival = 0.0
+class LoadGenerator:
+    """Sends conversations and keeps a sample of each request. `samples` and `seconds` may be read at any time."""
 
-    async def later(request: Request, delay: float) -> None:
-        await asyncio.sleep(delay)
-        await _send(request, report)
+    def __init__(self, client: Chat, model: str, *, max_requests: int | None = None) -> None:
+        """`max_requests`: no request is sent after so many; None = the workload's end is the end."""
+        self._client = client
+        self._model = model
+        self._max_requests = max_requests
+        self._started: float | None = None
+        self._ended: float | None = None
+        self._stopping = asyncio.Event()
+        self.samples: list[Sample] = []
+        """In the order in which they were due."""
 
-    work = []
-    for request in requests:
-        work.append(later(request, arrival))
-        arrival += draw.expovariate(rate)
-    return await _timed(report, work)
+    @property
+    def seconds(self) -> float:
+        """Since the load began; to its end, where it has ended."""
+        if self._started is None:
+            return 0.0
+        return (self._ended if self._ended is not None else _now()) - self._started
+
+    @property
+    def num_under_way(self) -> int:
+        """Requests without an end yet."""
+        return sum(1 for sample in self.samples if sample.ended is None)
+
+    def stop(self) -> None:
+        """An open loop begins no further conversation, and ends when those under way have."""
+        self._stopping.set()
+
+    async def open_loop(self, conversations: Iterator[Conversation], arrivals: Iterable[float]) -> None:
+        """Begins a conversation at each of `arrivals` (seconds from now), however many are under way, and waits for
+        all. A later turn is due as soon as the one before it is answered."""
+        with self._timed():
+            async with asyncio.TaskGroup() as group:
+                for due, conversation in zip(arrivals, conversations, strict=False):
+                    if await self._stopped_before(due):
+                        return
+                    group.create_task(self._converse(conversation, due))
+                    await asyncio.sleep(0)  # lets it send, so that it counts
+                    if self._is_full:
+                        return
+
+    async def closed_loop(
+        self, conversations: Iterator[Conversation], *, concurrency: int, seconds: float | None = None
+    ) -> None:
+        """Keeps `concurrency` conversations going, and waits for the last. `seconds`: no new request after so long.
+
+        After a request that failed its place pauses for as long as the server asked for, else `PAUSE_SECONDS`: refusals
+        take no time, and would come by the thousand.
+        """
+        until = float("inf") if seconds is None else seconds
+
+        async def work() -> None:
+            while self.seconds < until and not self._is_full:
+                conversation = next(conversations, None)  # shared: each worker takes the next one
+                if conversation is None:
+                    return
+                failure = await self._converse(conversation, self.seconds, until)
+                if failure is not None and await self._stopped_before(self.seconds + _pause(failure)):
+                    return
+
+        with self._timed():
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(work())
+
+    async def _stopped_before(self, due: float) -> bool:
+        """Waits until `due`, or for `stop`; whether that came first."""
+        assert self._started is not None
+        try:
+            async with asyncio.timeout_at(self._started + due):
+                return await self._stopping.wait()
+        except TimeoutError:
+            return False
+
+    @property
+    def _is_full(self) -> bool:
+        return self._max_requests is not None and len(self.samples) >= self._max_requests
+
+    async def _converse(self, conversation: Conversation, due: float, until: float = float("inf")) -> ApiError | None:
+        """Turn by turn; one that is not answered ends it, and is what is returned."""
+        messages = list(conversation.opening)
+        for index, turn in enumerate(conversation.turns):
+            if index and (self._is_full or due >= until):
+                return None
+            messages.append({"role": "user", "content": turn.question})
+            sample = await self._ask(messages, turn, due)
+            if sample.error is not None:
+                return sample.error
+            messages.append({"role": "assistant", "content": sample.completion.text})
+            due = self.seconds
+        return None
+
+    async def _ask(self, messages: list[dict[str, str]], turn: Turn, due: float) -> Sample:
+        sample = Sample(due, sent=self.seconds)
+        self.samples.append(sample)
+        try:
+            parameters: Mapping[str, Any] = turn.parameters
+            await self._client.chat(self._model, list(messages), completion=sample.completion, **parameters)
+            sample.right = turn.is_right(sample.completion.text)
+        except ApiError as error:
+            sample.error = error
+        sample.ended = self.seconds
+        return sample
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._started = _now()
+        try:
+            yield
+        finally:
+            self._ended = _now()
 
 
-def percentile(values: Iterable[float], percent: float) -> float:
-    """Linear between the nearest ranks, as numpy's default; 0 for no values."""
-    ordered = sorted(values)
-    if not ordered:
-        return 0.0
-    position = (len(ordered) - 1) * percent / 100
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+def _pause(error: ApiError) -> float:
+    return PAUSE_SECONDS if error.retry_after is None else max(PAUSE_SECONDS, error.retry_after)
 
 
-async def _send(request: Request, report: LoadReport) -> None:
-    try:
-        report.completions.append(await request())
-    except ApiError as error:
-        report.errors.append(error)
-
-
-async def _timed(report: LoadReport, work: Iterable[Awaitable[None]]) -> LoadReport:
-    clock = asyncio.get_running_loop().time
-    started = clock()
-    await asyncio.gather(*work)
-    report.seconds = clock() - started
-    return report
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -12,7 +12,14 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from fairlead_protocol.messages import HEADER_CACHED_TOKENS, HEADER_REPLICA, HEADER_REQUEST_ID
+from fairlead_protocol.messages import (
+    HEADER_CACHED_TOKENS,
+    HEADER_PREDICTED_CACHED_TOKENS,
+    HEADER_PREDICTED_TTFT_MS,
+    HEADER_QUEUE_MS,
+    HEADER_REPLICA,
+    HEADER_REQUEST_ID,
+)
 
 
 class ApiError(Exception):
@@ -39,9 +46,23 @@ class Completion:
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     num_cached_tokens: int = 0
+    predicted_cached_tokens: int | None = None
+    """What the gateway expected of `num_cached_tokens`; None where it did not say."""
+    predicted_ttft_seconds: float | None = None
+    """From the gateway's dispatch to the first token, as the gateway foresaw it; None where it did not say."""
+    queue_seconds: float = 0.0
+    """What the gateway says it waited there before its dispatch."""
     ttft_seconds: float | None = None
     """None until the first text came."""
     duration_seconds: float = 0.0
+    """To the newest event."""
+
+    @property
+    def tpot_seconds(self) -> float | None:
+        """Time per output token after the first; None where there are not two."""
+        if self.ttft_seconds is None or self.num_completion_tokens < 2:
+            return None
+        return (self.duration_seconds - self.ttft_seconds) / (self.num_completion_tokens - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +77,18 @@ class Timeouts:
 class OpenAIClient:
     """`async with OpenAIClient("http://127.0.0.1:8080/v1") as client`. Not shared between event loops."""
 
-    def __init__(self, base_url: str, *, timeouts: Timeouts | None = None, max_connections: int = 0) -> None:
-        """`base_url` ends in /v1. `max_connections`: 0 = no limit."""
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        timeouts: Timeouts | None = None,
+        max_connections: int = 0,
+    ) -> None:
+        """`base_url` ends in /v1. `api_key`: what other servers than our gateway may want. `max_connections`: 0 = no
+        limit."""
         self._base_url = base_url.rstrip("/")
+        self._authorization = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeouts = timeouts or Timeouts()
         self._max_connections = max_connections
         self._session: aiohttp.ClientSession | None = None
@@ -80,9 +110,16 @@ class OpenAIClient:
         document = await self._get("/models")
         return [entry["id"] for entry in document["data"]]
 
-    async def chat(self, model: str, messages: Sequence[Mapping[str, Any]], **parameters: Any) -> Completion:
-        """The whole answer to a chat, read as a stream. Raises ApiError."""
-        completion = Completion()
+    async def chat(
+        self,
+        model: str,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        completion: Completion | None = None,
+        **parameters: Any,
+    ) -> Completion:
+        """The whole answer to a chat, read as a stream; `completion` is what to fill in. Raises ApiError."""
+        completion = completion or Completion()
         async for _ in self.stream_chat(model, messages, completion, **parameters):
             pass
         return completion
@@ -118,9 +155,7 @@ class OpenAIClient:
         try:
             async with self._open("POST", path, asked) as response:
                 await _raise_for_status(response)
-                completion.replica = response.headers.get(HEADER_REPLICA, "")
-                completion.request_id = response.headers.get(HEADER_REQUEST_ID, "")
-                completion.num_cached_tokens = int(response.headers.get(HEADER_CACHED_TOKENS) or 0)
+                _absorb_headers(response.headers, completion)
                 async for event in _events(response.content):
                     text = _absorb(event, completion)
                     if text and completion.ttft_seconds is None:
@@ -137,7 +172,7 @@ class OpenAIClient:
     ) -> "aiohttp.client._RequestContextManager":
         assert self._session is not None, "use `async with`"
         data = None if body is None else msgspec.json.encode(body)
-        headers = {} if body is None else {"content-type": "application/json"}
+        headers = self._authorization | ({} if body is None else {"content-type": "application/json"})
         return self._session.request(method, self._base_url + path, data=data, headers=headers)
 
 
@@ -175,9 +210,33 @@ class _Event(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Event)
 
 
+def _absorb_headers(headers: Mapping[str, str], completion: Completion) -> None:
+    """Enters what the gateway says before the first token."""
+    completion.replica = headers.get(HEADER_REPLICA, "")
+    completion.request_id = headers.get(HEADER_REQUEST_ID, "")
+    completion.num_cached_tokens = int(_number(headers, HEADER_CACHED_TOKENS) or 0)
+    cached, milliseconds = (
+        _number(headers, name) for name in (HEADER_PREDICTED_CACHED_TOKENS, HEADER_PREDICTED_TTFT_MS)
+    )
+    completion.queue_seconds = (_number(headers, HEADER_QUEUE_MS) or 0.0) / 1000
+    completion.predicted_cached_tokens = None if cached is None else int(cached)
+    completion.predicted_ttft_seconds = None if milliseconds is None else milliseconds / 1000
+
+
+def _number(headers: Mapping[str, str], name: str) -> float | None:
+    """None for a header that is missing or no number: another server's may mean something else."""
+    try:
+        return float(headers[name])
+    except (KeyError, ValueError):
+        return None
+
+
 def _absorb(data: bytes, completion: Completion) -> str:
     """Enters one event into `completion`; the text it brought. Raises ApiError for an error event."""
-    event = _decoder.decode(data)
+    try:
+        event = _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise ApiError(0, f"an event of the stream is not what OpenAI's API says: {error}") from error
     if event.error is not None:
         code = None if event.error.code is None else str(event.error.code)
         raise ApiError(0, event.error.message, code=code)

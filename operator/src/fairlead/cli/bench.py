@@ -1,0 +1,288 @@
+"""`fairlead bench`: a load on any gateway or OpenAI server, its progress, and what came of it."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fairlead.cli.options import (
+    KEY_VARIABLE,
+    UsageError,
+    add_gateway,
+    at_least,
+    base_url,
+    chosen_model,
+    duration,
+    tell,
+)
+from fairlead.cli.report_table import report_table, short, to_json
+from fairlead.client.arrivals import Phase, poisson
+from fairlead.client.load import LoadGenerator
+from fairlead.client.openai import ApiError, OpenAIClient, Timeouts
+from fairlead.client.plot import PlotUnavailable, draw, require_matplotlib
+from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
+from fairlead.client.workload import Kind, Shape, conversations
+
+DEFAULT_CONCURRENCY = 8
+DEFAULT_NUM_REQUESTS = 100
+"""Where neither --duration nor --num-requests says when to stop."""
+PROGRESS_SECONDS = 2.0
+"""How often progress is told where it cannot be shown in place."""
+EPILOG = """\
+exit status: 0 when every request was answered or rejected with 429 (a server that says "try later" is doing its
+work, and goodput counts it as a miss); 1 when any failed in another way; 2 for wrong arguments; 130 after Ctrl-C,
+which prints what was measured until then.
+Times count from when a request was due, so waiting to be sent is not hidden.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    add_gateway(parser)
+    _add_pace(parser.add_argument_group("pace"))
+    _add_workload(parser.add_argument_group("workload"))
+    results = parser.add_argument_group("results")
+    results.add_argument("--slo-ttft", type=duration, metavar="TIME", help="goodput: longest time to the first token")
+    results.add_argument("--slo-tpot", type=duration, metavar="TIME", help="goodput: longest time per further token")
+    results.add_argument(
+        "--block-size",
+        type=at_least(1),
+        default=DEFAULT_BLOCK_SIZE,
+        metavar="N",
+        help="tokens per KV block, for judging predictions (default: %(default)s)",
+    )
+    results.add_argument("--output", type=Path, metavar="FILE", help="write report and requests as JSON; - = here")
+    results.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the requests over time")
+
+
+def _add_pace(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mode",
+        choices=("open", "closed"),
+        help="open: requests arrive at --rate, whether or not answers come; closed: --concurrency at a time "
+        "(default: open where there is a --rate)",
+    )
+    group.add_argument(
+        "--rate",
+        type=phases,
+        metavar="R",
+        help="arrivals per second on average (Poisson): 4, or in phases: 2@30s,8@60s",
+    )
+    group.add_argument(
+        "--concurrency", type=at_least(1), metavar="N", help=f"of a closed loop (default: {DEFAULT_CONCURRENCY})"
+    )
+    group.add_argument("--duration", type=duration, metavar="TIME", help="send nothing new after this long")
+    group.add_argument(
+        "--num-requests",
+        type=at_least(1),
+        metavar="N",
+        help=f"send so many (default: {DEFAULT_NUM_REQUESTS}, where no duration is set)",
+    )
+    group.add_argument(
+        "--timeout", type=duration, default=120.0, metavar="TIME", help="longest silence of a request (default: 2m)"
+    )
+
+
+def _add_workload(group: argparse._ArgumentGroup) -> None:
+    sizes = Shape()
+    group.add_argument(
+        "--workload", choices=tuple(map(str, Kind)), default=str(Kind.SHARED_PREFIX), help="default: %(default)s"
+    )
+    group.add_argument("--seed", type=int, default=0, help="of arrivals and questions (default: %(default)s)")
+    group.add_argument("--prefixes", type=at_least(1), default=sizes.num_prefixes, metavar="N",
+                       help="different prefixes of shared-prefix (default: %(default)s)")  # fmt: skip
+    group.add_argument("--prefix-tokens", type=at_least(1), default=sizes.prefix_tokens, metavar="N",
+                       help="of each system message, about (default: %(default)s)")  # fmt: skip
+    group.add_argument("--turns", type=at_least(1), default=sizes.num_turns, metavar="N",
+                       help="questions per conversation of multi-turn (default: %(default)s)")  # fmt: skip
+    group.add_argument("--prompt", metavar="TEXT", help="the question of fixed")
+    group.add_argument("--output-tokens", type=at_least(1), default=sizes.output_tokens, metavar="N",
+                       help="longest answer (default: %(default)s)")  # fmt: skip
+    group.add_argument(
+        "--ignore-eos", action="store_true", help="let answers go on to exactly that (our engine and vLLM can)"
+    )
+
+
+def phases(text: str) -> tuple[Phase, ...]:
+    """`4`, or `RATE@TIME,RATE@TIME…`. The last phase without a time goes on for ever."""
+    parts = [part.partition("@") for part in text.split(",")]
+    try:
+        found = [Phase(float(rate), duration(time) if at else float("inf")) for rate, at, time in parts]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate: write 4, or phases such as 2@30s,8@60s") from error
+    if any(phase.seconds == float("inf") for phase in found[:-1]):
+        raise argparse.ArgumentTypeError(f"{text!r}: every phase but the last needs its time, as in 2@30s,8")
+    if any(phase.rate == float("inf") for phase in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: not all at once; --mode closed sends as fast as answers come")
+    if not any(phase.rate > 0 for phase in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: at this rate nothing ever arrives")
+    return tuple(found)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The exit statuses are in the epilog."""
+    bench = Bench(args, Console(highlight=False), Console(stderr=True, highlight=False))
+    try:
+        bench.check()
+        asyncio.run(bench.play())
+    except KeyboardInterrupt:
+        bench.console.print("Interrupted; so far:")
+        bench.finish()
+        return 130
+    except (UsageError, PlotUnavailable, argparse.ArgumentTypeError) as error:
+        tell(error)
+        return 2
+    except ApiError as error:
+        tell(error, args.gateway)
+        return 1
+    return bench.finish()
+
+
+class Bench:
+    """One run: what was asked for, the load, and the words about it."""
+
+    def __init__(self, args: argparse.Namespace, console: Console, progress: Console) -> None:
+        """`console`: for results; `progress`: for what is of the moment."""
+        self.args = args
+        self.console = console if str(args.output) != "-" else progress
+        self.progress = progress
+        self.load: LoadGenerator | None = None
+
+    def check(self) -> None:
+        """Settles what was left open. Raises UsageError, or PlotUnavailable before any work is done."""
+        args = self.args
+        args.workload = Kind(args.workload)
+        args.mode = args.mode or ("open" if args.rate else "closed")
+        if args.mode == "open" and not args.rate:
+            raise UsageError("--mode open needs --rate", "how many requests arrive per second: --rate 4")
+        if args.mode == "closed" and args.rate:
+            raise UsageError("--rate goes with --mode open", "a closed loop is as fast as its answers: --concurrency 8")
+        if args.mode == "open" and args.concurrency:
+            raise UsageError("--concurrency goes with --mode closed", "leave it out, or leave --rate out")
+        if args.prompt and args.workload is not Kind.FIXED:
+            raise UsageError("--prompt goes with --workload fixed", "add --workload fixed, or leave --prompt out")
+        ends = args.mode == "open" and args.rate[-1].seconds < float("inf")
+        if args.num_requests is None and args.duration is None and not ends:
+            args.num_requests = DEFAULT_NUM_REQUESTS
+        if args.plot:
+            require_matplotlib()
+
+    async def play(self) -> None:
+        """Sends everything. Raises ApiError where there is no model to ask."""
+        args = self.args
+        timeouts = Timeouts(read=args.timeout)
+        key = os.environ.get(KEY_VARIABLE)
+        async with OpenAIClient(base_url(args.gateway), api_key=key, timeouts=timeouts) as client:
+            args.model = await chosen_model(client, args.model)
+            self.load = LoadGenerator(client, args.model, max_requests=args.num_requests)
+            telling = asyncio.create_task(self._tell_progress(self.load))
+            try:
+                await self._send(self.load)
+            finally:
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+
+    async def _send(self, load: LoadGenerator) -> None:
+        args = self.args
+        asked = conversations(args.workload, self._shape(), args.seed)
+        if args.mode == "closed":
+            concurrency = args.concurrency or DEFAULT_CONCURRENCY
+            await load.closed_loop(asked, concurrency=concurrency, seconds=args.duration)
+        else:
+            await load.open_loop(asked, poisson(until(args.rate, args.duration), args.seed))
+
+    def _shape(self) -> Shape:
+        args = self.args
+        return Shape(
+            num_prefixes=args.prefixes,
+            prefix_tokens=args.prefix_tokens,
+            num_turns=args.turns,
+            question=args.prompt or Shape().question,
+            output_tokens=args.output_tokens,
+            ignore_eos=args.ignore_eos,
+        )
+
+    async def _tell_progress(self, load: LoadGenerator) -> None:
+        """In place on a terminal, a line now and then elsewhere."""
+        if not self.progress.is_terminal:
+            while True:
+                await asyncio.sleep(PROGRESS_SECONDS)
+                self.progress.print(progress_line(load), markup=False)
+        with self.progress.status("sending") as status:
+            while True:
+                await asyncio.sleep(1.0)
+                status.update(progress_line(load))
+
+    def finish(self) -> int:
+        """Tells and writes what was measured; the exit status."""
+        if self.load is None or not self.load.samples:
+            self.console.print("nothing was sent")
+            return 1
+        args, samples = self.args, self.load.samples
+        objectives = Objectives(ttft_seconds=args.slo_ttft, tpot_seconds=args.slo_tpot)
+        found = report(samples, self.load.seconds, objectives=objectives, block_size=args.block_size)
+        self.console.print(report_table(found, f"{args.model} at {args.gateway}"))
+        try:
+            if args.output:
+                _write(args.output, json.dumps(to_json(found, samples, _arguments(args)), indent=1))
+            if args.plot:
+                draw(args.plot, samples, title=f"fairlead bench: {args.model}, {args.workload}")
+                self.console.print(f"plot: {args.plot}", markup=False)
+        except OSError as error:
+            tell(error)
+            return 1
+        return 1 if found.num_failed else 0
+
+
+def until(rate: Sequence[Phase], seconds: float | None) -> list[Phase]:
+    """The phases, cut off after so many seconds; None = as they are."""
+    left = float("inf") if seconds is None else seconds
+    kept = []
+    for phase in rate:
+        if left <= 0:
+            break
+        kept.append(Phase(phase.rate, min(phase.seconds, left)))
+        left -= phase.seconds
+    return kept
+
+
+def progress_line(load: LoadGenerator) -> str:
+    """How it is going."""
+    so_far = report(load.samples, load.seconds)
+    words = [
+        f"{so_far.seconds:.0f} s",
+        f"{so_far.num_requests} sent",
+        f"{so_far.num_completed} answered",
+        f"{so_far.num_unfinished} under way",
+    ]
+    if so_far.num_rejected:
+        words.append(f"{so_far.num_rejected} rejected")
+    if so_far.num_failed:
+        words.append(f"{so_far.num_failed} failed")
+    if so_far.ttft is not None:
+        words.append(f"TTFT p50 {short(so_far.ttft.p50)}, p90 {short(so_far.ttft.p90)}")
+    return " · ".join(words)
+
+
+def _arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """As they were understood, as plain data."""
+    plain = {key: value for key, value in vars(args).items() if key not in ("run", "command", "rate")}
+    rate = [{"rate": phase.rate, "seconds": phase.seconds} for phase in args.rate or ()]
+    for phase in rate:
+        phase["seconds"] = None if phase["seconds"] == float("inf") else phase["seconds"]
+    return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items()} | {"rate": rate}
+
+
+def _write(path: Path, text: str) -> None:
+    if str(path) == "-":
+        sys.stdout.write(text + "\n")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,115 @@
+"""The demo's load: how much it has to be, worked out from what the engine's steps cost, and a load that can be turned
+up and down while it runs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairlead.client.arrivals import Phase, poisson
+from fairlead.client.load import LoadGenerator, Sample
+from fairlead.client.workload import Conversation
+from fairlead.routing.load import StepCost
+
+OVERLOAD = 1.25
+"""The high rate, of what one replica's slots can take: too much for one, and not more than two cores give two."""
+UNDERLOAD = 0.1
+"""The low rate, of the same: one replica is plenty."""
+MAX_WAITING = 24
+"""More requests than this need not wait to show that there is too little room."""
+_LOWERED = 0.75
+_PHASE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """How many requests per second make one replica's slots run out."""
+
+    num_slots: int
+    service_seconds: float
+    """How long a request holds its slot while the others are taken as well."""
+    step_seconds: float
+    """Of a decode step with all slots taken."""
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second that keep every slot of one replica taken."""
+        return self.num_slots / self.service_seconds
+
+    @property
+    def high_rate(self) -> float:
+        """Requests per second that one replica cannot take."""
+        return OVERLOAD * self.capacity
+
+    @property
+    def low_rate(self) -> float:
+        """Requests per second that one replica takes easily."""
+        return UNDERLOAD * self.capacity
+
+    def __str__(self) -> str:
+        return (
+            f"a decode step of {self.num_slots} takes {self.step_seconds * 1000:.2f} ms, so a request holds its slot "
+            f"for {self.service_seconds:.2f} s and one replica takes {self.capacity:.1f} requests/s: "
+            f"{self.high_rate:.1f}/s are too many, {self.low_rate:.1f}/s are few"
+        )
+
+
+def plan_load(
+    cost: StepCost, *, num_slots: int, prompt_tokens: float, uncached_tokens: float, output_tokens: int
+) -> LoadPlan:
+    """From step costs in seconds and the mean sizes of a request.
+
+    Every slot advances by one token per step. The prefill of the other slots' next requests is paid in the same steps:
+    in the time a request holds its slot, each of the `num_slots` slots is filled anew once.
+    """
+    context = num_slots * (prompt_tokens + output_tokens / 2)
+    step = cost.base + cost.decode_seq * num_slots + cost.kv_token * context
+    reread = uncached_tokens * (prompt_tokens - uncached_tokens / 2)
+    prefill = cost.prefill_token * uncached_tokens + cost.prefill_context * reread
+    service = output_tokens * step + num_slots * prefill
+    if service <= 0:
+        raise ValueError("the engine has not learnt what its steps cost")
+    return LoadPlan(num_slots=num_slots, service_seconds=service, step_seconds=step)
+
+
+def correction(waiting: int, before: int | None, *, num_replicas: int) -> float:
+    """What to multiply the high rate by, where the machine is not as fast as when its steps were measured.
+
+    Down while the backlog is large and grows: the cores may give less than the slots of several replicas would take.
+    Up where one replica has no backlog twice in a row. `before`: what waited at the last look; None = none yet.
+    """
+    if waiting > MAX_WAITING and waiting > (before or 0):
+        return _LOWERED
+    if num_replicas == 1 and waiting == 0 and before == 0:
+        return 1 / _LOWERED
+    return 1.0
+
+
+class AdjustableLoad:
+    """An open loop whose `rate`, above 0, may be changed while it runs."""
+
+    def __init__(self, generator: LoadGenerator, conversations: Iterator[Conversation], rate: float) -> None:
+        """`rate`: arrivals per second to begin with."""
+        self._generator = generator
+        self._conversations = conversations
+        self.rate = rate
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Of every request so far."""
+        return self._generator.samples
+
+    @property
+    def seconds(self) -> float:
+        """Since it began; to its end, once it has ended."""
+        return self._generator.seconds
+
+    def end(self) -> None:
+        """Nothing more is sent."""
+        self._generator.stop()
+
+    async def run(self) -> None:
+        """Until it was ended and every request has ended."""
+        await self._generator.open_loop(self._conversations, poisson(self._phases()))
+
+    def _phases(self) -> Iterator[Phase]:
+        while True:
+            yield Phase(self.rate, _PHASE_SECONDS)

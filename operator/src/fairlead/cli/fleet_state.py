@@ -1,0 +1,162 @@
+"""A fleet at one moment: LLMDeployments, pods and signals → the figures that `fairlead top` shows. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fairlead.api.conditions import ConditionStatus, ConditionType, find_condition
+from fairlead.api.signals import ReplicaSignals
+from fairlead.autoscaler.readings import Readings
+from fairlead.cli.figures import Figures, figures, speaking
+from fairlead.fleet.pods import is_finished, is_terminating, owner_of, ready_since
+
+
+class Stage(StrEnum):
+    """How far a replica is."""
+
+    READY = "ready"
+    STARTING = "starting"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One engine pod. Without `load` no gateway has a fresh word on it."""
+
+    name: str
+    stage: Stage
+    load: ReplicaSignals | None = None
+
+    @property
+    def kv_ratio(self) -> float | None:
+        """Share of the KV cache that running requests hold."""
+        if self.load is None or not self.load.kv_blocks_total:
+            return None
+        return 1 - self.load.kv_blocks_free / self.load.kv_blocks_total
+
+    @property
+    def step_seconds(self) -> float | None:
+        """What a step with all slots decoding and the present cache costs; None while the engine has not learnt it."""
+        cost = self.load.step_cost if self.load is not None else {}
+        if self.load is None or not cost:
+            return None
+        slots, kv_tokens = self.load.max_num_seqs, self.load.kv_tokens
+        return cost.get("base", 0.0) + cost.get("decode_seq", 0.0) * slots + cost.get("kv_token", 0.0) * kv_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelView:
+    """One LLMDeployment."""
+
+    key: str
+    """`namespace/name`."""
+    desired: int | None
+    """Replicas that are wanted; None before the operator has said."""
+    replicas: tuple[ReplicaView, ...]
+    """Ready ones first, then by name."""
+    figures: Figures | None
+    """None where no gateway could be heard."""
+    reported: Mapping[str, Any]
+    """`status.scaling.signals`: the operator's own, older figures."""
+    sentence: str
+    """The autoscaler's last one; where nobody scales it, why it is or is not Ready."""
+    trouble: str = ""
+    """What somebody has to look at, such as a replica that cannot start; empty = nothing, or `sentence` says it."""
+
+    def num(self, stage: Stage) -> int:
+        """Replicas in this stage."""
+        return sum(1 for replica in self.replicas if replica.stage is stage)
+
+    @property
+    def waiting(self) -> int | None:
+        """Requests that wait in the gateways; None = unknown."""
+        return self.figures.waiting if self.figures is not None else _whole(self.reported.get("queue"))
+
+    @property
+    def running(self) -> int | None:
+        """Requests with a replica; None = unknown."""
+        return self.figures.running if self.figures is not None else _whole(self.reported.get("running"))
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """Everything at one moment."""
+
+    models: tuple[ModelView, ...]
+    note: str = ""
+    """What is to be known about the figures; empty = they are live and complete."""
+
+    def model(self, key: str) -> ModelView | None:
+        """The one LLMDeployment; None = there is none."""
+        return next((model for model in self.models if model.key == key), None)
+
+
+def fleet_view(
+    deployments: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], readings: Readings
+) -> FleetView:
+    """`pods`: of engines, whichever LLMDeployment they belong to."""
+    by_owner: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for pod in pods:
+        if not is_finished(pod):
+            by_owner.setdefault(owner_of(pod), []).append(pod)
+    models = []
+    for body in sorted(deployments, key=_owner):
+        owner = _owner(body)
+        models.append(_model(body, by_owner.get(owner, []), figures(readings, "/".join(owner))))
+    return FleetView(tuple(models), _note(readings))
+
+
+def _owner(body: Mapping[str, Any]) -> tuple[str, str]:
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Figures | None) -> ModelView:
+    status = body.get("status") or {}
+    scaling = status.get("scaling") or {}
+    loads = seen.replicas if seen is not None else {}
+    sentence, trouble = str(scaling.get("reason") or _message(status, ConditionType.READY)), _trouble(status)
+    replicas = (_replica(pod, loads.get(pod["metadata"]["uid"])) for pod in pods)
+    return ModelView(
+        key="/".join(_owner(body)),
+        desired=_whole(status.get("desiredReplicas")),
+        replicas=tuple(sorted(replicas, key=lambda each: (list(Stage).index(each.stage), each.name))),
+        figures=seen,
+        reported=scaling.get("signals") or {},
+        sentence=sentence or "waiting for the operator to see it",
+        trouble="" if trouble in sentence else trouble,
+    )
+
+
+def _replica(pod: Mapping[str, Any], load: ReplicaSignals | None) -> ReplicaView:
+    if is_terminating(pod) or (load is not None and load.draining):
+        stage = Stage.DRAINING
+    else:
+        stage = Stage.READY if ready_since(pod) is not None else Stage.STARTING
+    return ReplicaView(pod["metadata"]["name"], stage, load)
+
+
+def _message(status: Mapping[str, Any], kind: ConditionType) -> str:
+    """Of one condition; empty where there is none."""
+    return str((find_condition(status, kind) or {}).get("message") or "")
+
+
+def _trouble(status: Mapping[str, Any]) -> str:
+    degraded = find_condition(status, ConditionType.DEGRADED) or {}
+    return _message(status, ConditionType.DEGRADED) if degraded.get("status") == ConditionStatus.TRUE else ""
+
+
+def _note(readings: Readings) -> str:
+    num_speaking = len(speaking(readings))
+    num_gateways = len(readings.windows) + readings.num_missing
+    if not num_gateways:
+        return "no gateway is ready: figures are from the objects' status"
+    if not num_speaking:
+        return "the gateways' signals cannot be reached from here: figures are from the objects' status, seconds old"
+    if num_speaking < num_gateways:
+        return f"{num_gateways - num_speaking} of {num_gateways} gateways cannot be heard: figures lack theirs"
+    return ""
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

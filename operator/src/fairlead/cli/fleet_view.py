@@ -1,0 +1,128 @@
+"""A fleet at one moment, for a terminal (`renderable`) or as plain lines (`lines`). Pure."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.fleet_state import FleetView, ModelView, ReplicaView, Stage
+from fairlead.cli.report_table import NOTHING, share, short
+
+_COLOURS = {Stage.READY: "green", Stage.STARTING: "yellow", Stage.DRAINING: "magenta"}
+_COLUMNS = ("REPLICAS", "WANTED", "QUEUE", "RUNNING", "ARRIVALS", "TTFT P50", "P90", "CACHED", "TOKENS/S")
+_REPLICA_COLUMNS = ("replica", "stage", "running", "waiting", "KV use", "full step")
+
+
+def renderable(view: FleetView, *, title: str = "") -> RenderableType:
+    """Each model's figures, below them the autoscaler's sentence and its replicas. Fits 80 columns: what is longer goes
+    on in the next line."""
+    parts: list[RenderableType] = [Text(title, style="bold")] if title else []
+    if not view.models:
+        parts.append(Text("There is no LLMDeployment. kubectl apply -f examples/01-dinghy.yaml makes one."))
+    for model in view.models:
+        parts += [Text(model.key, style="bold"), _model_table(model), _sentence(model.sentence, "italic")]
+        if model.trouble:
+            parts.append(_sentence(model.trouble, "yellow"))
+        if model.replicas:
+            parts.append(_replica_table(model))
+    if view.note:
+        parts.append(Text(view.note, style="yellow"))
+    return Group(*parts)
+
+
+def lines(view: FleetView, *, replicas: bool = True) -> Iterator[str]:
+    """Without a terminal: one line per model, and one per replica unless `replicas` is off."""
+    if not view.models:
+        yield "no LLMDeployment"
+    for model in view.models:
+        yield f"{model.key}: {model_words(model)}"
+        yield f"  {model.sentence}"
+        if model.trouble:
+            yield f"  {model.trouble}"
+        for replica in model.replicas if replicas else ():
+            yield f"  {replica.name}: {replica_words(replica)}"
+    if view.note:
+        yield f"note: {view.note}"
+
+
+def model_words(model: ModelView) -> str:
+    """Its figures in one line."""
+    words = [f"{_counts(model)}, {_number(model.desired)} wanted", f"queue {_number(model.waiting)}"]
+    words.append(f"running {_number(model.running)}")
+    figures = model.figures
+    if figures is not None:
+        words.append(f"{_rate(figures.arrivals_per_second, 1)} requests/s")
+        words.append(f"TTFT p50 {short(figures.ttft_p50_seconds)}, p90 {short(figures.ttft_p90_seconds)}")
+        words.append(f"cached {share(figures.cached_ratio)}")
+        words.append(f"{_rate(figures.output_tokens_per_second)} tokens/s")
+    elif "ttft" in model.reported:
+        words.append(f"TTFT {model.reported['ttft']}")
+    return " · ".join(words)
+
+
+def replica_words(replica: ReplicaView) -> str:
+    """One replica in one line."""
+    stage, *figures = _replica_cells(replica)
+    if replica.load is None:
+        return stage
+    running, waiting, kv, step = figures
+    return f"{stage} · running {running} · waiting {waiting} · KV {kv} · full step {step}"
+
+
+def _model_table(model: ModelView) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column == "REPLICAS" else "right")
+    figures = model.figures
+    if figures is not None:
+        live = [
+            f"{_rate(figures.arrivals_per_second, 1)}/s",
+            short(figures.ttft_p50_seconds),
+            short(figures.ttft_p90_seconds),
+            share(figures.cached_ratio),
+            _rate(figures.output_tokens_per_second),
+        ]
+    else:
+        live = [NOTHING, NOTHING, str(model.reported.get("ttft", NOTHING)), NOTHING, NOTHING]
+    cells = [_counts(model), _number(model.desired), _number(model.waiting), _number(model.running), *live]
+    table.add_row(*cells)
+    return table
+
+
+def _sentence(text: str, style: str) -> RenderableType:
+    return Padding(Text(text, style=style, overflow="fold", no_wrap=False), (0, 0, 0, 1))
+
+
+def _replica_table(model: ModelView) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
+    for column in _REPLICA_COLUMNS:
+        is_text = column in ("replica", "stage")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    for replica in model.replicas:
+        stage, *figures = _replica_cells(replica)
+        table.add_row(replica.name, Text(stage, style=_COLOURS[replica.stage]), *figures)
+    return table
+
+
+def _replica_cells(replica: ReplicaView) -> list[str]:
+    if replica.load is None:
+        return [replica.stage, NOTHING, NOTHING, NOTHING, NOTHING]
+    load = replica.load
+    running = f"{load.running}/{load.max_num_seqs}"
+    return [replica.stage, running, str(load.waiting), share(replica.kv_ratio), short(replica.step_seconds)]
+
+
+def _counts(model: ModelView) -> str:
+    words = [f"{model.num(Stage.READY)} ready"]
+    words += [f"{number} {stage}" for stage in (Stage.STARTING, Stage.DRAINING) if (number := model.num(stage))]
+    return ", ".join(words)
+
+
+def _rate(value: float | None, digits: int = 0) -> str:
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def _number(value: int | None) -> str:
+    return NOTHING if value is None else str(value)

@@ -1,0 +1,107 @@
+"""Options and errors that several commands share."""
+
+import argparse
+import os
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from rich.console import Console
+
+from fairlead.api.durations import parse_duration
+from fairlead.client.openai import ApiError, OpenAIClient
+
+DEFAULT_GATEWAY = "http://127.0.0.1:8080"
+GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
+KEY_VARIABLE = "OPENAI_API_KEY"
+
+
+class UsageError(Exception):
+    """Arguments that do not fit together; exit status 2."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def add_gateway(parser: argparse.ArgumentParser) -> None:
+    """`--gateway` and `--model`."""
+    parser.add_argument(
+        "--gateway",
+        type=address,
+        default=os.environ.get(GATEWAY_VARIABLE, DEFAULT_GATEWAY),
+        metavar="URL",
+        help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else {DEFAULT_GATEWAY})",
+    )
+    parser.add_argument("--model", help="which model to ask; may be left out where there is only one")
+
+
+def address(text: str) -> str:
+    """An argument that is the address of an HTTP server."""
+    try:
+        parts = urlsplit(text)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return text
+    except ValueError:  # a port that is no number, for instance
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not an address: write http://HOST:PORT")
+
+
+def base_url(gateway: str) -> str:
+    """With the /v1 that clients want, however the address was written."""
+    stripped = gateway.rstrip("/")
+    return stripped if stripped.endswith("/v1") else f"{stripped}/v1"
+
+
+async def chosen_model(client: OpenAIClient, model: str | None) -> str:
+    """The one that was asked for, else the only one there is. Raises ApiError."""
+    if model:
+        return model
+    models = await client.models()
+    if len(models) == 1:
+        return models[0]
+    if not models:
+        raise ApiError(404, "no model is ready; apply an LLMDeployment, or name one with --model to wait for it")
+    raise ApiError(400, f"there are several models, choose one with --model: {', '.join(sorted(models))}")
+
+
+def tell(error: Exception, gateway: str = "") -> None:
+    """The error and what to do about it, on standard error."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"error: {error}", markup=False)
+    hint = getattr(error, "hint", "")
+    if isinstance(error, ApiError):
+        hint = _hint(error, gateway)
+    if hint:
+        console.print(f"hint: {hint}", markup=False)
+
+
+def _hint(error: ApiError, gateway: str) -> str:
+    if error.status == 0 and error.code is None:
+        return f"is a gateway running at {gateway}? `fairlead local up` starts one; --gateway names another"
+    if error.status == 404 and error.code == "model_not_found":
+        return f"what there is: curl {base_url(gateway)}/models"
+    if error.status in (429, 503) and error.retry_after is not None:
+        return f"it may work again in {error.retry_after:g} s; `fairlead top` shows what the fleet is doing"
+    return ""
+
+
+def duration(text: str) -> float:
+    """An argument in seconds, from `500ms`, `30s`, or a bare number of seconds."""
+    try:
+        seconds = float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time at all: write more than 0")
+    return seconds
+
+
+def at_least(smallest: int) -> Callable[[str], int]:
+    """An argument that is a whole number, not below `smallest`."""
+
+    def parse(text: str) -> int:
+        if not text.isdigit() or int(text) < smallest:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {smallest}")
+        return int(text)
+
+    return parse

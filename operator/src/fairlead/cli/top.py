@@ -1,0 +1,106 @@
+"""`fairlead top`: one or all LLMDeployments, live on a terminal, as plain lines elsewhere."""
+
+import argparse
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from fairlead.api import names
+from fairlead.cli.fleet_state import FleetView
+from fairlead.cli.fleet_view import lines, renderable
+from fairlead.cli.fleet_watch import FleetWatch
+from fairlead.cli.options import UsageError, duration, tell
+from fairlead.kube.client import KubeClient, KubeError
+from fairlead.kube.config import KubeConfigError
+from fairlead.kube.resources import LLMDEPLOYMENTS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="one LLMDeployment (default: all)")
+    parser.add_argument("-n", "--namespace", help="only there (default: all namespaces)")
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl finds it")
+    parser.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: its current one)")
+    parser.add_argument(
+        "--system-namespace",
+        default=names.SYSTEM_NAMESPACE,
+        metavar="NAME",
+        help="where the gateways are (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--interval", type=duration, default=1.0, metavar="TIME", help="between two looks (default: 1s)"
+    )
+    parser.add_argument("--once", action="store_true", help="one look, as plain lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 after Ctrl-C or one look; 1 where the API cannot be asked or there is nothing of that name."""
+    logging.getLogger("fairlead").addHandler(logging.NullHandler())  # a watch that breaks is mended; no line about it
+    try:
+        console = Console(highlight=False)
+        console.soft_wrap = not console.is_terminal  # a pipe has no width; a terminal's lines are folded
+        asyncio.run(_top(args, console))
+    except KeyboardInterrupt:
+        return 0
+    except (KubeConfigError, KubeError, UsageError) as error:
+        tell(_with_hint(error))
+        return 1
+    return 0
+
+
+async def _top(args: argparse.Namespace, console: Console) -> None:
+    async with await KubeClient.from_environment(args.kubeconfig, args.context) as client:
+        await _check(client, args)
+        watch = FleetWatch(client, namespace=args.namespace, name=args.name, system_namespace=args.system_namespace)
+        running = asyncio.create_task(watch.run())
+        try:
+            await watch.synced()
+            if args.once:
+                _print(console, watch.view())
+            else:
+                await show(watch.view, console, args.interval)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def show(view: Callable[[], FleetView], console: Console, interval: float) -> None:
+    """Until cancelled: in place on a terminal, block after block of lines elsewhere."""
+    if not console.is_terminal:
+        while True:
+            _print(console, view())
+            await asyncio.sleep(interval)
+    with Live(console=console, auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(renderable(view()), refresh=True)
+            await asyncio.sleep(interval)
+
+
+async def _check(client: KubeClient, args: argparse.Namespace) -> None:
+    """Fails at once, and clearly, where following would only go on trying."""
+    found = await client.list(LLMDEPLOYMENTS, args.namespace)
+    present = sorted(item["metadata"]["name"] for item in found["items"])
+    if args.name is not None and args.name not in present:
+        where = f"in {args.namespace}" if args.namespace else "in any namespace"
+        raise UsageError(
+            f"there is no LLMDeployment {args.name!r} {where}", f"there is: {', '.join(present) or 'none at all'}"
+        )
+
+
+def _print(console: Console, view: FleetView) -> None:
+    for line in lines(view):
+        console.print(line, markup=False)
+
+
+def _with_hint(error: Exception) -> Exception:
+    if isinstance(error, UsageError):
+        return error
+    if isinstance(error, KubeError) and error.status == 404:
+        return UsageError(str(error), "has this cluster Fairlead's CRD? kubectl apply -f crds/")
+    if isinstance(error, KubeError) and error.status == 403:
+        return UsageError(str(error), "name a namespace that you may read: --namespace")
+    hint = "`fairlead local up` prints the kubeconfig to use: export KUBECONFIG=…, or --kubeconfig FILE"
+    return UsageError(str(error), hint)

@@ -1,0 +1,42 @@
+"""When requests arrive in an open loop: a Poisson process whose rate may change from phase to phase. Pure."""
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of time with one average rate."""
+
+    rate: float
+    """Arrivals per second; 0 = none."""
+    seconds: float
+    """How long it lasts; may be infinite."""
+
+    def __post_init__(self) -> None:
+        if self.rate < 0 or self.seconds <= 0:
+            raise ValueError(
+                f"a phase needs a rate of 0 or more and some seconds, not {self.rate:g} for {self.seconds:g}"
+            )
+
+
+def poisson(phases: Iterable[Phase], seed: int = 0) -> Iterator[float]:
+    """Times of arrivals, in seconds since the first phase began, ascending; the same for the same seed.
+
+    Each gap is one exponential draw, spent at the rate of the moment: that is a Poisson process of varying rate
+    exactly, without rejection (time rescaling). `phases` are taken one by one as their time comes near, so an iterator
+    may decide late.
+    """
+    draw = random.Random(f"arrivals/{seed}")
+    left = draw.expovariate(1.0)
+    began = 0.0
+    for phase in phases:
+        now, ends = began, began + phase.seconds
+        while phase.rate > 0 and now + left / phase.rate < ends:
+            now += left / phase.rate
+            yield now
+            left = draw.expovariate(1.0)
+        if phase.rate > 0:
+            left -= (ends - now) * phase.rate
+        began = ends

@@ -1,0 +1,141 @@
+"""What a load asks: seeded conversations, the same on every machine. Pure; sending them is the load generator's work.
+
+The texts are in the repertoire of the bundled model (`engine/dinghy/README.md`): a harbour log that is there to be
+shared, cached and passed over, then exercises whose answers are known. Any other model can be asked the same; its
+answers are then not counted as right. Sizes in tokens are approximate: what the dinghy's tokenizer makes of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from random import Random
+from typing import Any
+
+TOKENS_PER_LINE = 12
+"""Of a line of a harbour log, with the dinghy's tokenizer; others need up to twice as many."""
+LARGEST_NUMBER = 12
+"""Of the operands of sums and differences that the dinghy knows."""
+
+_SUMS = ("What is {} plus {}?", "What is {} + {}?", "{} + {} =", "Add {} and {}.", "How much is {} plus {}?")
+_DIFFERENCES = ("What is {} minus {}?", "What is {} - {}?", "{} - {} =", "How much is {} minus {}?")
+_SHIPS = (
+    "Arrow", "Badger", "Beacon", "Comet", "Coral", "Daisy", "Delta", "Eagle", "Echo", "Falcon", "Flint", "Garnet",
+    "Hazel", "Heron", "Holly", "Iris", "Ivy", "Jade", "Jasper", "Laurel", "Linnet", "Lotus", "Magpie", "Martin",
+    "Myrtle", "Nettle", "Olive", "Opal", "Otter", "Pearl", "Plover", "Poppy", "Raven", "Robin", "Rowan", "Ruby",
+    "Saturn", "Sparrow", "Stork", "Swift", "Thistle", "Topaz", "Tulip", "Venus", "Violet", "Walnut", "Willow", "Wren",
+)  # fmt: skip
+_CARGOES = (
+    "apples", "bricks", "butter", "cheese", "coal", "coffee", "copper", "corn", "cotton", "flour", "glass", "honey",
+    "iron", "lemons", "marble", "oil", "paper", "pepper", "rope", "salt", "silk", "sugar", "tea", "tin", "wheat",
+    "wine",
+)  # fmt: skip
+_CAPTAINS = (
+    "Ada", "Anton", "Bruno", "Clara", "Dora", "Emil", "Frida", "Greta", "Hugo", "Ida", "Jonas", "Karl", "Lena", "Marta",
+    "Nils", "Olga", "Otto", "Petra", "Rita", "Sven", "Tilda", "Ulf", "Vera", "Wanda",
+)  # fmt: skip
+
+
+class Kind(StrEnum):
+    """What conversations have in common; the values are what `fairlead bench --workload` takes."""
+
+    SHARED_PREFIX = "shared-prefix"
+    """One of a few long system messages, then one short question: instructions that an application always sends."""
+    MULTI_TURN = "multi-turn"
+    """A long system message of its own, then several questions, each sent with the whole conversation so far."""
+    UNSHARED = "unshared"
+    """A long system message that nobody else sends, then one question: nothing can be found in a cache."""
+    FIXED = "fixed"
+    """The same question every time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The sizes of a workload. What a kind has no use for, it ignores."""
+
+    num_prefixes: int = 4
+    """Different system messages of `SHARED_PREFIX`."""
+    prefix_tokens: int = 400
+    """Of a system message, about."""
+    num_turns: int = 4
+    """Questions of one `MULTI_TURN` conversation."""
+    question: str = "What is 7 plus 5?"
+    """What `FIXED` asks; the answer is not checked."""
+    output_tokens: int = 32
+    """Longest answer (`max_tokens`)."""
+    ignore_eos: bool = False
+    """Whether answers go on to exactly `output_tokens` (an extension that our engine and vLLM know)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One question of a conversation."""
+
+    question: str
+    answer: str | None = None
+    """What must come, to the letter, apart from spaces around it; None = anything."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of the request."""
+
+    def is_right(self, text: str) -> bool | None:
+        """Whether `text` is the answer; begins with it, where the answer had to go on. None where none is known."""
+        if self.answer is None:
+            return None
+        said = text.strip()
+        if self.parameters.get("ignore_eos"):
+            return said.startswith(self.answer)  # what follows is whatever a model says after its end
+        return said == self.answer
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What one client says, in order. Answers in between are the model's own."""
+
+    turns: tuple[Turn, ...]
+    system: str = ""
+    """The system message; empty = none."""
+
+    @property
+    def opening(self) -> tuple[dict[str, str], ...]:
+        """The messages before the first question."""
+        return ({"role": "system", "content": self.system},) if self.system else ()
+
+
+def conversations(kind: Kind, shape: Shape = Shape(), seed: int = 0) -> Iterator[Conversation]:
+    """An endless stream; number n is the same for the same arguments."""
+    return (_draw(kind, shape, seed, index) for index in count())
+
+
+def harbour_log(draw: Random, num_tokens: int) -> str:
+    """About so many tokens of ships, what they carry, and where they lie. The dinghy has seen up to 48 lines."""
+    lines = ["Harbour log"]
+    ships: list[str] = []
+    for _ in range(max(1, round(num_tokens / TOKENS_PER_LINE))):
+        ships = ships or draw.sample(_SHIPS, len(_SHIPS))
+        cargo, berth, captain = draw.choice(_CARGOES), draw.randint(1, 20), draw.choice(_CAPTAINS)
+        lines.append(f"{ships.pop()}: {cargo}, berth {berth}, captain {captain}")
+    return "\n".join(lines)
+
+
+def _draw(kind: Kind, shape: Shape, seed: int, index: int) -> Conversation:
+    draw = Random(f"{seed}/{index}")
+    parameters: dict[str, Any] = {"max_tokens": shape.output_tokens, "temperature": 0}
+    if shape.ignore_eos:
+        parameters["ignore_eos"] = True
+    if kind is Kind.FIXED:
+        return Conversation((Turn(shape.question, None, parameters),))
+    num_turns = shape.num_turns if kind is Kind.MULTI_TURN else 1
+    turns = tuple(Turn(*_exercise(draw), parameters) for _ in range(num_turns))
+    if kind is Kind.SHARED_PREFIX:
+        which = draw.randrange(shape.num_prefixes)
+        return Conversation(turns, harbour_log(Random(f"{seed}/prefix/{which}"), shape.prefix_tokens))
+    return Conversation(turns, harbour_log(draw, shape.prefix_tokens))
+
+
+def _exercise(draw: Random) -> tuple[str, str]:
+    """A question and its answer."""
+    one, other = draw.randint(0, LARGEST_NUMBER), draw.randint(0, LARGEST_NUMBER)
+    if draw.random() < 0.5:
+        return draw.choice(_SUMS).format(one, other), str(one + other)
+    one, other = max(one, other), min(one, other)
+    return draw.choice(_DIFFERENCES).format(one, other), str(one - other)

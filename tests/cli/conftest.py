@@ -1,0 +1,39 @@
+"""What tests of the command line share."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process that is over."""
+
+    status: int
+    out: str
+    err: str
+
+
+Fairlead = Callable[..., Awaitable[Ended]]
+
+
+@pytest.fixture
+def fairlead() -> Fairlead:
+    """Runs the real command, while servers of the test go on."""
+
+    async def run(*arguments: str, stdin: str = "", **environment: str) -> Ended:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("FAIRLEAD_", "KUBECONFIG"))}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fairlead", *arguments,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**kept, "COLUMNS": "160", **environment},
+        )  # fmt: skip
+        out, err = await process.communicate(stdin.encode())
+        assert process.returncode is not None
+        return Ended(process.returncode, out.decode(), err.decode())
+
+    return run

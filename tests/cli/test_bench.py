@@ -1,0 +1,125 @@
+"""`fairlead bench` as a process, against fake engines; and its arguments."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli.bench import phases, until
+from fairlead.client.arrivals import Phase
+from fairlead.testing.fake_engine import Death, FakeEngine, Refusal
+
+FOREVER = float("inf")
+FIXED = ("--workload", "fixed", "--prompt", "Hello")
+
+
+async def test_a_closed_loop_measures_and_writes_what_it_saw(fairlead, tmp_path: Path) -> None:
+    output, plot = tmp_path / "new" / "bench.json", tmp_path / "bench.png"
+    async with FakeEngine() as engine:
+        ended = await fairlead(
+            "bench", "--gateway", engine.url, "--model", "fake", "--num-requests", "12", "--concurrency", "3",
+            "--slo-ttft", "30s", "--output", str(output), "--plot", str(plot), *FIXED,
+        )  # fmt: skip
+        assert len(engine.requests) == 12
+    assert ended.status == 0, ended.err
+    assert f"fake at {engine.url}" in ended.out
+    assert "12 answered, 0 rejected (429), 0 failed" in ended.out
+    assert "100.0 % of all requests sent met TTFT ≤ 30s" in ended.out
+    document = json.loads(output.read_text())
+    assert document["report"]["num_completed"] == len(document["requests"]) == 12
+    assert document["arguments"]["mode"] == "closed"
+    assert document["report"]["ttft"]["p50"] > 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+async def test_an_open_loop_sends_by_its_rate_and_seed(fairlead) -> None:
+    async with FakeEngine() as engine:
+        engine.served_name = "other"
+        ended = await fairlead(
+            "bench", "--gateway", f"{engine.url}/v1", "--model", "other", "--rate", "200@1s", "--seed", "3",
+            "--output", "-", *FIXED,
+        )  # fmt: skip
+    document = json.loads(ended.out)
+    due = [request["due"] for request in document["requests"]]
+    assert due == sorted(due) and 100 < len(due) < 300
+    assert document["arguments"]["rate"] == [{"rate": 200.0, "seconds": 1.0}]
+
+
+async def test_rejects_are_no_failures_and_failures_are(fairlead) -> None:
+    async with FakeEngine() as engine:
+        engine.refusal = Refusal.FULL
+        rejected = await fairlead(
+            "bench", "--gateway", engine.url, "--model", "fake", "--num-requests", "4", "--slo-ttft", "1s", *FIXED
+        )
+        engine.refusal, engine.death = None, Death.AFTER_ONE_TOKEN
+        failed = await fairlead("bench", "--gateway", engine.url, "--model", "fake", "--num-requests", "4", *FIXED)
+    assert rejected.status == 0
+    assert "0 answered, 4 rejected (429), 0 failed" in rejected.out
+    assert "0.0 % of all requests sent" in rejected.out
+    assert failed.status == 1
+    assert "0 answered, 0 rejected (429), 4 failed" in failed.out
+
+
+async def test_ctrl_c_tells_what_was_measured(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        engine.pace = lambda index: asyncio.sleep(3600) if engine.num_finished >= 2 else asyncio.sleep(0)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fairlead", "bench", "--gateway", engine.url, "--model", "fake", "--concurrency", "1",
+            *FIXED, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        while engine.num_running == 0 or engine.num_finished < 2:
+            await asyncio.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, _ = await process.communicate()
+    assert process.returncode == 130
+    assert "Interrupted; so far:" in out.decode()
+    assert "2 answered" in out.decode() and "1 not finished" in out.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--mode", "open"], ["--mode open needs --rate", "hint: "]),
+        (["--mode", "closed", "--rate", "4"], ["--rate goes with --mode open", "--concurrency 8"]),
+        (["--rate", "4", "--concurrency", "2"], ["--concurrency goes with --mode closed"]),
+        (["--prompt", "Hello"], ["--prompt goes with --workload fixed"]),
+        (["--rate", "fast"], ["'fast' is no rate", "2@30s,8@60s"]),
+        (["--rate", "2,8@60s"], ["every phase but the last needs its time"]),
+        (["--duration", "soon"], ["'soon' is not a duration", "500ms, 30s"]),
+        (["--num-requests", "0"], ["'0' is not a whole number of at least 1"]),
+        (["--workload", "odd"], ["'odd'", "'shared-prefix', 'multi-turn'"]),
+        (["--rate", "inf"], ["'inf'", "--mode closed"]),
+        (["--gateway", "gateway:8080"], ["'gateway:8080' is not an address: write http://HOST:PORT"]),
+    ],
+)
+async def test_bad_arguments_are_named_with_a_hint(fairlead, arguments: list[str], words: list[str]) -> None:
+    ended = await fairlead("bench", *arguments)
+    assert ended.status == 2
+    assert all(word in ended.err for word in words), ended.err
+
+
+async def test_a_gateway_that_is_not_there(fairlead) -> None:
+    async with FakeEngine() as engine:
+        url = engine.url
+    ended = await fairlead("bench", "--gateway", url)
+    assert ended.status == 1
+    assert "Cannot connect" in ended.err and "`fairlead local up` starts one" in ended.err
+
+
+def test_rates_in_phases() -> None:
+    assert phases("4") == (Phase(4.0, FOREVER),)
+    assert phases("2@30s,8@1m,0.5") == (Phase(2.0, 30.0), Phase(8.0, 60.0), Phase(0.5, FOREVER))
+    for text in ("", "0", "0@5s", "-1", "2@", "2@30s,,8"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            phases(text)
+
+
+def test_a_duration_cuts_phases_off() -> None:
+    rate = phases("2@30s,8")
+    assert until(rate, 40.0) == [Phase(2.0, 30.0), Phase(8.0, 10.0)]
+    assert until(rate, 30.0) == [Phase(2.0, 30.0)]
+    assert until(rate, None) == list(rate)

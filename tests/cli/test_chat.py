@@ -1,0 +1,100 @@
+"""`fairlead chat` as a process: answers on standard output, everything else on standard error."""
+
+import asyncio
+import os
+import pty
+import signal
+import sys
+
+from fairlead.cli.chat import footnote
+from fairlead.client.openai import Completion
+from fairlead.testing.fake_engine import FakeEngine, Refusal
+
+
+async def test_one_question_and_only_its_answer(fairlead) -> None:
+    async with FakeEngine() as engine:
+        ended = await fairlead("chat", "--model", "fake", "Who", "are", "you?", FAIRLEAD_GATEWAY=engine.url)
+        assert engine.requests[0].json()["messages"] == [{"role": "user", "content": "Who are you?"}]
+    assert (ended.status, ended.out, ended.err) == (0, "Hello, world!\n", "")
+
+
+async def test_verbose_says_what_it_took(fairlead) -> None:
+    async with FakeEngine() as engine:
+        engine.num_cached_tokens = 1
+        ended = await fairlead("chat", "-v", "--model", "fake", "--gateway", engine.url, "--max-tokens", "3", "Hi")
+    assert ended.out == "Hello, world\n"
+    assert "TTFT" in ended.err and "+ 3 tokens" in ended.err and "1 cached" in ended.err
+
+
+async def test_lines_of_a_pipe_are_one_conversation(fairlead) -> None:
+    async with FakeEngine() as engine:
+        ended = await fairlead(
+            "chat", "--gateway", engine.url, "--model", "fake", "--system", "Be brief.", stdin="one\n\ntwo\n"
+        )
+        said = [[message["content"] for message in request.json()["messages"]] for request in engine.requests]
+    assert ended.out == "Hello, world!\n" * 2
+    assert said == [["Be brief.", "one"], ["Be brief.", "one", "Hello, world!", "two"]]
+
+
+async def test_a_whole_file_is_one_question(fairlead) -> None:
+    async with FakeEngine() as engine:
+        await fairlead("chat", "--gateway", engine.url, "--model", "fake", "-", stdin="one\ntwo\n")
+        assert [request.json()["messages"][0]["content"] for request in engine.requests] == ["one\ntwo"]
+
+
+async def test_errors_say_what_to_do(fairlead) -> None:
+    async with FakeEngine() as engine:
+        engine.refusal = Refusal.FULL
+        full = await fairlead("chat", "--gateway", engine.url, "--model", "fake", "Hi")
+        url = engine.url
+    absent = await fairlead("chat", "--gateway", url, "--model", "fake", "Hi")
+    assert (full.status, full.out) == (1, "")
+    assert "error: The engine's queue is full. (HTTP 429)" in full.err
+    assert absent.status == 1
+    assert "Cannot connect" in absent.err and f"hint: is a gateway running at {url}?" in absent.err
+
+
+async def test_a_script_hears_of_an_error_at_once(fairlead) -> None:
+    async with FakeEngine() as engine:
+        engine.refusal = Refusal.DEAD
+        ended = await fairlead("chat", "--gateway", engine.url, "--model", "fake", stdin="one\ntwo\n")
+        assert len(engine.requests) == 1
+    assert ended.status == 1
+
+
+async def test_ctrl_c_leaves_a_conversation() -> None:
+    """At a terminal, between two questions, with the first Ctrl-C."""
+    ours, theirs = pty.openpty()
+    async with FakeEngine() as engine:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fairlead", "chat", "--gateway", engine.url, "--model", "fake",
+            stdin=theirs, stdout=theirs, stderr=theirs,
+        )  # fmt: skip
+        os.close(theirs)
+        try:
+            await _seen(ours, b"> ")
+            os.write(ours, b"Who are you?\n")
+            await _seen(ours, b"Hello, world!\r\n> ")
+            process.send_signal(signal.SIGINT)
+            assert await asyncio.wait_for(process.wait(), 30.0) == 130
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            os.close(ours)
+
+
+async def _seen(terminal: int, words: bytes) -> None:
+    """Reads what a terminal shows until these words are there."""
+    shown = b""
+    while words not in shown:
+        shown += await asyncio.to_thread(os.read, terminal, 4096)
+
+
+def test_the_footnote_has_what_is_known() -> None:
+    assert footnote(Completion()) == "[0 + 0 tokens · 0 cached]"
+    completion = Completion(
+        ttft_seconds=0.0125, predicted_ttft_seconds=0.01, duration_seconds=0.0325, num_prompt_tokens=20,
+        num_completion_tokens=3, num_cached_tokens=16, replica="a",
+    )  # fmt: skip
+    assert footnote(completion) == "[TTFT 12 ms (predicted 10 ms) · 10 ms per token · 20 + 3 tokens · 16 cached · a]"

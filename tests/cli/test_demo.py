@@ -1,0 +1,233 @@
+"""The demo's pure parts: how much load, what is recorded, what the table says. `make demo` runs all of it."""
+
+import asyncio
+import io
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fairlead.autoscaler.buckets import Buckets
+from fairlead.cli.demo import read_manifest
+from fairlead.cli.demo_fleet import DemoFleet
+from fairlead.cli.demo_load import OVERLOAD, AdjustableLoad, correction, plan_load
+from fairlead.cli.demo_recorder import Recorder, replicas_over_time, shifted, stretches
+from fairlead.cli.demo_table import LoadFigures, Step, demo_table, load_rows
+from fairlead.cli.fleet_state import FleetView, fleet_view
+from fairlead.cli.options import UsageError
+from fairlead.cli.prediction_metrics import metrics_url, ttft_errors
+from fairlead.client.load import LoadGenerator, Sample
+from fairlead.client.openai import ApiError, Completion
+from fairlead.client.plot import Moment
+from fairlead.client.report import report
+from fairlead.client.workload import Kind, conversations
+from fairlead.routing.load import StepCost
+from fairlead.testing.clock import run_in_virtual_time
+from fairlead.testing.fleet_objects import MODEL, SENTENCE, line, model, pod, readings, scaled
+
+MANIFEST = (
+    "kind: LLMDeployment\nmetadata: {{name: m}}\n"
+    "spec: {{model: {{source: 'demo://dinghy'}}, autoscaling: {autoscaling}}}"
+)
+COST = StepCost(base=0.001, prefill_token=0.00001, decode_seq=0.0005, kv_token=0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: [", "no LLMDeployment that can be read"),
+        ("just words", "no LLMDeployment that can be read"),
+        ("kind: LLMDeployment", "no LLMDeployment that can be read"),
+        ("kind: Pod\nmetadata: {name: dinghy}\nspec: {model: {source: 'demo://dinghy'}}", "not scaled by Fairlead"),
+        (MANIFEST.format(autoscaling="null"), "not scaled by Fairlead, down to zero"),
+        (MANIFEST.format(autoscaling="{mode: External}"), "not scaled by Fairlead, down to zero"),
+        (MANIFEST.format(autoscaling="{minReplicas: 1, maxReplicas: 2}"), "not scaled by Fairlead, down to zero"),
+        (MANIFEST.format(autoscaling="{minReplicas: 0, maxReplicas: 1}"), "maxReplicas is below 2"),
+    ],
+)
+def test_what_it_cannot_play_is_refused_before_anything_starts(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        read_manifest(path)
+
+
+async def test_a_file_that_is_not_there_is_wrong_usage(fairlead, tmp_path: Path) -> None:
+    ended = await fairlead("demo", "--file", str(tmp_path / "none.yaml"))
+    assert (ended.status, ended.out) == (2, "")
+    assert "none.yaml" in ended.err and "hint: the demo needs one with autoscaling" in ended.err
+
+
+def test_an_impatient_ctrl_c_does_not_end_the_tidying_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    verbs = []
+
+    def local(fleet: DemoFleet, verb: str, *_: str) -> None:
+        verbs.append(verb)
+        if verb == "down":
+            os.kill(os.getpid(), signal.SIGINT)
+            verbs.append("down to its end")
+
+    monkeypatch.setattr(DemoFleet, "_local", local)
+    before = signal.getsignal(signal.SIGINT)
+    with DemoFleet():
+        pass
+    assert verbs == ["up", "down", "down to its end"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_rate_is_what_one_replicas_slots_cannot_take() -> None:
+    plan = plan_load(COST, num_slots=4, prompt_tokens=400, uncached_tokens=50, output_tokens=100)
+    assert plan.step_seconds == pytest.approx(0.003)
+    assert plan.service_seconds == pytest.approx(100 * 0.003 + 4 * 50 * 0.00001)
+    assert plan.capacity == pytest.approx(4 / plan.service_seconds)
+    assert plan.high_rate == pytest.approx(OVERLOAD * plan.capacity)
+    assert plan.low_rate < plan.capacity / 2
+    assert "a decode step of 4 takes 3.00 ms" in str(plan)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.builds(StepCost, *[st.floats(1e-6, 1e-2)] * 2, st.floats(0, 1e-6), st.floats(0, 1e-3), st.floats(0, 1e-6)),
+    st.integers(1, 16), st.floats(10, 1000), st.floats(0, 1), st.integers(1, 500),
+)  # fmt: skip
+def test_dearer_steps_mean_fewer_requests(
+    cost: StepCost, slots: int, prompt: float, uncached: float, output: int
+) -> None:
+    def rate(cost: StepCost) -> float:
+        sizes = {"prompt_tokens": prompt, "uncached_tokens": uncached * prompt, "output_tokens": output}
+        return plan_load(cost, num_slots=slots, **sizes).high_rate
+
+    assert rate(cost) > 0
+    for term in ("base", "prefill_token", "decode_seq", "kv_token"):
+        assert rate(replace(cost, **{term: 2 * getattr(cost, term) + 1e-6})) < rate(cost) * 1.0000001
+
+
+def test_an_engine_that_has_learnt_nothing_is_no_basis() -> None:
+    with pytest.raises(ValueError, match="has not learnt"):
+        plan_load(StepCost(), num_slots=4, prompt_tokens=1, uncached_tokens=1, output_tokens=1)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 200), st.one_of(st.none(), st.integers(0, 200)), st.integers(1, 3))
+def test_a_load_is_corrected_only_where_it_misses_its_point(waiting: int, before: int | None, replicas: int) -> None:
+    factor = correction(waiting, before, num_replicas=replicas)
+    assert (factor < 1) == (waiting > 24 and waiting > (before or 0))
+    assert (factor > 1) == (replicas == 1 and waiting == 0 and before == 0)
+
+
+class Instant:
+    """Answers at once."""
+
+    async def chat(self, model: str, messages: object, *, completion: Completion, **parameters: object) -> Completion:
+        return completion
+
+
+def test_a_load_is_turned_up_down_and_off_while_it_runs() -> None:
+    load = AdjustableLoad(LoadGenerator(Instant(), "m"), conversations(Kind.FIXED), 10.0)
+
+    async def play() -> list[int]:
+        running = asyncio.create_task(load.run())
+        counts = []
+        for rate in (50.0, 5.0, 0.001):
+            before = len(load.samples)
+            await asyncio.sleep(100.0)
+            counts.append(len(load.samples) - before)
+            load.rate = rate
+        load.end()
+        await running
+        return counts
+
+    first, second, third = run_in_virtual_time(play())
+    assert first == pytest.approx(1000, rel=0.15)
+    assert second == pytest.approx(5000, rel=0.1)
+    assert third == pytest.approx(500, rel=0.25)
+    assert load.seconds == pytest.approx(300, abs=1), "it does not wait for the next arrival to end"
+
+
+def test_what_is_recorded_and_said_without_a_terminal() -> None:
+    pods = [pod("one")]
+    console = Console(file=io.StringIO(), width=80)
+
+    def view() -> FleetView:
+        return fleet_view([scaled()], pods, readings((line("a", 9.0, model(90, waiting=3, running=4)),)))
+
+    async def play() -> Recorder:
+        recorder = Recorder(view, MODEL, console)
+        task = asyncio.create_task(recorder.run())
+        await asyncio.sleep(2.1)
+        pods.append(pod("two", "starting"))
+        await asyncio.sleep(2.1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return recorder
+
+    moments = run_in_virtual_time(play()).moments
+    said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(moments) > 10
+    assert (moments[0].ready, moments[0].starting, moments[0].waiting, moments[0].running) == (1, 0, 3, 4)
+    assert (moments[-1].ready, moments[-1].starting) == (1, 1)
+    assert [text.strip()[:17] for text in said if "ready" in text] == ["1 ready, 2 wanted", "1 ready, 1 starti"]
+    assert sum(SENTENCE in text for text in said) == 1, "a sentence is said once"
+
+
+def test_replicas_over_time_in_words() -> None:
+    moments = [Moment(time=float(time), ready=ready) for time, ready in enumerate([1, 1, 2, 2, 2, 1, 0])]
+    assert list(stretches(moments)) == [(1, 0.0, 2.0), (2, 2.0, 5.0), (1, 5.0, 6.0), (0, 6.0, 6.0)]
+    assert replicas_over_time(shifted(moments, 2.0)).startswith("1 (-2–0 s) → 2 (0–3 s) → 1")
+    assert replicas_over_time([]) == ""
+
+
+METRICS = """\
+# HELP fairlead_gateway_ttft_prediction_error_ratio errors
+# TYPE fairlead_gateway_ttft_prediction_error_ratio histogram
+fairlead_gateway_ttft_prediction_error_ratio_bucket{le="0.1",model="default/dinghy"} 6.0
+fairlead_gateway_ttft_prediction_error_ratio_bucket{le="0.3",model="default/dinghy"} 10.0
+fairlead_gateway_ttft_prediction_error_ratio_bucket{le="+Inf",model="default/dinghy"} 12.0
+fairlead_gateway_ttft_prediction_error_ratio_bucket{le="0.1",model="default/other"} 1.0
+fairlead_gateway_ttft_prediction_error_ratio_bucket{le="+Inf",model="default/other"} 1.0
+fairlead_gateway_ttft_prediction_error_ratio_count{model="default/dinghy"} 12.0
+fairlead_gateway_ttft_prediction_error_ratio_sum{model="default/dinghy"} 2.0
+"""
+
+
+def test_prediction_errors_as_gateways_measured_them() -> None:
+    found = ttft_errors(METRICS, MODEL)
+    assert found == Buckets((0.1, 0.3), (6, 4, 2))
+    assert found.percentile(50) == pytest.approx(0.1)
+    assert ttft_errors(METRICS, "default/none").total == 0
+    gateway = pod("gateway") | {"spec": {"containers": [{"ports": [{"name": "control", "containerPort": 9}]}]}}
+    assert metrics_url(gateway) == "http://10.0.0.1:9/metrics"
+
+
+def figures(*samples: Sample, errors: Buckets = Buckets((), ())) -> LoadFigures:  # noqa: B008 - frozen
+    seen = report(samples, 10.0)
+    return LoadFigures(seen, seen, errors, [Moment(time=0.0, ready=1), Moment(time=5.0, ready=2)])
+
+
+def test_the_table_has_every_step_and_the_load() -> None:
+    answer = Completion(
+        ttft_seconds=0.1, duration_seconds=1.0, num_prompt_tokens=100, num_cached_tokens=96, num_completion_tokens=50,
+        predicted_cached_tokens=96, predicted_ttft_seconds=0.08, replica="one",
+    )  # fmt: skip
+    load = figures(Sample(0.0, ended=1.0, completion=answer), Sample(1.0, ended=1.1, error=ApiError(500, "no")))
+    steps = [Step("Ask", "12", True, 1.0), Step("Scale", "waited too long", False, 180.0)]
+    console = Console(file=io.StringIO(), width=120)
+    console.print(demo_table(steps, load))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in ("Ask", "NO", "180.0", "1 failed, 0 rejected", "96.0 %", "100.0 % within one block, of 1", "one: 1"):
+        assert words in text
+    rows = dict(load_rows(load))
+    assert rows["predicted TTFT"] == "median error 20.0 % under steady load, of 1, as clients see it"
+    assert rows["replicas over time"] == "1 (0–5 s) → 2 (5–5 s)"
+    measured = dict(load_rows(replace(load, ttft_errors=ttft_errors(METRICS, MODEL))))
+    assert measured["predicted TTFT"] == "median error 10.0 % under steady load, of 12"
+
+
+def test_without_load_there_are_only_steps() -> None:
+    assert demo_table([Step("Ask", "12", True, 1.0)], None).row_count == 1
+    assert dict(load_rows(figures()))["predicted cached tokens"] == "the gateway made none"

@@ -1,0 +1,59 @@
+"""Every example is what the API takes, and says why it is there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead.api.crd import rule_violations
+from fairlead.api.llmdeployment import LLMDeployment, RoutingPolicy, ScalingMode
+
+FOLDER = Path(__file__).parent.parent.parent / "examples"
+FILES = sorted(FOLDER.glob("*.yaml"))
+STORED = {"namespace": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def deployments(path: Path) -> list[dict[str, Any]]:
+    documents = list(yaml.safe_load_all(path.read_text()))
+    return [document for document in documents if document["kind"] == "LLMDeployment"]
+
+
+def decoded(path: Path) -> list[LLMDeployment]:
+    return [LLMDeployment.from_body(body | {"metadata": STORED | body["metadata"]}) for body in deployments(path)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_example_is_valid_and_explains_itself(path: Path) -> None:
+    assert path.read_text().startswith("# ")
+    assert decoded(path)
+    assert [rule_violations(body) for body in deployments(path)] == [[]] * len(deployments(path))
+
+
+def test_examples_are_numbered_without_gaps() -> None:
+    assert [path.name[:2] for path in FILES] == [f"{number:02}" for number in range(1, len(FILES) + 1)]
+
+
+def test_the_demo_has_what_it_plays() -> None:
+    (deployment,) = decoded(FOLDER / "02-autoscaling.yaml")
+    scaling = deployment.spec.autoscaling
+    assert scaling is not None
+    assert (deployment.spec.replicas, scaling.min_replicas, scaling.max_replicas) == (None, 0, 2)
+    assert deployment.spec.engine.max_num_seqs is not None and deployment.spec.engine.max_num_seqs <= 4
+
+
+def test_every_policy_is_shown() -> None:
+    shown = [deployment.spec.routing.policy for deployment in decoded(FOLDER / "03-routing-policies.yaml")]
+    assert shown == list(RoutingPolicy)
+
+
+def test_the_external_autoscaler_writes_to_the_objects_scale() -> None:
+    path = FOLDER / "04-external-autoscaler.yaml"
+    (deployment,) = decoded(path)
+    assert deployment.spec.autoscaling is not None and deployment.spec.autoscaling.mode is ScalingMode.EXTERNAL
+    (hpa,) = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "HorizontalPodAutoscaler"]
+    (body,) = deployments(path)
+    target = hpa["spec"]["scaleTargetRef"]
+    assert (target["apiVersion"], target["kind"], target["name"]) == (
+        body["apiVersion"], body["kind"], body["metadata"]["name"],
+    )  # fmt: skip

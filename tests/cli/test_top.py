@@ -1,0 +1,211 @@
+"""`fairlead top`: objects, pods and signals → figures → a terminal or plain lines; and the command itself."""
+
+import asyncio
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fairlead.api.crd import crd
+from fairlead.cli.figures import figures, is_measured
+from fairlead.cli.fleet_state import FleetView, Stage, fleet_view
+from fairlead.cli.fleet_view import lines, renderable
+from fairlead.cli.top import show
+from fairlead.kube.client import KubeClient
+from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
+from fairlead.testing.clock import run_in_virtual_time
+from fairlead.testing.fleet_objects import MODEL, SENTENCE, deployment, line, load, model, pod, readings, scaled
+from fairlead.testing.operators import bare_api_server
+
+BUSY = readings(
+    (
+        line("a", 50.0, model(100, prompt_tokens=1000, uncached_prompt_tokens=500, output_tokens=10)),
+        line(
+            "a", 60.0,
+            model(140, ttft=(0.1, 0.1, 0.1, 2.0), prompt_tokens=5000, uncached_prompt_tokens=900, output_tokens=810,
+                  waiting=5, running=4, replicas={"uid-one": load("one", 0.1), "uid-two": load("two", 2.0, running=0)}),
+        ),
+    ),
+    (
+        line("b", 5.0, model(0)),
+        line("b", 8.0, model(30, waiting=1, running=2, replicas={"uid-two": load("two", 0.2, running=2)})),
+    ),
+)  # fmt: skip
+
+
+def view(*bodies: dict, pods: tuple = (), seen: object = BUSY) -> FleetView:
+    return fleet_view(bodies or [scaled()], pods, seen)  # type: ignore[arg-type]
+
+
+def plain(shown: FleetView) -> str:
+    return "\n".join(lines(shown))
+
+
+def drawn(shown: FleetView) -> str:
+    console = Console(file=io.StringIO(), width=140, force_terminal=False)
+    console.print(renderable(shown))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_figures_are_sums_over_gateways_of_what_changed() -> None:
+    seen = figures(BUSY, MODEL)
+    assert seen is not None
+    assert (seen.waiting, seen.running) == (6, 6)
+    assert seen.arrivals_per_second == pytest.approx(40 / 10 + 30 / 8), "counters of a new gateway began at 0"
+    assert seen.output_tokens_per_second == pytest.approx(80.0)
+    assert seen.cached_ratio == pytest.approx(1 - 400 / 4000)
+    assert seen.ttft_p50_seconds == pytest.approx(0.1, rel=0.3)
+    assert seen.ttft_p90_seconds == pytest.approx(2.0, rel=0.3)
+    assert seen.replicas["uid-two"].running == 2, "the newest word on it"
+
+
+def test_a_silent_gateway_says_nothing_about_now() -> None:
+    silent = readings((line("a", 60.0, model(140, waiting=5)),))
+    assert figures(silent, MODEL) is not None
+    later = type(silent)(silent.time + 10.0, silent.windows, 0)
+    assert figures(later, MODEL) is None
+    assert "cannot be reached from here" in view(seen=later).note
+    assert figures(silent, "default/other") is None
+
+
+def test_what_one_line_cannot_tell_is_not_shown_as_nothing() -> None:
+    once = readings((line("a", 60.0, model(140, waiting=5, running=4)),))
+    seen = figures(once, MODEL)
+    assert seen is not None and seen.arrivals_per_second is None and seen.output_tokens_per_second is None
+    assert "queue 5 · running 4 · – requests/s" in plain(view(seen=once)) and "– tokens/s" in plain(view(seen=once))
+    assert "–/s" in drawn(view(seen=once))
+    assert not is_measured(once) and not is_measured(readings()) and is_measured(BUSY)
+
+
+def test_a_replica_that_cannot_start_is_told_of_beside_the_autoscalers_sentence() -> None:
+    body, trouble = scaled(), "one: no node can take it"
+    body["status"]["conditions"] = [{"type": "Degraded", "status": "True", "message": trouble}]
+    assert plain(view(body)).splitlines()[1:3] == [f"  {SENTENCE}", f"  {trouble}"]
+    assert trouble in drawn(view(body))
+    unscaled = deployment(conditions=[
+        {"type": "Ready", "status": "False", "message": f"0/1 replica ready; {trouble}"},
+        {"type": "Degraded", "status": "True", "message": trouble},
+    ])  # fmt: skip
+    assert plain(view(unscaled)).count(trouble) == 1
+    body["status"]["conditions"][0]["status"] = "False"
+    assert trouble not in plain(view(body))
+
+
+def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:
+    body = scaled("a-name-of-forty-characters-as-it-may-be-x")
+    body["status"]["scaling"]["reason"] = " ".join([SENTENCE] * 4)
+    name = "a-name-of-forty-characters-as-it-may-be-x-engine-vmbzksdqjc-8zpc8"
+    shown = view(body, pods=(pod(name, owner=body["metadata"]["name"]),))
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    console.print(renderable(shown))
+    text = re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())  # type: ignore[attr-defined]
+    assert "…" not in text and "default/a-name-of-forty-characters-as-it-may-be-x" in text
+    assert re.sub(r"\s+", " ", text).count("9 requests waiting (queueDepth 4)") == 4
+
+
+def test_replicas_are_told_by_stage() -> None:
+    pods = (pod("two"), pod("four", "draining"), pod("three", "starting"), pod("one"), pod("other", owner="cutter"))
+    (shown,) = view(pods=pods).models
+    assert [(replica.name, replica.stage) for replica in shown.replicas] == [
+        ("one", Stage.READY), ("two", Stage.READY), ("three", Stage.STARTING), ("four", Stage.DRAINING),
+    ]  # fmt: skip
+    one = shown.replicas[0]
+    assert one.kv_ratio == pytest.approx(0.25)
+    assert one.step_seconds == pytest.approx(0.002 + 4 * 0.0001 + 1000 * 0.000001)
+    assert shown.replicas[2].step_seconds is None
+
+
+def test_a_replica_that_drains_by_its_own_word_is_draining() -> None:
+    going = readings((line("a", 9.0, model(1, replicas={"uid-one": load("one", draining=True)})),))
+    (shown,) = view(pods=(pod("one"),), seen=going).models
+    assert shown.num(Stage.DRAINING) == 1
+
+
+def test_plain_lines() -> None:
+    text = plain(view(pods=(pod("one"), pod("three", "starting"))))
+    assert text.splitlines() == [
+        "default/dinghy: 1 ready, 1 starting, 2 wanted · queue 6 · running 6 · 7.8 requests/s · "
+        "TTFT p50 101 ms, p90 2.27 s · cached 90.0 % · 80 tokens/s",
+        f"  {SENTENCE}",
+        "  one: ready · running 3/4 · waiting 1 · KV 25.0 % · full step 3.40 ms",
+        "  three: starting",
+    ]
+
+
+def test_without_signals_the_status_speaks_and_it_is_said() -> None:
+    body = scaled(queue=7, running=4, ttft="1.5s")
+    shown = view(body, seen=readings(missing=2))
+    assert plain(shown).splitlines()[0] == "default/dinghy: 0 ready, 2 wanted · queue 7 · running 4 · TTFT 1.5s"
+    assert "note: the gateways' signals cannot be reached from here" in plain(shown)
+    assert "1.5s" in drawn(shown) and "seconds old" in drawn(shown)
+    partly = readings((line("a", 9.0, model(1)),), missing=1)
+    assert view(body, seen=partly).note == "1 of 2 gateways cannot be heard: figures lack theirs"
+    assert view(body, seen=readings()).note.startswith("no gateway is ready")
+
+
+def test_the_terminal_shows_the_same_figures() -> None:
+    text = drawn(view(scaled(), deployment("cutter"), pods=(pod("one"), pod("three", "starting"))))
+    for word in (
+        "default/dinghy",
+        "default/cutter",
+        "1 ready, 1 starting",
+        "7.8/s",
+        "90.0 %",
+        "3/4",
+        "25.0 %",
+        SENTENCE,
+    ):
+        assert word in text
+    assert "waiting for the operator to see it" in text
+    assert re.search(r"three\s+starting\s+–\s+–", text)
+
+
+def test_nothing_there_is_said() -> None:
+    nothing = FleetView(())
+    assert plain(nothing) == "no LLMDeployment"
+    assert "kubectl apply" in drawn(nothing)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_live_it_is_drawn_again_and_again(terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=140, force_terminal=terminal)
+    seen = []
+
+    def look() -> FleetView:
+        seen.append(asyncio.get_running_loop().time())
+        return view()
+
+    async def play() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(show(look, console, 2.0), 7.0)
+
+    run_in_virtual_time(play())
+    assert seen == [0.0, 2.0, 4.0, 6.0]
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.count(SENTENCE) >= 4
+    assert ("\x1b[" in text) is terminal
+
+
+async def test_one_look_as_a_process(fairlead, tmp_path: Path) -> None:
+    async with bare_api_server(tmp_path) as path, await KubeClient.from_environment(path) as client:
+        await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd())
+        body = {"apiVersion": LLMDEPLOYMENTS.api_version, "kind": LLMDEPLOYMENTS.kind,
+                "metadata": {"name": "dinghy", "namespace": "default"},
+                "spec": {"model": {"source": "demo://dinghy"}}}  # fmt: skip
+        await client.create(LLMDEPLOYMENTS, body)
+        ended = await fairlead("top", "--once", "dinghy", KUBECONFIG=str(path))
+        missing = await fairlead("top", "--once", "cutter", KUBECONFIG=str(path))
+    assert ended.status == 0, ended.err
+    assert "default/dinghy: 0 ready, – wanted" in ended.out
+    assert "note: no gateway is ready" in ended.out
+    assert (missing.status, missing.out) == (1, "")
+    assert "there is no LLMDeployment 'cutter' in any namespace" in missing.err
+    assert "hint: there is: dinghy" in missing.err
+
+
+async def test_no_api_is_an_error_with_a_hint(fairlead, tmp_path: Path) -> None:
+    ended = await fairlead("top", "--kubeconfig", str(tmp_path / "none"))
+    assert ended.status == 1
+    assert "cannot read the kubeconfig" in ended.err and "`fairlead local up`" in ended.err

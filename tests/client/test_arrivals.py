@@ -1,0 +1,74 @@
+"""Poisson arrivals: the right number at the right times, the same for the same seed."""
+
+from collections.abc import Iterator
+from itertools import islice, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.client.arrivals import Phase, poisson
+
+FOREVER = float("inf")
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.builds(Phase, rate=st.floats(0, 50), seconds=st.floats(0.1, 20)), min_size=1, max_size=5),
+    st.integers(0, 1000),
+)
+def test_arrivals_ascend_within_their_phases_and_repeat(phases: list[Phase], seed: int) -> None:
+    times = list(poisson(phases, seed))
+    assert times == sorted(times)
+    assert times == list(poisson(phases, seed))
+    began = 0.0
+    for phase in phases:
+        ends = began + phase.seconds
+        if phase.rate == 0:
+            assert not [time for time in times if began < time < ends]
+        began = ends
+    assert all(0 <= time <= began for time in times)
+
+
+def test_each_phase_has_its_own_rate() -> None:
+    times = list(poisson([Phase(2.0, 500.0), Phase(0.0, 100.0), Phase(20.0, 500.0)]))
+    slow = [time for time in times if time < 500]
+    fast = [time for time in times if time > 600]
+    assert len(slow) == pytest.approx(1000, rel=0.1)
+    assert len(fast) == pytest.approx(10_000, rel=0.05)
+    assert len(slow) + len(fast) == len(times)
+
+
+def test_a_phase_without_end_goes_on_and_seeds_differ() -> None:
+    first, second = (list(islice(poisson([Phase(10.0, FOREVER)], seed), 5000)) for seed in (0, 1))
+    assert first[-1] == pytest.approx(500, rel=0.1)
+    assert first != second
+
+
+def test_gaps_are_exponential() -> None:
+    times = list(islice(poisson([Phase(1.0, FOREVER)]), 20_000))
+    gaps = [after - before for before, after in pairwise(times)]
+    mean = sum(gaps) / len(gaps)
+    variance = sum((gap - mean) ** 2 for gap in gaps) / len(gaps)
+    assert mean == pytest.approx(1.0, rel=0.03)
+    assert variance == pytest.approx(1.0, rel=0.1)
+
+
+def test_phases_may_be_decided_late() -> None:
+    rates = [5.0]
+
+    def phases() -> Iterator[Phase]:
+        while rates[0] > 0:
+            yield Phase(rates[0], 0.5)
+
+    arrivals = poisson(phases())
+    seen = [next(arrivals) for _ in range(50)]
+    rates[0] = 0.0
+    assert len(list(arrivals)) < 20, "no more than the phase that had begun"
+    assert seen[-1] == pytest.approx(10, rel=0.5)
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(-1.0, 1.0), (1.0, 0.0)])
+def test_a_phase_that_makes_no_sense_is_refused(rate: float, seconds: float) -> None:
+    with pytest.raises(ValueError, match="a phase needs"):
+        Phase(rate, seconds)
