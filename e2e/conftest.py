@@ -144,6 +144,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         str(free_port()),
         "--gateway-port",
         str(port),
+        "--gateways",
+        "2",
     )
     assert started.returncode == 0, started.stdout + started.stderr
     try:

@@ -1,0 +1,170 @@
+"""Steady streaming load whose every answer is known: what the scenarios that must drop nothing are held to.
+
+Each client streams one prompt after another, greedily, on a connection that it keeps for as long as it may, and
+compares each answer with what the same prompt gave while nothing disturbed the fleet.
+"""
+
+import http.client
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+PROMPTS = tuple(
+    f"The log of the {boat} says that {crew} sailed to {place} on a"
+    for boat, crew, place in itertools.product(("heron", "tern"), ("Ada", "Boris"), ("Lisbon", "Oslo"))
+)
+NUM_TOKENS = 120
+CONNECT_ATTEMPTS = 3
+"""Connections a client tries to open, as every HTTP client does; a request that was sent is never sent again."""
+
+
+@dataclass
+class Answer:
+    """One request, ended."""
+
+    status: int
+    text: str
+    complete: bool
+    """Whether the stream said that it was complete."""
+    detail: str = ""
+
+
+def connect(url: str) -> http.client.HTTPConnection:
+    address = urlsplit(url)
+    for attempt in range(CONNECT_ATTEMPTS):
+        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=120)
+        try:
+            connection.connect()
+        except OSError:
+            if attempt == CONNECT_ATTEMPTS - 1:
+                raise
+        else:
+            connection.auto_open = 0
+            return connection
+    raise AssertionError
+
+
+def stream(url: str, model: str, prompt: str, num_tokens: int = NUM_TOKENS) -> Answer:
+    """Streams one greedy completion of exactly so many tokens."""
+    with closing(connect(url)) as connection:
+        return ask(connection, model, prompt, num_tokens)
+
+
+def ask(connection: http.client.HTTPConnection, model: str, prompt: str, num_tokens: int = NUM_TOKENS) -> Answer:
+    """The same on a connection that is open; closes it where the server says so."""
+    body = {
+        "model": model, "prompt": prompt, "stream": True, "temperature": 0, "max_tokens": num_tokens,
+        "ignore_eos": True,
+    }  # fmt: skip
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    reply = connection.getresponse()
+    try:
+        if reply.status != 200:
+            return Answer(reply.status, "", False, reply.read().decode()[-300:])
+        return _read(reply)
+    finally:
+        if reply.will_close or not reply.isclosed():
+            connection.close()
+
+
+def _read(reply: http.client.HTTPResponse) -> Answer:
+    parts: list[str] = []
+    try:
+        for line in reply:
+            if not line.startswith(b"data: "):
+                continue
+            payload = line[6:].strip()
+            if payload == b"[DONE]":
+                reply.read()  # to the very end, so that the connection can be used again
+                return Answer(200, "".join(parts), True)
+            event = json.loads(payload)
+            if "error" in event:
+                return Answer(200, "".join(parts), False, payload.decode())
+            parts += [choice["text"] for choice in event["choices"]]
+    except (OSError, http.client.HTTPException) as error:
+        return Answer(200, "".join(parts), False, repr(error))
+    return Answer(200, "".join(parts), False, "the stream ended without [DONE]")
+
+
+@dataclass
+class Load:
+    """Clients at work, and what they saw."""
+
+    url: str
+    model: str
+    expected: dict[str, str]
+    stopped: threading.Event = field(default_factory=threading.Event)
+    num_answers: int = 0
+    failed: list[str] = field(default_factory=list)
+    truncated: list[str] = field(default_factory=list)
+    different: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def client(self, first: int) -> None:
+        connection: http.client.HTTPConnection | None = None
+        for number in itertools.count(first):
+            if self.stopped.is_set():
+                break
+            prompt = PROMPTS[number % len(PROMPTS)]
+            try:
+                if connection is None or connection.sock is None:
+                    connection = connect(self.url)
+                answer = ask(connection, self.model, prompt)
+            except (OSError, http.client.HTTPException) as error:
+                answer, connection = Answer(0, "", False, repr(error)), None
+            self._judge(prompt, answer)
+        if connection is not None:
+            connection.close()
+
+    def _judge(self, prompt: str, answer: Answer) -> None:
+        with self._lock:
+            self.num_answers += 1
+            if answer.status != 200:
+                self.failed.append(f"{answer.status}: {answer.detail}")
+            elif not answer.complete:
+                self.truncated.append(answer.detail)
+            elif answer.text != self.expected[prompt]:
+                self.different.append(f"{prompt!r} gave {answer.text!r} instead of {self.expected[prompt]!r}")
+
+    @property
+    def verdict(self) -> tuple[int, int, int]:
+        """Failed, truncated, different: all must be 0."""
+        return len(self.failed), len(self.truncated), len(self.different)
+
+    @property
+    def problems(self) -> str:
+        """A few of each, for whoever reads a failed test."""
+        return "\n".join([*self.failed[:3], *self.truncated[:3], *self.different[:3]])
+
+
+def undisturbed(url: str, model: str) -> dict[str, str]:
+    """What each prompt gives while nothing happens to the fleet."""
+    answers = {prompt: stream(url, model, prompt) for prompt in PROMPTS}
+    assert all(answer.complete for answer in answers.values()), answers
+    return {prompt: answer.text for prompt, answer in answers.items()}
+
+
+@contextmanager
+def steady_load(url: str, model: str, *, num_clients: int = 6) -> Iterator[Load]:
+    """Load from before the block to after it; its verdict is final afterwards."""
+    load = Load(url, model, undisturbed(url, model))
+    clients = [threading.Thread(target=load.client, args=(first,)) for first in range(num_clients)]
+    for client in clients:
+        client.start()
+    try:
+        yield load
+    finally:
+        load.stopped.set()
+        for client in clients:
+            client.join()
+    print(f"{load.num_answers} requests, {len(load.failed)} failed, {len(load.truncated)} truncated")
+
+
+def wait_for_answers(fleet, load: Load, more: int = 12) -> None:
+    """Until so many more answers have come: the load runs, and has run since whatever was done just before."""
+    goal = load.num_answers + more
+    fleet.wait(f"{more} more answers\n{load.problems}", lambda: load.num_answers >= goal)
