@@ -27,25 +27,31 @@ from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.docstrings import docstrings
 from fairlead.fleet.fleet import StaticFleet
+from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.admission import Shared
 from fairlead.gateway.command import add_arguments as add_gateway_arguments
 from fairlead.gateway.metrics import Metrics as GatewayMetrics
 from fairlead.gateway.observe import Observation
 from fairlead.gateway.openai_errors import internal_error
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.pools import Pools
+from fairlead.gateway.prompts import PromptReader, ReadPrompt
 from fairlead.gateway.proxy import ReplicaFailed
 from fairlead.gateway.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.sse import Usage
 from fairlead.gateway.upstream import Upstream
+from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.outcomes import QueueOutcome
-from fairlead.routing.replica import Replica
+from fairlead.routing.replica import Decision, Replica
 from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings, Profile
 from fairlead.testing.gateways import make_pool
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.config_sources import docstrings as engine_docstrings
 from fairlead_engine.errors import ModelLoadReason
 from fairlead_engine.server.app import build_app
+from fairlead_engine.server.engine_stream import EngineStream
+from fairlead_engine.server.lifecycle import Lifecycle
 from fairlead_engine.server.metrics import OURS, VLLM
 from fairlead_engine.server.metrics import Metrics as EngineMetrics
 from fairlead_engine.server.refusals import Outcome
@@ -183,7 +189,7 @@ async def metrics() -> str:
 def _engine_scrape() -> str:
     engine = ScriptedEngine(load=EngineLoad(step_cost={"base": 0.001}))
     seen = EngineMetrics("model")
-    seen.watch(engine, engine.info)
+    seen.watch(engine, EngineStream(engine, Lifecycle()), engine.info)
     seen.queued(0.0)
     seen.first_token(0.0)
     seen.tokens(1, 0.0)
@@ -194,17 +200,26 @@ def _engine_scrape() -> str:
 
 def _gateway_scrape() -> str:
     limits = GatewaySettings()
-    pool = make_pool([Replica("uid", "replica", "127.0.0.1", 8000)])
-    seen = GatewayMetrics(Pools(StaticFleet([pool]), limits, Upstream(limits)))
-    ended = Observation("id", "/v1/completions", stream=True, num_attempts=1, ttft_seconds=0.0, usage=Usage())
-    seen.request_ended(ended)
-    seen.attempt_failed(ended, ReplicaFailed(None, internal_error(), retryable=True))
+    replica = Replica(uid="uid", name="replica", host="127.0.0.1", port=8000, digest="digest")
+    knowledge, tokenizers = Knowledge(), Tokenizers()
+    reader = PromptReader(tokenizers)
+    shared = Shared(limits, "gateway", knowledge, tokenizers, reader)
+    pools = Pools(StaticFleet([make_pool([replica])]), shared, Upstream(limits))
+    seen = GatewayMetrics(pools, knowledge, reader)
+    request = Observation("id", "/v1/completions", observers=(seen,), stream=True, usage=Usage())
+    decision = Decision(replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0)
+    request.routed(decision, ReadPrompt(), 0.0)
+    request.first_token()
+    request.ended(200)
+    seen.attempt_failed(request, ReplicaFailed(None, internal_error(), retryable=True))
     return seen.exposition().decode()
 
 
 def _operator_scrape() -> str:
     seen = OperatorMetrics()
     seen.observe(ReconcileOutcome(next(iter(ReconcileOutcome))), 0.0)
+    seen.recommended("namespace/name", desired=1, wanted=1)
+    seen.scaled("namespace/name", 0, 1)
     return generate_latest(seen.registry).decode()
 
 
