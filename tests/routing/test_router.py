@@ -158,7 +158,9 @@ class RouterMachine(RuleBasedStateMachine):
 
     @invariant()
     def an_idle_router_recovers_by_waiting(self) -> None:
-        if not self.open and self.router.replicas and not self.router.candidates(PROMPT, self.now):
+        """Unless all drain: that is final, until a load says otherwise."""
+        well = [each for each in self.router.replicas if not self.knowledge.drains(each.uid)]
+        if not self.open and well and not self.router.candidates(PROMPT, self.now):
             assert self.router.next_change(self.now) is not None
             assert self.router.candidates(PROMPT, self.now + 60.0)
 
