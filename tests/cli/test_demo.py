@@ -84,6 +84,10 @@ def test_the_rate_is_what_one_replicas_slots_cannot_take() -> None:
     plan = plan_load(COST, num_slots=4, prompt_tokens=400, uncached_tokens=50, output_tokens=100)
     assert plan.step_seconds == pytest.approx(0.003)
     assert plan.service_seconds == pytest.approx(100 * 0.003 + 4 * 50 * 0.00001)
+    dearer = replace(COST, prefill_step=0.002)
+    assert plan_load(
+        dearer, num_slots=4, prompt_tokens=400, uncached_tokens=50, output_tokens=100
+    ).service_seconds == pytest.approx(plan.service_seconds + 4 * 0.002), "each prompt pays for a step of its own kind"
     assert plan.capacity == pytest.approx(4 / plan.service_seconds)
     assert plan.high_rate == pytest.approx(OVERLOAD * plan.capacity)
     assert plan.low_rate < plan.capacity / 2

@@ -8,6 +8,7 @@ from fairlead.client.arrivals import Phase, poisson
 from fairlead.client.load import LoadGenerator, Sample
 from fairlead.client.workload import Conversation
 from fairlead.routing.load import StepCost
+from fairlead.routing.predictor import prefill_context, step_seconds
 
 OVERLOAD = 1.25
 """The high rate, of what one replica's slots can take: too much for one, and not more than two cores give two."""
@@ -61,10 +62,12 @@ def plan_load(
     in the time a request holds its slot, each of the `num_slots` slots is filled anew once.
     """
     context = num_slots * (prompt_tokens + output_tokens / 2)
-    step = cost.base + cost.decode_seq * num_slots + cost.kv_token * context
-    reread = uncached_tokens * (prompt_tokens - uncached_tokens / 2)
-    prefill = cost.prefill_token * uncached_tokens + cost.prefill_context * reread
-    service = output_tokens * step + num_slots * prefill
+    step = step_seconds(cost, running=num_slots, kv_tokens=context)
+    reread = prefill_context(prompt_tokens - uncached_tokens, uncached_tokens)
+    with_prompt = step_seconds(
+        cost, running=num_slots, kv_tokens=context, prefill_tokens=uncached_tokens, prefill_context=reread
+    )
+    service = output_tokens * step + num_slots * (with_prompt - step)
     if service <= 0:
         raise ValueError("the engine has not learnt what its steps cost")
     return LoadPlan(num_slots=num_slots, service_seconds=service, step_seconds=step)

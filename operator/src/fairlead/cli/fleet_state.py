@@ -10,6 +10,8 @@ from fairlead.api.signals import ReplicaSignals
 from fairlead.autoscaler.readings import Readings
 from fairlead.cli.figures import Figures, figures, speaking
 from fairlead.fleet.pods import is_finished, is_terminating, owner_of, ready_since
+from fairlead.routing.load import StepCost
+from fairlead.routing.predictor import step_seconds
 
 
 class Stage(StrEnum):
@@ -38,11 +40,10 @@ class ReplicaView:
     @property
     def step_seconds(self) -> float | None:
         """What a step with all slots decoding and the present cache costs; None while the engine has not learnt it."""
-        cost = self.load.step_cost if self.load is not None else {}
-        if self.load is None or not cost:
+        cost = StepCost.from_map(self.load.step_cost) if self.load is not None else None
+        if self.load is None or cost is None:
             return None
-        slots, kv_tokens = self.load.max_num_seqs, self.load.kv_tokens
-        return cost.get("base", 0.0) + cost.get("decode_seq", 0.0) * slots + cost.get("kv_token", 0.0) * kv_tokens
+        return step_seconds(cost, running=self.load.max_num_seqs, kv_tokens=self.load.kv_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

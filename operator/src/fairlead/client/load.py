@@ -89,11 +89,6 @@ class LoadGenerator:
             return 0.0
         return (self._ended if self._ended is not None else _now()) - self._started
 
-    @property
-    def num_under_way(self) -> int:
-        """Requests without an end yet."""
-        return sum(1 for sample in self.samples if sample.ended is None)
-
     def stop(self) -> None:
         """An open loop begins no further conversation, and ends when those under way have."""
         self._stopping.set()
