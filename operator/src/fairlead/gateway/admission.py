@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.counters import ModelCounters
+from fairlead.gateway.introductions import Introductions
 from fairlead.gateway.openai_errors import OpenAIError
 from fairlead.gateway.parse import InferenceRequest
 from fairlead.gateway.prompts import PromptReader, ReadPrompt
@@ -30,10 +31,6 @@ from fairlead.routing.router import Router
 
 logger = logging.getLogger(__name__)
 
-INTRODUCTION_SECONDS = 2.0
-"""How long a new replica is left alone while its engine has not told what it is, what it holds and how loaded it is:
-before that, prompts could not be tokenised for it, and every gateway would take all its slots for free. An engine that
-never tells is used all the same after that."""
 PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line that load lines cause: many replicas tell their load many times a second."""
 
@@ -71,10 +68,7 @@ class ModelPool:
         """By ticket number: whoever is in line."""
         self.digests: frozenset[str] = frozenset()
         """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
-        self._joined: dict[str, float] = {}
-        """Since when each replica is there, by uid."""
-        self._strangers: set[str] = set()
-        """Those that joined without saying what they are, and have told no load since, by uid."""
+        self._introductions = Introductions()
         self._introduction: asyncio.TimerHandle | None = None
         """When a stranger will be used all the same."""
         self._draining: set[str] = set()
@@ -156,7 +150,7 @@ class ModelPool:
 
     def load_changed(self, uid: str, load: Load | None) -> None:
         """A replica of this pool has told its load; None: its stream is lost, and with it what it told."""
-        if load is not None and uid in self._strangers:
+        if load is not None and self._introductions.awaits(uid):
             self._take_replicas()
         if self.knowledge.drains(uid) != (uid in self._draining):
             self._note_readiness()
@@ -282,20 +276,16 @@ class ModelPool:
         self._note_readiness()
 
     def _introduced(self) -> tuple[Replica, ...]:
-        """The replicas that are no strangers, or have been for long enough."""
-        now, replicas = self.now(), self.pool.replicas
-        self._strangers = {
-            each.uid for each in replicas
-            if (each.uid in self._strangers if each.uid in self._joined else not each.digest)
-            and self.knowledge.load(each.uid, now) is None
-        }  # fmt: skip
-        self._joined = {replica.uid: self._joined.get(replica.uid, now) for replica in replicas}
-        due = {uid: self._joined[uid] + INTRODUCTION_SECONDS for uid in self._strangers}
+        """The replicas that are not brand new, and a timer for the next that will not be."""
+        now = self.now()
+        introduced = self._introductions.introduced(
+            self.pool.replicas, now, lambda uid: self.knowledge.load(uid, now) is not None
+        )
         if self._introduction is not None:
             self._introduction.cancel()
-        next_due = min((time for time in due.values() if time > now), default=None)
-        self._introduction = self._loop.call_at(next_due, self._introduce) if next_due is not None else None
-        return tuple(replica for replica in replicas if due.get(replica.uid, now) <= now)
+        due = self._introductions.next_due(now)
+        self._introduction = None if due is None else self._loop.call_at(due, self._introduce)
+        return introduced
 
     def _introduce(self) -> None:
         self._take_replicas()
