@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import Slot
@@ -46,127 +45,6 @@ def route(router: Router, now: float = 0.0, prompt: Prompt = PROMPT) -> Slot:
 
 def candidates(router: Router, now: float = 0.0, prompt: Prompt = PROMPT) -> list[str]:
     return [each.replica.uid for each in router.candidates(prompt, now)]
-
-
-class RouterMachine(RuleBasedStateMachine):
-    """Requests that end in every way there is, while replicas, loads and streams come and go: nobody is overfilled,
-    nobody is sent to whom one must not send, and nothing leaks."""
-
-    slots = Bundle("slots")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.router = make_router(replica("a"), replica("b"), policy=PredictedTTFT)
-        self.knowledge = self.router.knowledge
-        self.now = 0.0
-        self.open: list[Slot] = []
-        self.seqs = dict.fromkeys("abc", 0)
-
-    @rule(target=slots, num_tokens=st.integers(1, 200))
-    def send(self, num_tokens: int):
-        prompt = make_prompt(range(num_tokens))
-        self.router.candidates(prompt, self.now)  # a load may say that a probe has got there
-        available = {each.uid for each in self.router.replicas if self.router.health.available(each.uid, self.now)}
-        routed = self.router.route(prompt, self.now)
-        if routed is None:
-            return multiple()
-        decision, slot = routed
-        assert decision is slot.decision
-        assert decision.replica in self.router.replicas
-        assert decision.replica.uid in available
-        load = self.knowledge.load(slot.uid, self.now)
-        assert load is None or not load.draining
-        assert self.router.in_flight.count(slot.uid) <= SLOTS
-        assert decision.cached_tokens + decision.uncached_tokens == num_tokens
-        assert decision.uncached_tokens >= 1
-        assert (decision.predicted_ttft_seconds is not None) == (load is not None and load.step_cost is not None)
-        self.open.append(slot)
-        return slot
-
-    @rule(slot=consumes(slots), how=st.sampled_from(["ok", "unstreamed", "full", "gone", *Failure]))
-    def end(self, slot: Slot, how: str | Failure) -> None:
-        if how in ("ok", "unstreamed"):
-            self.router.accepted(slot, self.now)
-            self.router.first_token(slot, self.now, learn=how == "ok")
-            self.router.first_token(slot, self.now + 1)
-            assert slot.first_token_at == self.now
-        elif how == "full":
-            self.router.full(slot, self.now)
-        elif isinstance(how, Failure):
-            self.router.failed(slot, how, self.now)
-        self.router.release(slot, self.now)
-        self.router.release(slot, self.now)
-        self.open.remove(slot)
-
-    @rule(uids=st.sets(st.sampled_from("abc")))
-    def replicas_change(self, uids: set[str]) -> None:
-        gone = {each.uid for each in self.router.replicas} - uids
-        self.router.set_replicas([replica(uid) for uid in sorted(uids)])
-        for uid in gone:
-            self.knowledge.forget(uid)
-            self.seqs[uid] = 0
-
-    @rule(
-        uid=st.sampled_from("abc"),
-        running=st.integers(0, SLOTS),
-        waiting=st.integers(0, 2),
-        free=st.sampled_from([5, 1000]),
-        draining=st.booleans(),
-        seen=st.integers(0, 5),
-        cost=st.sampled_from([None, COST]),
-        step_age=st.sampled_from([0.0, 0.01, 60.0]),
-    )
-    def load_line(self, uid, running, waiting, free, draining, seen, cost, step_age) -> None:
-        load = make_load(
-            time=self.now,
-            running=running,
-            waiting=waiting,
-            kv_blocks_free=free,
-            draining=draining,
-            seen={"gateway": seen},
-            step_cost=cost,
-            step_age_seconds=step_age,
-            max_num_seqs=SLOTS,
-        )
-        self.knowledge.loaded(uid, load)
-
-    @rule(uid=st.sampled_from("abc"), stored=st.integers(0, 6), listed=st.booleans())
-    def blocks_change(self, uid: str, stored: int, listed: bool) -> None:
-        self.seqs[uid] += 1
-        if listed or self.knowledge.index.seq(uid) is None:
-            self.knowledge.listed(uid, self.seqs[uid], HASHES[:stored])
-        else:
-            self.knowledge.changed(uid, self.seqs[uid], HASHES[:stored], HASHES[stored:])
-
-    @rule(uid=st.sampled_from("abc"))
-    def stream_breaks(self, uid: str) -> None:
-        self.knowledge.lost(uid)
-
-    @rule(seconds=st.floats(0, 40))
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-
-    @invariant()
-    def nothing_leaks(self) -> None:
-        self.router.in_flight.check()
-        self.knowledge.index.check()
-        assert self.router.in_flight.total == len(self.open)
-        if not self.open:
-            for uid in "abc":  # the next line of each settles what had been computed
-                self.knowledge.loaded(uid, make_load(time=self.now - 100))
-            assert not self.knowledge.index._open
-
-    @invariant()
-    def an_idle_router_recovers_by_waiting(self) -> None:
-        """Unless all drain: that is final, until a load says otherwise."""
-        well = [each for each in self.router.replicas if not self.knowledge.drains(each.uid)]
-        if not self.open and well and not self.router.candidates(PROMPT, self.now):
-            assert self.router.next_change(self.now) is not None
-            assert self.router.candidates(PROMPT, self.now + 60.0)
-
-
-TestRouter = RouterMachine.TestCase
-TestRouter.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 # -- room, health and capacity ----------------------------------------------------------------------------------------
