@@ -110,3 +110,18 @@ def test_a_full_queue_refuses_before_anything_is_tokenised() -> None:
         assert ("refused", "x") not in room.reader.read_log
 
     play(story())
+
+
+def test_a_prompt_that_is_being_read_in_line_is_not_let_go_before_that_is_done() -> None:
+    async def story() -> None:
+        room = Room(pool_of(), FakeReader("d", seconds=1.0))
+        room.ask("one")
+        await asyncio.sleep(1.0)
+        room.model_pool.update(pool_of(replica(digest="d")))
+        await asyncio.sleep(0.5)
+        room.tell("a")  # looks at the line, in the middle of the reading
+        await asyncio.sleep(0.1)
+        assert room.log == []
+        assert [(name, when) for name, _, when in await room.end()] == [("one", 2.0)]
+
+    play(story())

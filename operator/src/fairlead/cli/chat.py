@@ -54,7 +54,8 @@ async def _converse(conversation: "Conversation", gateway: str) -> int:
     """A person at a terminal may try again after an error; a script hears of it at once."""
     is_terminal = sys.stdin.isatty()
     status = 0
-    while (question := _read_question("> " if is_terminal else "")) is not None:
+    while line := await _line_of_a_person() if is_terminal else sys.stdin.readline():
+        question = line.strip()
         if not question:
             continue
         try:
@@ -68,19 +69,29 @@ async def _converse(conversation: "Conversation", gateway: str) -> int:
     return status
 
 
-def _read_question(prompt: str) -> str | None:
-    """The next line the person types; None at the end of input. Raises KeyboardInterrupt after Ctrl-C.
+async def _line_of_a_person() -> str:
+    """The next line that is typed at the terminal; empty at the end of input.
 
-    It blocks the event loop, on which nothing else happens meanwhile: a thread that waits for a line cannot be
-    interrupted, and neither can `input` while asyncio turns SIGINT into the cancellation of a task.
+    It waits in the event loop, where Ctrl-C is never missed: a signal that comes just before a blocking read would be
+    noticed only after the next line.
     """
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    print("> ", end="", file=sys.stderr, flush=True)
+    loop = asyncio.get_running_loop()
+    typed = asyncio.Event()
+    handler = signal.getsignal(signal.SIGINT)
+    task = asyncio.current_task()
+    assert task is not None
+    loop.add_reader(sys.stdin, typed.set)
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
     try:
-        return input(prompt).strip()
-    except EOFError:
-        return None
+        await typed.wait()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     finally:
+        loop.remove_reader(sys.stdin)
+        loop.remove_signal_handler(signal.SIGINT)
         signal.signal(signal.SIGINT, handler)
+    return sys.stdin.readline()  # a terminal gives whole lines
 
 
 class Conversation:

@@ -111,10 +111,12 @@ class ModelPool:
     async def tokenize(self, place: Place) -> None:
         """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
         missing = self.digests - place.digests_read
-        place.digests_read |= missing
         known = place.prompt if place.is_read else None
         length = self.model.prefix_hash.prefix_char_length
-        place.prompt = await self._reader.read(place.request, missing, known, affinity_length=length)
+        try:
+            place.prompt = await self._reader.read(place.request, missing, known, affinity_length=length)
+        finally:  # not before: until then it must not be let go; also after an error, which would come again
+            place.digests_read |= missing
         place.is_read = True
 
     def admit(self, place: Place) -> Turn:
