@@ -10,6 +10,7 @@ import pytest
 from fairlead.fleet.fleet import Published
 from fairlead.fleet.kubernetes import KubernetesFleet, PoolBook
 from fairlead.fleet.model_info import ModelInfoError
+from fairlead.kube.client import KubeError
 from fairlead.kube.resources import PODS, Resource
 from fairlead.routing.replica import Limits, Replica
 
@@ -208,5 +209,33 @@ async def test_the_fleet_follows_the_api_and_says_when_it_knows_everything() -> 
         while not fleet.synced or not fleet.directory.pools or not fleet.directory.pools[0].replicas:
             await asyncio.sleep(0.01)
     assert kube.selectors["pods"] == "fairlead.dev/llmdeployment,app.kubernetes.io/component=engine"
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+class NamespacedKube(FakeKube):
+    """Refuses whoever asks for all namespaces at once."""
+
+    async def list(self, resource: Resource, namespace: str | None, *, label_selector: str | None) -> dict[str, Any]:
+        if namespace is None:
+            raise KubeError(403, "Forbidden", "cannot list resource at the cluster scope")
+        listed = await super().list(resource, namespace, label_selector=label_selector)
+        items = [each for each in listed["items"] if each["metadata"]["namespace"] == namespace]
+        return listed | {"items": items}
+
+
+async def test_several_namespaces_are_one_fleet_and_take_no_rights_for_the_whole_cluster() -> None:
+    elsewhere = deployment("skiff")
+    elsewhere["metadata"]["namespace"] = "harbour"
+    unseen = deployment("raft")
+    unseen["metadata"]["namespace"] = "sea"
+    kube = NamespacedKube(deployment(), pod(), elsewhere, unseen)
+    namespaces = ["default", "harbour", "default"]
+    fleet = KubernetesFleet(kube, namespaces=namespaces, model_info=FakeModelInfo())  # type: ignore[arg-type]
+    following = asyncio.create_task(fleet.run())
+    async with asyncio.timeout(30):
+        while not fleet.synced or not fleet.directory.find_key("default", "dinghy"):
+            await asyncio.sleep(0.01)
+    assert sorted(pool.model.key for pool in fleet.directory.pools) == ["default/dinghy", "harbour/skiff"]
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)

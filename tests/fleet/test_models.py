@@ -72,7 +72,8 @@ def test_scaled_to_zero_by_hand_nothing_is_going_to_start_and_the_message_says_h
 @pytest.mark.parametrize(
     ("autoscaling", "who"),
     [
-        ({"mode": "External"}, "an external autoscaler"),
+        ({"mode": "External"}, "its external autoscaler (autoscaling.mode External)"),
+        ({"mode": "External"}, "`kubectl scale llmdeployment dinghy --namespace default --replicas 1`"),
         ({"minReplicas": 0, "maxReplicas": 2}, "Fairlead's autoscaler"),
         ({"minReplicas": 1, "maxReplicas": 2}, "Fairlead's autoscaler"),
     ],

@@ -1,34 +1,14 @@
-"""Bytes of a stream → lines, listings in slices, and loads."""
+"""Lines of a stream → listings in slices, and loads."""
 
 import os
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fairlead.fleet import stream_lines
-from fairlead.fleet.stream_lines import LineReader, LineTooLong, Listing, hashes_of, load_of
+from fairlead.fleet.stream_lines import Listing, hashes_of, load_of
 from fairlead.routing.load import StepCost
 from fairlead_protocol.messages import KVBlocks, LoadLine, StoredBlocks
-
-
-@given(st.lists(st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"."))), st.data())
-def test_lines_are_the_same_however_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(line + b"\n" for line in lines) + b"rest"
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
-    reader, found = LineReader(), []
-    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found += reader.feed(stream[start:end])
-    assert found == [line for line in lines if line]
-    assert reader.feed(b"\n") == [b"rest"]
-
-
-def test_a_line_without_end_is_refused() -> None:
-    reader = LineReader(max_bytes=10)
-    assert reader.feed(b"0123456789\n0123456789") == [b"0123456789"]
-    with pytest.raises(LineTooLong):
-        reader.feed(b"x")
 
 
 def listing(*lengths: int) -> tuple[bytes, list[bytes]]:

@@ -1,17 +1,15 @@
 """How well gateways foresaw times to first token, as they measured it themselves: from dispatch, without the wait
-before it, which a client cannot tell apart. From their `/metrics`; pure but for one function."""
+before it, which a client cannot tell apart. From their metrics; pure but for one function."""
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.api import names
 from fairlead.autoscaler.buckets import Buckets
 
+PATH_METRICS = "/metrics"
 TTFT_ERROR = "fairlead_gateway_ttft_prediction_error_ratio"
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
@@ -40,12 +38,3 @@ def ttft_errors(text: str, model: str) -> Buckets:
     below = [0.0, *(cumulative[bound] for bound in bounds)]
     counts = [int(now - before) for before, now in pairwise(below)]
     return Buckets(tuple(bound for bound in bounds if bound != math.inf), tuple(counts))
-
-
-def metrics_url(pod: Mapping[str, Any]) -> str:
-    """Of a gateway's pod: on the port that is named for control, or the usual one."""
-    address = pod["status"]["podIP"]
-    host = f"[{address}]" if ":" in address else address
-    ports = (port for container in pod["spec"]["containers"] for port in container.get("ports") or [])
-    named = (port["containerPort"] for port in ports if port.get("name") == names.CONTROL_PORT_NAME)
-    return f"http://{host}:{next(named, names.GATEWAY_CONTROL_PORT)}/metrics"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import aiohttp
 
+from fairlead.addresses import authority
 from fairlead.api import names
 from fairlead.kube.client import JsonObject
 from fairlead_protocol.messages import PATH_DRAIN
@@ -42,8 +43,6 @@ class Drainer:
 
 def engine_url(pod: JsonObject) -> str:
     """Where the engine of a pod with an address answers: at its port, or the usual one."""
-    address = pod["status"]["podIP"]
-    host = f"[{address}]" if ":" in address else address
     engines = (each for each in pod["spec"]["containers"] if each["name"] == names.ENGINE_CONTAINER)
     ports = (port["containerPort"] for engine in engines for port in engine.get("ports") or [])
-    return f"http://{host}:{next(ports, names.ENGINE_PORT)}"
+    return f"http://{authority(pod['status']['podIP'], next(ports, names.ENGINE_PORT))}"

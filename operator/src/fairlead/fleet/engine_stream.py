@@ -18,8 +18,10 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
+from fairlead.addresses import authority
 from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.stream_lines import LineReader, Listing, hashes_of, load_of
+from fairlead.fleet.stream_lines import MAX_LINE_BYTES, Listing, hashes_of, load_of
+from fairlead.kube.lines import lines
 from fairlead.routing.replica import Replica
 from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, StreamLine
 
@@ -158,12 +160,10 @@ class _Follower:
         place = {"epoch": self._epoch, "seq": str(self._seq)}
         self._announced_seq = self._seq
         async with asyncio.timeout(self._times.connect) as deadline, self._get(PATH_KV_EVENTS, place) as response:
-            lines = LineReader()
             deadline.reschedule(self._loop.time() + self._times.silence)
-            async for data in response.content.iter_any():
-                for line in lines.feed(data):
-                    self._hear(line)
-                    deadline.reschedule(self._loop.time() + self._times.silence)
+            async for line in lines(response.content, limit=MAX_LINE_BYTES):
+                self._hear(line)
+                deadline.reschedule(self._loop.time() + self._times.silence)
         raise _Broken("the engine ended it")
 
     def _hear(self, raw: bytes) -> None:
@@ -187,8 +187,7 @@ class _Follower:
     @asynccontextmanager
     async def _get(self, path: str, query: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response with status 200; any other is the exception that it means."""
-        host = f"[{self._replica.host}]" if ":" in self._replica.host else self._replica.host
-        url = f"http://{host}:{self._replica.port}{path}"
+        url = f"http://{authority(self._replica.host, self._replica.port)}{path}"
         async with self._streams.session.get(url, params=query) as response:
             if response.status == 404:
                 raise _TooOld

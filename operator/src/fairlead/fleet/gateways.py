@@ -16,10 +16,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from fairlead.api import names
 from fairlead.api.signals import PATH_SIGNALS, ReplicaSignals, SignalsLine
 from fairlead.autoscaler.readings import GatewayWindow, Readings
-from fairlead.fleet.pods import ready_since
+from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.lines import lines
 from fairlead.kube.resources import PODS
@@ -126,7 +125,7 @@ class GatewayFollower:
         """Takes in what a gateway says until its stream ends; why that was, and whether it said anything."""
         spoke = False
         try:
-            async with session.get(_signals_url(pod)) as response:
+            async with session.get(control_url(pod, PATH_SIGNALS)) as response:
                 response.raise_for_status()
                 async for line in lines(response.content, limit=MAX_LINE_BYTES):
                     self._hear(uid, self._decoder.decode(line), is_first=not spoke)
@@ -147,16 +146,3 @@ class GatewayFollower:
 
 def _is_ready(pod: JsonObject | None) -> bool:
     return pod is not None and ready_since(pod) is not None
-
-
-def _signals_url(pod: Mapping[str, Any]) -> str:
-    address = pod["status"]["podIP"]
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}:{_control_port(pod)}{PATH_SIGNALS}"
-
-
-def _control_port(pod: Mapping[str, Any]) -> int:
-    """The container port that is named for it, or the usual one."""
-    ports = (port for container in pod["spec"]["containers"] for port in container.get("ports") or [])
-    named = (port["containerPort"] for port in ports if port.get("name") == names.CONTROL_PORT_NAME)
-    return int(next(named, names.GATEWAY_CONTROL_PORT))

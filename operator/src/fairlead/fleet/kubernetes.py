@@ -7,7 +7,7 @@ change rebuilds the one pool it concerns.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,38 +31,44 @@ JsonObject = Mapping[str, Any]
 
 
 class KubernetesFleet(Published):
-    """Wires two reflectors to a `PoolBook`. `run` it as a task."""
+    """Wires reflectors, two for each namespace, to one `PoolBook`. `run` it as a task."""
 
     def __init__(
         self,
         client: KubeClient,
         *,
-        namespace: str | None = None,
+        namespaces: Iterable[str] | None = None,
         model_info: ModelInfoSource | None = None,
         listener: EngineListener | None = None,
         tokenizers: TokenizerBook | None = None,
     ) -> None:
-        """`namespace`: None = every namespace. `model_info`: None = ask the engines over HTTP.
+        """`namespaces`: None = every one, which takes rights for the whole cluster.
 
+        `model_info`: None = ask the engines over HTTP.
         `listener` hears of every ready engine's blocks and loads; `tokenizers` gets every model's tokenizer.
         """
         super().__init__()
         self._model_info = model_info or ModelInfoClient(tokenizers=tokenizers)
         self._book = PoolBook(self, self._model_info, listener)
-        self._deployments = Reflector(client, LLMDEPLOYMENTS, namespace=namespace, on_change=self._book.on_deployment)
-        self._pods = Reflector(
-            client, PODS, namespace=namespace, label_selector=POD_SELECTOR, on_change=self._book.on_pod
-        )
+        book, places = self._book, (None,) if namespaces is None else tuple(dict.fromkeys(namespaces))
+        deployments = [
+            Reflector(client, LLMDEPLOYMENTS, namespace=place, on_change=book.on_deployment) for place in places
+        ]
+        pods = [
+            Reflector(client, PODS, namespace=place, label_selector=POD_SELECTOR, on_change=book.on_pod)
+            for place in places
+        ]
+        self._reflectors = (*deployments, *pods)
 
     @property
     def synced(self) -> bool:
-        return self._deployments.synced.is_set() and self._pods.synced.is_set()
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._deployments.run())
-                tasks.create_task(self._pods.run())
+                for reflector in self._reflectors:
+                    tasks.create_task(reflector.run())
         finally:
             await self._book.close()
             await self._model_info.close()

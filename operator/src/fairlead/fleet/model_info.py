@@ -11,6 +11,7 @@ from typing import Protocol
 import aiohttp
 import msgspec
 
+from fairlead.addresses import authority
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.messages import PATH_MODEL, ModelInfo
 
@@ -121,5 +122,4 @@ async def fetch_until_known(source: ModelInfoSource, replica: Replica) -> Replic
 
 
 def _url(replica: Replica) -> str:
-    host = f"[{replica.host}]" if ":" in replica.host else replica.host
-    return f"http://{host}:{replica.port}{PATH_MODEL}"
+    return f"http://{authority(replica.host, replica.port)}{PATH_MODEL}"

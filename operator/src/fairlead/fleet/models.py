@@ -65,11 +65,14 @@ def _trouble(deployment: LLMDeployment) -> str:
 def _who_wakes(deployment: LLMDeployment) -> tuple[bool, str]:
     """Whether an autoscaler answers waiting requests with a replica, and who has to do what."""
     autoscaling, metadata = deployment.spec.autoscaling, deployment.metadata
+    command = f"`kubectl scale llmdeployment {metadata.name} --namespace {metadata.namespace} --replicas 1`"
     if autoscaling is None:
-        command = f"kubectl scale llmdeployment {metadata.name} --namespace {metadata.namespace} --replicas 1"
-        return False, f"`{command}` starts a replica"
+        return False, f"{command} starts a replica"
     if autoscaling.mode is ScalingMode.EXTERNAL:
-        return True, "an external autoscaler has to raise spec.replicas"
+        return (
+            True,
+            f"its external autoscaler (autoscaling.mode External) has to raise spec.replicas, as {command} does",
+        )
     return True, "Fairlead's autoscaler starts a replica for the requests that wait"
 
 

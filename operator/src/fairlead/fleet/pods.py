@@ -1,8 +1,9 @@
-"""Engine pods as Kubernetes describes them → replicas. Pure."""
+"""Pods as Kubernetes describes them: engines as replicas, and where gateways can be asked. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from fairlead.addresses import authority
 from fairlead.api import names
 from fairlead.routing.replica import Replica
 
@@ -41,3 +42,10 @@ def replica_of(pod: Mapping[str, Any]) -> Replica:
     """The replica that a ready pod is, before its engine was asked anything."""
     metadata, address = pod["metadata"], pod["status"]["podIP"]
     return Replica(metadata["uid"], metadata["name"], address, names.ENGINE_PORT)
+
+
+def control_url(pod: Mapping[str, Any], path: str) -> str:
+    """A URL of a gateway's pod that has an address: on the port that is named for control, or the usual one."""
+    ports = (port for container in pod["spec"]["containers"] for port in container.get("ports") or [])
+    named = (port["containerPort"] for port in ports if port.get("name") == names.CONTROL_PORT_NAME)
+    return f"http://{authority(pod['status']['podIP'], next(named, names.GATEWAY_CONTROL_PORT))}{path}"

@@ -1,4 +1,4 @@
-"""Bytes of an engine's stream → lines, hashes and loads. Pure."""
+"""Lines of an engine's stream → listings in slices, hashes and loads. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,33 +12,6 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 """One step's change: some hundred thousand blocks."""
 SLICE_BYTES = 256 * 1024
 """Of a listing that is told at once: some 7,000 blocks, one or two milliseconds for whoever listens."""
-
-
-class LineTooLong(ValueError):
-    """A line has no end, or somebody else is talking."""
-
-
-class LineReader:
-    """Cuts a stream into lines, with bounded memory and without copying long lines again and again."""
-
-    def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._begun: list[bytes] = []
-        """Pieces of a line whose end has not come."""
-        self._num_begun = 0
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that end in `data`, without empty ones. Raises LineTooLong."""
-        *lines, rest = data.split(b"\n")
-        if lines:
-            lines[0] = b"".join((*self._begun, lines[0]))
-            self._begun, self._num_begun = [], 0
-        if rest:
-            self._begun.append(rest)
-            self._num_begun += len(rest)
-        if self._num_begun > self._max_bytes:
-            raise LineTooLong(f"a line has more than {self._max_bytes} bytes")
-        return [line for line in lines if line]
 
 
 class _Chain(msgspec.Struct):

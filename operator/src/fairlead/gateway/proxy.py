@@ -5,6 +5,7 @@ breaks ends with an error event: never in silence, never with a made-up end. Ans
 whole first.
 """
 
+from fairlead.addresses import authority
 from fairlead.gateway.client import JSON, Client
 from fairlead.gateway.connection import ConnectFailed, UpstreamError, UpstreamSilent
 from fairlead.gateway.observe import Observation
@@ -19,6 +20,7 @@ from fairlead.routing.health import Failure
 from fairlead.routing.replica import Decision, Replica
 from fairlead_protocol.messages import (
     CODE_ENGINE_DEAD,
+    HEADER_CACHED_TOKENS,
     HEADER_DISPATCH,
     HEADER_PREDICTED_CACHED_TOKENS,
     HEADER_PREDICTED_TTFT_MS,
@@ -33,13 +35,11 @@ _EVENT_STREAM = b"text/event-stream"
 _REASON = HEADER_REASON.encode()
 _REPLICA = HEADER_REPLICA.encode()
 _REFUSALS = {REASON_ENGINE_FULL.encode(): None, REASON_DRAINING.encode(): Failure.DRAINING}
-_PASSED_HEADERS = frozenset({b"content-type", b"retry-after"})
-_PASSED_PREFIX = b"x-fairlead-"
+_PASSED_HEADERS = frozenset({b"content-type", b"retry-after", HEADER_CACHED_TOKENS.encode()})
+"""What clients get of an engine's headers; everything else is between engine and gateway."""
 _PREDICTED_CACHED_TOKENS = HEADER_PREDICTED_CACHED_TOKENS.encode()
 _PREDICTED_TTFT_MS = HEADER_PREDICTED_TTFT_MS.encode()
 _QUEUE_MS = HEADER_QUEUE_MS.encode()
-_OURS = frozenset({_REPLICA, _PREDICTED_CACHED_TOKENS, _PREDICTED_TTFT_MS, _QUEUE_MS})
-"""What the gateway itself says of a request."""
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """So that proxies in front of the gateway hold nothing back either."""
 
@@ -180,9 +180,9 @@ def _failed(replica: Replica, error: Exception, *, begun: bool) -> ReplicaFailed
 
 def _head(replica: Replica, request: InferenceRequest, num_bytes: int, *, dispatch: str) -> bytes:
     """The request line and headers for the engine."""
-    host = f"[{replica.host}]" if ":" in replica.host else replica.host
+    host = authority(replica.host, replica.port)
     lines = [
-        f"POST {request.path} HTTP/1.1\r\nhost: {host}:{replica.port}\r\nx-request-id: {request.request_id}\r\n"
+        f"POST {request.path} HTTP/1.1\r\nhost: {host}\r\nx-request-id: {request.request_id}\r\n"
         f"content-type: application/json\r\ncontent-length: {num_bytes}\r\n{HEADER_DISPATCH}: {dispatch}\r\n".encode()
     ]
     lines += [b"%b: %b\r\n" % header for header in request.headers]
@@ -197,7 +197,5 @@ def _headers(decision: Decision, response: UpstreamResponse, seen: Observation) 
         headers.append((_PREDICTED_CACHED_TOKENS, str(decision.cached_tokens).encode()))
     if decision.predicted_ttft_seconds is not None:
         headers.append((_PREDICTED_TTFT_MS, f"{1000 * decision.predicted_ttft_seconds:.1f}".encode()))
-    for name, value in response.headers.items():
-        if name in _PASSED_HEADERS or (name.startswith(_PASSED_PREFIX) and name not in _OURS):
-            headers.append((name, value))
+    headers += [header for header in response.headers.items() if header[0] in _PASSED_HEADERS]
     return headers

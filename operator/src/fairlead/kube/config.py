@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from fairlead.addresses import authority
+
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -88,7 +90,7 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT_FOLDER) -> KubeConfig:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     namespace = folder / "namespace"
     return KubeConfig(
-        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        server=f"https://{authority(host, port)}",
         token_file=folder / "token",
         ca_data=(folder / "ca.crt").read_text(),
         namespace=namespace.read_text().strip() if namespace.is_file() else None,

@@ -1,0 +1,49 @@
+"""Bytes of a stream → lines."""
+
+import asyncio
+
+import aiohttp
+import pytest
+from aiohttp.base_protocol import BaseProtocol
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.kube.lines import LineReader, LineTooLong, lines
+
+
+@given(st.lists(st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"."))), st.data())
+def test_lines_are_the_same_however_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in lines) + b"rest"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
+    reader, found = LineReader(), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += reader.feed(stream[start:end])
+    assert found == [line for line in lines if line]
+    assert reader.feed(b"\n") == [b"rest"]
+
+
+def test_a_line_without_end_is_refused() -> None:
+    reader = LineReader(10)
+    assert reader.feed(b"0123456789\n0123456789") == [b"0123456789"]
+    with pytest.raises(LineTooLong):
+        reader.feed(b"x")
+
+
+async def test_a_body_is_read_line_by_line_without_blank_ones() -> None:
+    body = _body(b'{"a": 1}\r\n\r\n \n{"b"', b": 2}\n", b"no end")
+    assert [line async for line in lines(body)] == [b'{"a": 1}', b'{"b": 2}']
+
+
+async def test_a_body_whose_line_has_no_end_is_given_up() -> None:
+    body = _body(b"one\n", b"0123456", b"7890")
+    with pytest.raises(LineTooLong, match="more than 10 bytes"):
+        assert [line async for line in lines(body, limit=10)]
+
+
+def _body(*pieces: bytes) -> aiohttp.StreamReader:
+    loop = asyncio.get_running_loop()
+    body = aiohttp.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    for piece in pieces:
+        body.feed_data(piece)
+    body.feed_eof()
+    return body
