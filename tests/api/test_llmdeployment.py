@@ -122,7 +122,7 @@ def test_the_count_defaults_to_the_minimum_but_never_to_nothing(spec: dict[str, 
         ({"routing": {"policy": "Random"}}, "spec.routing.policy"),
         ({"routing": {"maxQueueTime": "30"}}, "spec.routing.maxQueueTime"),
         ({"routing": []}, "spec.routing"),
-        ({"resources": {"requests": {"cpu": "lots"}}}, "spec.resources.requests[cpu]"),
+        ({"resources": {"requests": {"cpu": "lots"}}}, "spec.resources.requests.cpu"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_with_its_path(spec: dict[str, Any], path: str) -> None:

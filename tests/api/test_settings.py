@@ -53,7 +53,7 @@ def test_profiles_are_added_to_the_built_in_ones_and_replace_those_of_the_same_n
     [
         ({"gatewayURL": "http://x"}, "gatewayURL", "did you mean gatewayUrl?"),
         ({"nonsense": 1}, "nonsense", "known are"),
-        ({"profiles": {"x": {"request": {}}}}, "profiles[x].request", "did you mean requests?"),
+        ({"profiles": {"x": {"request": {}}}}, "profiles.x.request", "did you mean requests?"),
         ({"gatewayUrl": "gateway:80"}, "gatewayUrl", "start it with http:// or https://"),
         ({"workers": 0}, "workers", "at the same time"),
         ({"workers": "four"}, "workers", "at the same time"),
@@ -63,7 +63,7 @@ def test_profiles_are_added_to_the_built_in_ones_and_replace_those_of_the_same_n
         ({"autoscalerInterval": "10ms"}, "autoscalerInterval", "use 100ms or more"),
         ({"resyncInterval": "soon"}, "resyncInterval", "looked at again"),
         ({"defaultProfile": "huge"}, "defaultProfile", "use one of cpu-medium"),
-        ({"profiles": {"x": {"requests": {"cpu": "lots"}}}}, "profiles[x].requests[cpu]", ""),
+        ({"profiles": {"x": {"requests": {"cpu": "lots"}}}}, "profiles.x.requests.cpu", ""),
         (["list"], "file", "key: value"),
     ],
 )

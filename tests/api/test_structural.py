@@ -14,6 +14,7 @@ from fairlead.api.structural import (
     check_rules,
     compile_rules,
     prune,
+    prune_nulls,
     validate,
 )
 
@@ -29,6 +30,7 @@ SCHEMA: dict[str, Any] = {
         "labels": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 2},
         "size": {"x-kubernetes-int-or-string": True},
         "maybe": {"type": "string", "nullable": True},
+        "since": {"type": "string", "format": "date-time"},
         "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
         "nested": {"type": "object", "default": {}, "properties": {"depth": {"type": "integer", "default": 3}}},
         "users": {
@@ -72,7 +74,7 @@ def test_a_fitting_object_has_no_problems() -> None:
 @pytest.mark.parametrize(
     ("fields", "path", "kind"),
     [
-        ({"name": None}, "name", ViolationKind.TYPE),
+        ({"name": None}, "name", ViolationKind.REQUIRED),
         ({"name": 1}, "name", ViolationKind.TYPE),
         ({"name": ""}, "name", ViolationKind.INVALID),
         ({"name": "ABC"}, "name", ViolationKind.INVALID),
@@ -87,16 +89,45 @@ def test_a_fitting_object_has_no_problems() -> None:
         ({"ports": [True]}, "ports[0]", ViolationKind.TYPE),
         ({"ports": [1, 2, 3]}, "ports", ViolationKind.TOO_MANY),
         ({"ports": [1, 1]}, "ports[1]", ViolationKind.DUPLICATE),
-        ({"labels": {"a": 1}}, "labels[a]", ViolationKind.TYPE),
+        ({"labels": {"a": 1}}, "labels.a", ViolationKind.TYPE),
         ({"labels": {"a": "", "b": "", "c": ""}}, "labels", ViolationKind.TOO_MANY),
         ({"size": 1.5}, "size", ViolationKind.TYPE),
         ({"users": [{"name": "a"}, {"name": "a"}]}, "users[1]", ViolationKind.DUPLICATE),
         ({"nested": {"depth": "3"}}, "nested.depth", ViolationKind.TYPE),
         ({"nested": []}, "nested", ViolationKind.TYPE),
+        ({"mode": 7}, "mode", ViolationKind.TYPE),
+        ({"mode": 7}, "mode", ViolationKind.NOT_SUPPORTED),
+        ({"ports": [None]}, "ports[0]", ViolationKind.TYPE),
+        ({"ports": [2.0**53]}, "ports[0]", ViolationKind.TYPE),
+        ({"size": 2**63}, "size", ViolationKind.TYPE),
+        ({"since": "yesterday"}, "since", ViolationKind.TYPE),
+        ({"since": "2030-02-30T00:00:00Z"}, "since", ViolationKind.TYPE),
+        ({"since": "2030-02-03T24:00:00Z"}, "since", ViolationKind.TYPE),
     ],
 )
 def test_each_problem_is_named_by_path_and_kind(fields: dict[str, Any], path: str, kind: ViolationKind) -> None:
     assert (path, kind) in problems({"name": "abc"} | fields)
+
+
+def test_a_whole_double_is_an_integer_and_a_text_has_one_problem_at_a_time() -> None:
+    assert problems({"name": "abc", "size": 2.0, "ports": [8.0], "since": "2030-02-03T04:05:06.7+01:00"}) == []
+    assert problems({"name": ""}) == [("name", ViolationKind.INVALID)]
+
+
+def test_a_null_counts_as_absent_where_null_is_no_value() -> None:
+    value = {"name": "a", "mode": None, "maybe": None, "labels": {"a": None}, "free": {"x": None}, "ports": [None]}
+    left = {"name": "a", "mode": None, "maybe": None, "labels": {}, "free": {"x": None}, "ports": [None]}
+    assert prune_nulls(SCHEMA, value | {"low": None}) == left, "mode has a default, which takes its place"
+    assert problems({"name": "abc", "low": None, "labels": {"a": None, "b": "", "c": ""}}) == []
+
+
+def test_a_value_that_is_there_three_times_is_one_problem() -> None:
+    users = [{"name": "a"}, {}, {"name": "a"}, {"name": "a"}, {}]
+    assert problems({"name": "abc", "users": users}) == [
+        ("users[2]", ViolationKind.DUPLICATE),
+        ("users[4]", ViolationKind.DUPLICATE),
+    ]
+    assert problems({"name": "abc", "users": ["a", "a"]}) == [(f"users[{n}]", ViolationKind.TYPE) for n in (0, 1)]
 
 
 def test_a_missing_required_field_is_named() -> None:
@@ -137,7 +168,7 @@ def test_defaults_are_filled_in_depth() -> None:
 
 def test_a_broken_rule_is_reported_where_it_stands_with_its_sentence() -> None:
     (broken,) = check_rules(SCHEMA, {"name": "a", "low": 2, "high": 1}, path="spec")
-    assert str(broken) == 'spec: Invalid value: "object": low must not be above high'
+    assert str(broken) == "spec: Invalid value: low must not be above high"
     assert check_rules(SCHEMA, {"name": "a", "low": 1, "high": 2}) == []
 
 

@@ -61,7 +61,7 @@ async def test_everything_wrong_with_an_object_is_listed(http: Any, boats: str, 
     refused = await http("POST", boats, boat)
     assert (refused.status, refused.body["reason"]) == (422, "Invalid")
     fields = {cause["field"] for cause in refused.body["details"]["causes"]}
-    assert fields == {"spec.sails", "spec.replicas", "spec.minCrew", "spec.crew[0].name"}
+    assert fields == {"spec.sails", "spec.replicas", ".spec.replicas", "spec.minCrew", "spec.crew[0].name"}
 
 
 async def test_a_rule_refuses_with_its_own_sentence(http: Any, boats: str, boat: Any) -> None:
@@ -69,8 +69,46 @@ async def test_a_rule_refuses_with_its_own_sentence(http: Any, boats: str, boat:
     refused = await http("POST", boats, boat)
     assert (refused.status, refused.message) == (
         422,
-        'Boat.harbour.test "argo" is invalid: spec: Invalid value: "object": minCrew must not be above maxCrew',
+        'Boat.harbour.test "argo" is invalid: spec: Invalid value: minCrew must not be above maxCrew',
     )
+
+
+async def test_rules_are_checked_beside_limits_but_not_beside_wrong_types(http: Any, boats: str, boat: Any) -> None:
+    boat["spec"] |= {"minCrew": 4, "maxCrew": 2}
+
+    async def fields(**spec: Any) -> set[str]:
+        refused = await http("POST", boats, {**boat, "spec": boat["spec"] | spec})
+        return {cause["field"] for cause in refused.body["details"]["causes"]}
+
+    assert await fields(crew=[{"name": "jason"}, {"name": "jason"}]) == {"spec", "spec.crew[1]"}
+    assert await fields(sails="junk") == {"spec.sails"}
+
+
+async def test_counts_of_the_scale_are_whole_numbers_whatever_the_schema_says(http: Any, boats: str, boat: Any) -> None:
+    boat["spec"]["replicas"] = 2.0
+    refused = await http("POST", boats, boat)
+    assert (refused.status, refused.body["details"]["causes"][0]["field"]) == (422, ".spec.replicas")
+    assert "2.0 is of the type float64, expected int64" in refused.message
+    boat["spec"]["replicas"] = 1
+    assert (await http("POST", boats, boat)).status == 201
+    wrong = await http.merge(f"{boats}/argo/status", {"status": {"selector": 1}})
+    assert ".status.selector" in {cause["field"] for cause in wrong.body["details"]["causes"]}
+
+
+async def test_a_refusal_also_says_what_was_dropped(http: Any, boats: str, boat: Any) -> None:
+    boat["spec"] |= {"sails": "junk", "sials": 1}
+    refused = await http("POST", boats, boat)
+    assert (refused.status, 'unknown field \\"spec.sials\\"' in refused.headers["Warning"]) == (422, True)
+
+
+async def test_the_scale_of_an_object_without_replicas_can_be_written_but_not_read(
+    http: Any, boats: str, boat: Any
+) -> None:
+    del boat["spec"]["replicas"]
+    await http("POST", boats, boat)
+    reply = await http("GET", f"{boats}/argo/scale")
+    assert (reply.status, 'the spec replicas field ".spec.replicas" does not exist' in reply.message) == (500, True)
+    assert (await http.merge(f"{boats}/argo/scale", {"spec": {"replicas": 2}})).body["spec"] == {"replicas": 2}
 
 
 async def test_a_rule_may_compare_with_the_old_object(http: Any, boats: str, boat: Any) -> None:

@@ -139,7 +139,7 @@ async def test_protobuf_is_refused_with_what_to_do(http: Any) -> None:
         ({"labels": {"a": "x" * 64}}, "metadata.labels"),
         ({"annotations": {"-a": "x"}}, "metadata.annotations"),
         ({"annotations": {"a": "x" * 300_000}}, "metadata.annotations"),
-        ({"labels": {"a": 1}}, "metadata.labels[a]"),
+        ({"labels": {"a": 1}}, "metadata.labels.a"),
     ],
 )
 async def test_bad_labels_and_annotations_are_refused(http: Any, metadata: dict[str, Any], field: str) -> None:

@@ -58,6 +58,11 @@ def to_cel(schema: Mapping[str, Any], value: Any) -> Any:
         return celtypes.BoolType(value)
     if isinstance(value, str):
         return celtypes.StringType(value)
-    if isinstance(value, float) or (isinstance(value, int) and schema.get("type") == "number"):
+    if isinstance(value, float) or (isinstance(value, int) and _is_double(schema, value)):
         return celtypes.DoubleType(value)
     return celtypes.IntType(value) if isinstance(value, int) else None
+
+
+def _is_double(schema: Mapping[str, Any], value: int) -> bool:
+    """API servers decode what does not fit into 64 bits as a double, whatever its schema says."""
+    return schema.get("type") == "number" or not -(2**63) <= value < 2**63

@@ -42,7 +42,8 @@ class Reason(StrEnum):
     COMPLETE = "Complete"
     """Nothing is on its way: all replicas are the desired ones."""
     AS_EXPECTED = "AsExpected"
-    """Nothing is wrong."""
+    """Nothing is wrong. The message also names what is done without, because the API server does not serve it or the
+    operator may not write it: `Done without PodDisruptionBudget: this API server does not serve policy/v1.`"""
     # On the way.
     RECONCILING = "Reconciling"
     """The operator has applied the objects, and the cluster has not acted on them yet."""

@@ -57,13 +57,15 @@ TERMINATION_LOG_VARIABLE = "FAIRLEAD_TERMINATION_LOG"
 """Environment variable that names the termination log where it is not at `TERMINATION_LOG`."""
 
 SYSTEM_NAMESPACE = "fairlead-system"
+LABEL_NAMESPACE_NAME = "kubernetes.io/metadata.name"
+"""Kubernetes' own, on every namespace: its name."""
 LEASE_NAME = "fairlead-operator"
 GATEWAY_NAME = "fairlead-gateway"
 OPERATOR_NAME = "fairlead-operator"
 
 
 def engine_child(name: str) -> str:
-    """Name of the Deployment of the LLMDeployment `name`."""
+    """Name of the LLMDeployment's children, but for the Service and the configuration."""
     return f"{name}-engine"
 
 

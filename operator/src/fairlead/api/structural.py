@@ -4,10 +4,13 @@ Who calls it: `LLMDeployment.from_body`, the operator (for API servers that know
 for every CRD it is given. Nothing here knows an LLMDeployment. Messages are worded as Kubernetes words them.
 """
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import date
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -38,6 +41,18 @@ class ViolationKind(StrEnum):
     DUPLICATE = "FieldValueDuplicate"
 
 
+BLOCKING = frozenset(
+    (
+        ViolationKind.REQUIRED,
+        ViolationKind.TYPE,
+        ViolationKind.NOT_SUPPORTED,
+        ViolationKind.TOO_LONG,
+        ViolationKind.TOO_MANY,
+    )
+)
+"""What makes a value unfit for rules: those count on its types, and their cost on its size."""
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One field that does not fit."""
@@ -62,7 +77,7 @@ def validate(schema: Schema, value: Any, path: str = "") -> list[Violation]:
 def check_rules(schema: Schema, value: Any, old: Any = None, path: str = "") -> list[Violation]:
     """Every CEL rule that `value` breaks. `old`: the value before an update, for rules that mention oldSelf.
 
-    Call it with a value that `validate` found nothing wrong with. A rule that cannot be evaluated counts as broken.
+    Call it with a value in which `validate` found nothing `BLOCKING`. A rule that cannot be evaluated counts as broken.
     """
     return list(_broken_rules(schema, value, old, path))
 
@@ -86,6 +101,24 @@ def prune(schema: Schema, value: Any, path: str = "", *, root: bool = False) -> 
     object stay."""
     unknown: list[str] = []
     return _pruned(schema, value, path, root or bool(schema.get(EMBEDDED)), unknown), unknown
+
+
+def prune_nulls(schema: Schema, value: Any) -> Any:
+    """`value` without the fields that are null and may not be, in depth: such a field counts as absent. Those that have
+    a default stay, for `apply_defaults`; so do items of lists."""
+    if isinstance(value, Mapping):
+        properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        kept = {}
+        for name, item in value.items():
+            child = properties.get(name, others)
+            if not isinstance(child, Mapping):
+                kept[name] = item
+            elif item is not None or child.get("nullable") or "default" in child:
+                kept[name] = prune_nulls(child, item)
+        return kept
+    if isinstance(value, list):
+        return [prune_nulls(schema.get("items") or {}, item) for item in value]
+    return value
 
 
 def apply_defaults(schema: Schema, value: Any) -> Any:
@@ -113,17 +146,17 @@ def join(path: str, name: str) -> str:
 
 
 def _violations(schema: Schema, value: Any, path: str) -> Iterator[Violation]:
-    if value is None:
-        if not schema.get("nullable"):
-            yield _type_violation(path, "null", schema)
+    if value is None and schema.get("nullable"):
         return
-    if not _has_type(schema, value):
-        yield _type_violation(path, _json_type(value), schema)
-        return
+    fits = value is not None and _has_type(schema, value)
+    if not fits:
+        yield _type_violation(path, _json_type(value), schema.get("type"), schema)
     if "enum" in schema and value not in schema["enum"]:
-        choices = ", ".join(f'"{choice}"' if isinstance(choice, str) else str(choice) for choice in schema["enum"])
+        choices = ", ".join(json.dumps(choice) for choice in schema["enum"])
         message = f"Unsupported value: {_quoted(value)}: supported values: {choices}"
         yield Violation(path, ViolationKind.NOT_SUPPORTED, message)
+    if not fits:
+        return
     if isinstance(value, Mapping):
         yield from _object_violations(schema, value, path)
     elif isinstance(value, list):
@@ -136,22 +169,22 @@ def _violations(schema: Schema, value: Any, path: str) -> Iterator[Violation]:
 
 def _object_violations(schema: Schema, value: Mapping[str, Any], path: str) -> Iterator[Violation]:
     properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+    # An absent field and a null one mean the same, unless the schema says that null is a value.
+    known = {name: properties.get(name, others) for name in value}
+    children = {name: child for name, child in known.items() if isinstance(child, Mapping)}
+    absent = {name for name, child in children.items() if value[name] is None and not child.get("nullable")}
     for name in schema.get("required") or []:
-        if name not in value:
+        if name not in value or name in absent:
             yield Violation(join(path, name), ViolationKind.REQUIRED, "Required value")
     most, fewest = schema.get("maxProperties"), schema.get("minProperties")
-    if most is not None and len(value) > most:
-        yield Violation(path, ViolationKind.TOO_MANY, f"Too many: {len(value)}: must have at most {most} items")
-    if fewest is not None and len(value) < fewest:
+    size = len(value) - len(absent)
+    if most is not None and size > most:
+        yield Violation(path, ViolationKind.TOO_MANY, f"Too many: {size}: must have at most {most} items")
+    if fewest is not None and size < fewest:
         yield _out_of_bounds(path, value, f"should have at least {fewest} properties")
-    for name, item in value.items():
-        if name in properties:
-            # An absent field and a null one mean the same, unless the schema says that null is a value.
-            if item is None and not properties[name].get("nullable") and name not in (schema.get("required") or []):
-                continue
-            yield from _violations(properties[name], item, join(path, name))
-        elif isinstance(others, Mapping):
-            yield from _violations(others, item, f"{path}[{name}]")
+    for name, child in children.items():
+        if name not in absent:
+            yield from _violations(child, value[name], join(path, name))
 
 
 def _list_violations(schema: Schema, value: list[Any], path: str) -> Iterator[Violation]:
@@ -167,25 +200,31 @@ def _list_violations(schema: Schema, value: list[Any], path: str) -> Iterator[Vi
 
 
 def _duplicates(schema: Schema, value: list[Any], path: str) -> Iterator[Violation]:
-    seen = []
-    for index, item in enumerate(value):
-        if schema[LIST_TYPE] == "map":
-            if not isinstance(item, Mapping):
-                continue
-            item = {key: item.get(key) for key in schema.get(LIST_KEYS) or []}
-        if item in seen:
-            yield Violation(f"{path}[{index}]", ViolationKind.DUPLICATE, f"Duplicate value: {_quoted(item)}")
-        seen.append(item)
+    """One for each value that is there more than once, at its second place."""
+    keys = value
+    if schema[LIST_TYPE] == "map":
+        if not all(item is None or isinstance(item, Mapping) for item in value):
+            return
+        names = schema.get(LIST_KEYS) or []
+        keys = [{name: item[name] for name in names if item and name in item} for item in value]
+    times: Counter[str] = Counter()
+    for index, key in enumerate(keys):
+        text = json.dumps(key, sort_keys=True)
+        times[text] += 1
+        if times[text] == 2:
+            yield Violation(f"{path}[{index}]", ViolationKind.DUPLICATE, f"Duplicate value: {_quoted(key)}")
 
 
 def _string_violations(schema: Schema, value: str, path: str) -> Iterator[Violation]:
     longest, shortest, pattern = schema.get("maxLength"), schema.get("minLength"), schema.get("pattern")
     if longest is not None and len(value) > longest:
         yield Violation(path, ViolationKind.TOO_LONG, f"Too long: may not be more than {longest} bytes")
-    if shortest is not None and len(value) < shortest:
+    elif shortest is not None and len(value) < shortest:
         yield _out_of_bounds(path, value, f"should be at least {shortest} chars long")
-    if pattern is not None and not _pattern(pattern).search(value):
+    elif pattern is not None and not _pattern(pattern).search(value):
         yield _out_of_bounds(path, value, f"should match '{pattern}'")
+    if schema.get("format") == "date-time" and not _is_date_time(value):
+        yield _type_violation(path, value, "date-time", schema)
 
 
 def _number_violations(schema: Schema, value: float, path: str) -> Iterator[Violation]:
@@ -204,7 +243,7 @@ def _number_violations(schema: Schema, value: float, path: str) -> Iterator[Viol
 
 def _has_type(schema: Schema, value: Any) -> bool:
     if schema.get(INT_OR_STRING):
-        return isinstance(value, (int, str)) and not isinstance(value, bool)
+        return isinstance(value, str) or is_whole(value)
     match schema.get("type"):
         case None:
             return True
@@ -217,11 +256,17 @@ def _has_type(schema: Schema, value: Any) -> bool:
         case "boolean":
             return isinstance(value, bool)
         case "integer":
-            whole = isinstance(value, float) and value.is_integer()
-            return (isinstance(value, int) or whole) and not isinstance(value, bool)
+            return is_whole(value)
         case "number":
             return isinstance(value, (int, float)) and not isinstance(value, bool)
     return False
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a decoded JSON value is an integer to an API server: of 64 bits, or a double that is exactly one."""
+    if isinstance(value, float):
+        return value.is_integer() and abs(value) < 2**53
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def _json_type(value: Any) -> str:
@@ -231,9 +276,9 @@ def _json_type(value: Any) -> str:
     return next((name for kind, name in kinds if isinstance(value, kind)), "null")
 
 
-def _type_violation(path: str, found: str, schema: Schema) -> Violation:
-    wanted = "integer,string" if schema.get(INT_OR_STRING) else schema.get("type")
-    message = f'Invalid value: "{found}": {path} in body must be of type {wanted}: "{found}"'
+def _type_violation(path: str, found: str, wanted: str | None, schema: Schema) -> Violation:
+    wanted = "integer,string" if schema.get(INT_OR_STRING) else wanted
+    message = f"Invalid value: {_quoted(found)}: {path} in body must be of type {wanted}: {_quoted(found)}"
     return Violation(path, ViolationKind.TYPE, message)
 
 
@@ -242,11 +287,22 @@ def _out_of_bounds(path: str, value: Any, sentence: str) -> Violation:
 
 
 def _quoted(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return str(value)
-    return f'"{value}"' if isinstance(value, str) else f'"{_json_type(value)}"'
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_DATE_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _is_date_time(text: str) -> bool:
+    """Whether it is a moment as RFC 3339 writes it."""
+    found = _DATE_TIME.fullmatch(text)
+    if found is None:
+        return False
+    try:
+        date.fromisoformat(found[1])
+    except ValueError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1024)
@@ -270,7 +326,8 @@ def _broken_rules(schema: Schema, value: Any, old: Any, path: str) -> Iterator[V
                 continue
             broken = _broken(rule, converted, before)
             if broken is not None:
-                yield Violation(path, ViolationKind.INVALID, f"Invalid value: {_quoted(value)}: {broken}", broken)
+                shown = "" if isinstance(value, (Mapping, list)) else f"{_quoted(value)}: "
+                yield Violation(path, ViolationKind.INVALID, f"Invalid value: {shown}{broken}", broken)
     for child_schema, child, old_child, child_path in _children(schema, value, old, path):
         yield from _broken_rules(child_schema, child, old_child, child_path)
 
@@ -316,7 +373,7 @@ def _pruned(schema: Schema, value: Any, path: str, is_object: bool, unknown: lis
                 child = properties[name]
                 kept[name] = _pruned(child, item, here, bool(child.get(EMBEDDED)), unknown)
             elif isinstance(others, Mapping):
-                kept[name] = _pruned(others, item, f"{path}[{name}]", bool(others.get(EMBEDDED)), unknown)
+                kept[name] = _pruned(others, item, here, bool(others.get(EMBEDDED)), unknown)
             elif others is True or schema.get(KEEP_UNKNOWN) or (is_object and name in IMPLICIT_FIELDS):
                 kept[name] = item
             else:

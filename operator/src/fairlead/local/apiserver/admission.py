@@ -1,14 +1,17 @@
 """What every object passes before it is stored: unknown fields, defaults, schema, its kind's rules, CEL rules. Pure."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from fairlead.api import structural
+from fairlead.local.apiserver import scale_fields
 from fairlead.local.apiserver.kinds import rules
 from fairlead.local.apiserver.metadata import label_problems
 from fairlead.local.apiserver.resources import ResourceType
-from fairlead.local.apiserver.status import Cause, Json, bad_request, invalid
+from fairlead.local.apiserver.status import ApiError, Cause, Json, bad_request, invalid
 
 
 class FieldValidation(StrEnum):
@@ -21,8 +24,19 @@ class FieldValidation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
+    """A body that was understood, and what the client should know about it."""
+
     object: Json
     warnings: tuple[str, ...] = ()
+
+    @contextmanager
+    def warning(self) -> Iterator[None]:
+        """Refusals inside the block carry the warnings too."""
+        try:
+            yield
+        except ApiError as error:
+            error.warnings = self.warnings
+            raise
 
 
 def decode(resource: ResourceType, body: Json, validation: FieldValidation) -> Admitted:
@@ -51,25 +65,47 @@ def refuse_undeclared(resource: ResourceType, config: Json) -> None:
 
 def admit(resource: ResourceType, obj: Json, old: Json | None) -> Json:
     """`obj` with defaults, valid as a new state of `old` (None: it is created); raises 422 with everything wrong."""
-    name = obj["metadata"].get("name") or obj["metadata"].get("generateName") or ""
-    if resource.custom:
-        obj = {**obj, "metadata": _without_nulls(obj["metadata"])}
-    else:
-        obj = _without_nulls(obj)
-    obj = structural.apply_defaults(resource.schema, obj)
-    violations = structural.validate(resource.schema, obj)
-    if violations:
-        raise invalid(resource.kind, resource.group, name, _causes(violations))
-    if causes := label_problems(obj):
-        raise invalid(resource.kind, resource.group, name, causes)
-    if not resource.custom:
-        obj = rules.complete(resource.kind, obj)
-        if causes := rules.check(resource.kind, obj, old):
-            raise invalid(resource.kind, resource.group, name, causes)
-        return obj
-    if violations := structural.check_rules(resource.schema, obj, old):
-        raise invalid(resource.kind, resource.group, name, _causes(violations))
+    return _admit_custom(resource, obj, old) if resource.custom else _admit_built_in(resource, obj, old)
+
+
+def _admit_built_in(resource: ResourceType, obj: Json, old: Json | None) -> Json:
+    obj = structural.apply_defaults(resource.schema, _without_nulls(obj))
+    _refuse(resource, obj, _causes(structural.validate(resource.schema, obj)))
+    _refuse(resource, obj, label_problems(obj))
+    obj = rules.complete(resource.kind, obj)
+    _refuse(resource, obj, rules.check(resource.kind, obj, old))
     return obj
+
+
+def _admit_custom(resource: ResourceType, obj: Json, old: Json | None) -> Json:
+    """Rules are checked beside everything else, but not on values whose types or sizes they may not count on."""
+    obj = {**obj, "metadata": _without_nulls(obj["metadata"])}
+    obj = structural.apply_defaults(resource.schema, structural.prune_nulls(resource.schema, obj))
+    violations = structural.validate(resource.schema, obj)
+    blocked = any(violation.kind in structural.BLOCKING for violation in violations)
+    causes = [*_causes(violations), *scale_fields.problems(resource.scale, obj)]
+    if not blocked:
+        causes += label_problems(obj)
+        causes += _causes(structural.check_rules(resource.schema, obj, old))
+    _refuse(resource, obj, causes)
+    stored: Json = _as_stored(obj)
+    return stored
+
+
+def _as_stored(value: Any) -> Any:
+    """2.0 comes back as 2: API servers write whole doubles without a point."""
+    if isinstance(value, dict):
+        return {field: _as_stored(item) for field, item in value.items()}
+    if isinstance(value, list):
+        return [_as_stored(item) for item in value]
+    return int(value) if isinstance(value, float) and structural.is_whole(value) else value
+
+
+def _refuse(resource: ResourceType, obj: Json, causes: list[Cause]) -> None:
+    if causes:
+        metadata = obj["metadata"]
+        name = metadata.get("name") or metadata.get("generateName") or ""
+        raise invalid(resource.kind, resource.group, name, causes)
 
 
 def _causes(violations: list[structural.Violation]) -> list[Cause]:

@@ -80,7 +80,8 @@ class Operations:
         decoded = admission.decode(
             resource, metadata.check_address(resource, body, namespace, None), options.validation
         )
-        obj = self._admit_new(resource, namespace, decoded.object)
+        with decoded.warning():
+            obj = self._admit_new(resource, namespace, decoded.object)
         ownership = managed_fields.track(resource.schema, {}, _manager(resource, options), {}, obj, timestamp())
         return Written(self._store_new(resource, obj, ownership, options), True, decoded.warnings)
 
@@ -181,7 +182,8 @@ class Operations:
 
     def _replace(self, resource: ResourceType, live: Json, proposed: Json, options: WriteOptions) -> Written:
         decoded = admission.decode(resource, proposed, options.validation)
-        obj = self._admit_change(resource, live, decoded.object, options)
+        with decoded.warning():
+            obj = self._admit_change(resource, live, decoded.object, options)
         ownership = _declared_ownership(live, decoded.object)
         manager = _manager(resource, options)
         ownership = managed_fields.track(resource.schema, ownership, manager, live, obj, timestamp())

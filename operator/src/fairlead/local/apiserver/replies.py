@@ -21,7 +21,7 @@ def reply(body: Json, status: int = 200, warnings: Sequence[str] = ()) -> web.Re
 
 
 def failure(error: ApiError) -> web.Response:
-    return reply(error.body(), error.code)
+    return reply(error.body(), error.code, error.warnings)
 
 
 def one(resource: ResourceType, obj: Json, shape: Shape, include: str) -> Json:

@@ -6,12 +6,15 @@ from copy import deepcopy
 from fairlead.local.apiserver import jsonpath
 from fairlead.local.apiserver.operations import Operations, WriteOptions
 from fairlead.local.apiserver.resources import ResourceType, ScalePaths
-from fairlead.local.apiserver.status import STALE, Cause, Json, conflict, invalid
+from fairlead.local.apiserver.status import STALE, Cause, Json, conflict, internal_error, invalid
 
 
 def read(operations: Operations, resource: ResourceType, namespace: str, name: str) -> Json:
-    """The object's Scale."""
-    return _scale_of(_paths(resource), operations.get(resource, namespace, name))
+    """The object's Scale. Raises 500 for a custom object that has no replicas, as API servers do."""
+    paths, obj = _paths(resource), operations.get(resource, namespace, name)
+    if resource.custom and jsonpath.find(obj, paths.spec_replicas) is None:
+        raise internal_error(f'the spec replicas field "{paths.spec_replicas}" does not exist')
+    return _scale_of(paths, obj)
 
 
 def edit(

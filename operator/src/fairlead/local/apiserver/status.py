@@ -26,6 +26,8 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.details = details or {}
+        self.warnings: tuple[str, ...] = ()
+        """What else the client should know, such as fields that were dropped before the object was refused."""
 
     def body(self) -> Json:
         """The `Status` object sent to the client."""
@@ -112,6 +114,10 @@ def unsupported_media_type(message: str) -> ApiError:
 def not_implemented(what: str) -> ApiError:
     """Something a cluster offers and local mode does not; `what` is the sentence's subject and verb."""
     return ApiError(501, "NotImplemented", f"local mode does not support {what}")
+
+
+def internal_error(message: str) -> ApiError:
+    return ApiError(500, "InternalError", f"Internal error occurred: {message}")
 
 
 def success(details: Json) -> Json:

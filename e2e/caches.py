@@ -1,0 +1,29 @@
+"""Where tests keep what they build or fetch once, outside the checkout, and how one process at a time makes it."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def cache(name: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder `name` below $FAIRLEAD_CACHE, or below ~/.cache/fairlead where that is not set or empty."""
+    chosen = environment.get("FAIRLEAD_CACHE")
+    return (Path(chosen) if chosen else Path.home() / ".cache" / "fairlead").resolve() / name
+
+
+@contextmanager
+def alone(lock: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Holds a lock file, made where it is missing. Calls `waiting` once where another process holds it.
+
+    The kernel gives the lock back when its holder ends, however that happens.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield

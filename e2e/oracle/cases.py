@@ -1,0 +1,251 @@
+"""Objects with what a server must say about them: one broken and one kept for every rule, and each kind of limit."""
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.api import names
+
+Json = dict[str, Any]
+
+
+def deployment(name: str = "dinghy", **spec: Any) -> Json:
+    """An LLMDeployment of the bundled model."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": name},
+        "spec": {"model": {"source": "demo://dinghy"}} | spec,
+    }
+
+
+@dataclass(frozen=True)
+class RuleCase:
+    """A rule, an object that breaks it and no other, and one as close to that as may be that keeps it."""
+
+    sentence: str
+    """The beginning of the rule's message."""
+    field: str
+    """The field that the rule stands on."""
+    broken: Json
+    kept: Json
+
+
+def _autoscaling(**fields: Any) -> Json:
+    return deployment(autoscaling=fields)
+
+
+def _source(source: str) -> Json:
+    return deployment(model={"source": source})
+
+
+RULES = (
+    RuleCase("metadata.name must not be longer than 40", "<nil>", deployment("a" * 41), deployment("a" * 40)),
+    RuleCase("metadata.name must start with a letter", "<nil>", deployment("1st"), deployment("st1")),
+    RuleCase("model.source must look like", "spec.model.source", _source("hf://only-a-name"), _source("hf://o/name@r")),
+    RuleCase(
+        "model.source must not contain '..'", "spec.model.source", _source("pvc://a/../b"), _source("pvc://a/..b/c..d")
+    ),
+    RuleCase(
+        "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens",
+        "spec.engine",
+        deployment(engine={"maxNumSeqs": 33, "maxNumBatchedTokens": 32}),
+        deployment(engine={"maxNumSeqs": 32, "maxNumBatchedTokens": 32}),
+    ),
+    RuleCase(
+        "an environment variable has either a value or a valueFrom",
+        "spec.engine.env[1]",
+        deployment(engine={"env": [{"name": "A", "value": "1"}, {"name": "B", "value": "", "valueFrom": {}}]}),
+        deployment(engine={"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {}}}]}),
+    ),
+    RuleCase(
+        "resources.profile excludes",
+        "spec.resources",
+        deployment(resources={"profile": "cpu-small", "limits": {}}),
+        deployment(resources={"profile": "cpu-small"}),
+    ),
+    RuleCase(
+        "resources.gpus must not be above 1",
+        "spec.resources",
+        deployment(resources={"gpus": 2}),
+        deployment(resources={"gpus": 1}),
+    ),
+    RuleCase(
+        "autoscaling.minReplicas must not be above autoscaling.maxReplicas",
+        "spec.autoscaling",
+        _autoscaling(minReplicas=3, maxReplicas=2),
+        _autoscaling(minReplicas=2, maxReplicas=2),
+    ),
+    RuleCase(
+        "autoscaling.mode External excludes",
+        "spec.autoscaling",
+        _autoscaling(mode="External", targets={"queueDepth": 2}),
+        _autoscaling(mode="External"),
+    ),
+    RuleCase(
+        "autoscaling.maxReplicas must be set",
+        "spec.autoscaling",
+        _autoscaling(mode="Fairlead", minReplicas=1),
+        _autoscaling(mode="Fairlead", minReplicas=1, maxReplicas=1),
+    ),
+    RuleCase(
+        "autoscaling.scaleToZeroAfter needs autoscaling.minReplicas: 0",
+        "spec.autoscaling",
+        _autoscaling(maxReplicas=2, scaleToZeroAfter="5m"),
+        _autoscaling(minReplicas=0, maxReplicas=2, scaleToZeroAfter="5m"),
+    ),
+    RuleCase(
+        "autoscaling.scaleToZeroAfter must be more than 0",
+        "spec.autoscaling",
+        _autoscaling(minReplicas=0, maxReplicas=2, scaleToZeroAfter="0.0m0s"),
+        _autoscaling(minReplicas=0, maxReplicas=2, scaleToZeroAfter="0.0m1ms"),
+    ),
+    RuleCase(
+        "autoscaling.targets.tolerance needs",
+        "spec.autoscaling",
+        _autoscaling(maxReplicas=2, targets={"queueDepth": 2, "tolerance": 20}),
+        _autoscaling(maxReplicas=2, targets={"timeToFirstToken": "300ms", "tolerance": 20}),
+    ),
+    RuleCase(
+        "rollout.maxSurge and rollout.maxUnavailable must not both be 0",
+        "spec.rollout",
+        deployment(rollout={"maxSurge": 0}),
+        deployment(rollout={"maxSurge": 0, "maxUnavailable": 1}),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class LimitCase:
+    """A value that a type, a limit, a pattern or an enum refuses, by the field that is named for it."""
+
+    field: str
+    spec: Json
+
+    @property
+    def body(self) -> Json:
+        return deployment(**self.spec)
+
+
+def _limits() -> Iterator[LimitCase]:
+    """The fields are those of the answer; where one is inside a list, that is its index."""
+    yield LimitCase("spec.model", {"model": None})
+    yield LimitCase("spec.model.source", {"model": {}})
+    yield LimitCase("spec.model.source", {"model": {"source": 7}})
+    yield LimitCase("spec.model.source", {"model": {"source": "demo://" + "a" * 1018}})
+    for name in ("", "-a", "a-", "a b", "a\n", "ä", "a" * 129):
+        yield LimitCase("spec.model.servedName", {"model": {"source": "demo://dinghy", "servedName": name}})
+    for field_name, aliases in (
+        ("spec.model.aliases", "a"),
+        ("spec.model.aliases", [f"a{number}" for number in range(17)]),
+        ("spec.model.aliases[1]", ["a", "a"]),
+        ("spec.model.aliases[0]", ["-"]),
+        ("spec.model.aliases[0]", [None]),
+    ):
+        yield LimitCase(field_name, {"model": {"source": "demo://dinghy", "aliases": aliases}})
+    for dtype in ("float64", "", "Auto", 16):
+        yield LimitCase("spec.engine.dtype", {"engine": {"dtype": dtype}})
+    for length in (0, -1, "8", 1.5, True, 2**31):
+        yield LimitCase("spec.engine.maxModelLen", {"engine": {"maxModelLen": length}})
+    yield LimitCase("spec.engine.maxNumSeqs", {"engine": {"maxNumSeqs": 65537}})
+    sizes: tuple[Any, ...] = ("", "2GiB", "-1", "1e", 1.5, [], "9" * 33, "1 Gi")
+    for memory in sizes:
+        yield LimitCase("spec.engine.kvCache.memory", {"engine": {"kvCache": {"memory": memory}}})
+    yield LimitCase("spec.engine.enablePrefixCaching", {"engine": {"enablePrefixCaching": "yes"}})
+    yield LimitCase("spec.engine.extraArgs", {"engine": {"extraArgs": ["a"] * 65}})
+    yield LimitCase("spec.engine.extraArgs[0]", {"engine": {"extraArgs": [1]}})
+    yield LimitCase("spec.engine.env[0].name", {"engine": {"env": [{"name": "1A"}]}})
+    yield LimitCase("spec.engine.env[0].name", {"engine": {"env": [{"value": "1"}]}})
+    yield LimitCase("spec.engine.env[1]", {"engine": {"env": [{"name": "A"}, {"name": "A"}]}})
+    yield LimitCase("spec.engine.env[0].valueFrom", {"engine": {"env": [{"name": "A", "valueFrom": "x"}]}})
+    yield LimitCase("spec.resources.profile", {"resources": {"profile": ""}})
+    yield LimitCase("spec.resources.limits.cpu", {"resources": {"limits": {"cpu": "two"}}})
+    yield LimitCase("spec.resources.requests", {"resources": {"requests": {f"r{n}": 1 for n in range(33)}}})
+    for replicas in (-1, "1", 10001, 2**31, 1.5, 2**63):
+        yield LimitCase("spec.replicas", {"replicas": replicas})
+    for window in ("", "5", "5 s", "s", "-5s", 5, "1s" * 17):
+        scaled = {"maxReplicas": 2, "scaleUp": {"stabilizationWindow": window}}
+        yield LimitCase("spec.autoscaling.scaleUp.stabilizationWindow", {"autoscaling": scaled})
+    yield LimitCase("spec.autoscaling.mode", {"autoscaling": {"mode": "HPA", "maxReplicas": 2}})
+    for percentile in (0, 100):
+        targets = {"timeToFirstToken": "1s", "percentile": percentile}
+        percentiles = {"maxReplicas": 2, "targets": targets}
+        yield LimitCase("spec.autoscaling.targets.percentile", {"autoscaling": percentiles})
+    yield LimitCase("spec.routing.policy", {"routing": {"policy": "Random"}})
+    yield LimitCase("spec.routing.prefixHash.meanLoadFactor", {"routing": {"prefixHash": {"meanLoadFactor": 99}}})
+    yield LimitCase("spec.rollout.maxSurge", {"rollout": {"maxSurge": "25%"}})
+    yield LimitCase("spec.drain", {"drain": "15m"})
+    yield LimitCase("spec.template.metadata.labels.a", {"template": {"metadata": {"labels": {"a": 1}}}})
+    yield LimitCase("spec.template.spec", {"template": {"spec": []}})
+
+
+LIMITS = tuple(_limits())
+
+FULL = deployment(
+    "full",
+    model={"source": "pvc://models/a", "servedName": "org/full", "aliases": ["full-a", "full-b"]},
+    engine={
+        "image": "example.test/engine:1",
+        "dtype": "float32",
+        "maxModelLen": 4096,
+        "maxNumSeqs": 8,
+        "maxNumBatchedTokens": 256,
+        "maxNumQueuedTokens": 512,
+        "kvCache": {"blockSize": 16, "memory": "2Gi"},
+        "enablePrefixCaching": True,
+        "extraArgs": ["--seed", "7"],
+        "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+    },
+    resources={"gpus": 1, "requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": 2, "memory": "2Gi"}},
+    replicas=2,
+    autoscaling={
+        "mode": "Fairlead",
+        "minReplicas": 0,
+        "maxReplicas": 4,
+        "targets": {"queueDepth": 4, "timeToFirstToken": "1.5s", "percentile": 95, "tolerance": 5},
+        "scaleUp": {"stabilizationWindow": "0s", "maxStep": 2, "period": "15s"},
+        "scaleDown": {"stabilizationWindow": "2m", "maxStep": 1, "period": "1m30s"},
+        "scaleToZeroAfter": "10m",
+    },
+    routing={
+        "policy": "PrefixHash",
+        "prefixHash": {"meanLoadFactor": 150, "replication": 128, "prefixCharLength": 64},
+        "maxQueueTime": "30s",
+        "coldStartTimeout": "10m",
+    },
+    rollout={"maxSurge": 1, "maxUnavailable": 1},
+    drain={"timeout": "15m"},
+    template={
+        "metadata": {"labels": {"team": "search"}, "annotations": {"note": "kept"}},
+        "spec": {"priorityClassName": "high", "tolerations": [{"key": "gpu", "operator": "Exists"}]},
+    },
+)
+"""An object that has every field of the spec."""
+
+
+def typos() -> Iterator[tuple[str, Json]]:
+    """Objects with one field that nobody knows, and its path: one for every object in `FULL`."""
+    for path in _objects(FULL["spec"], ("spec",)):
+        body = deepcopy(FULL)
+        found: Any = body
+        for step in path:
+            found = found[step]
+        found["typo"] = 1
+        yield "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".") + ".typo", body
+
+
+_OPEN = ("requests", "limits", "labels", "annotations", "valueFrom")
+"""Objects whose fields are not the schema's to know, and `template.spec`."""
+
+
+def _objects(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    if path[-1] in _OPEN or path[-2:] == ("template", "spec"):
+        return
+    if isinstance(value, Mapping):
+        yield path
+        for name, item in value.items():
+            yield from _objects(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _objects(item, (*path, index))
