@@ -271,6 +271,22 @@ async def test_how_long_replicas_take_to_start_is_measured_reported_and_survives
     assert restarted.statuses[-1]["coldStart"] == "40s"
 
 
+async def test_nothing_is_forgotten_while_it_is_not_known_what_there_is() -> None:
+    """As when the operator begins to watch anew, because the API server serves another kind."""
+    world = World(body(SCALED))
+    await world.tick(waiting=3)
+    await world.tick(waiting=0)
+    world.autoscaler.cluster.unbind()
+    world.time += 5.0
+    await world.autoscaler.tick()
+    assert world.metric("scaling_decisions_total", direction="up") == 1
+    await world.tick(seconds=6.0)
+    assert world.scales == [3, 1], "its window has gone on"
+    world.autoscaler.cluster.bind({})
+    await world.autoscaler.tick()
+    assert world.metric("desired_replicas") is None
+
+
 async def test_from_zero_the_first_waiting_request_is_enough() -> None:
     world = World(body({"minReplicas": 0, "maxReplicas": 4}, replicas=0))
     world.pods = []

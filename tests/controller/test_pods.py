@@ -137,6 +137,13 @@ def test_memory_kills_say_what_to_raise() -> None:
     assert not found.model_failed
 
 
+def test_a_memory_kill_of_one_process_wins_over_what_the_other_could_say_about_it() -> None:
+    """The kernel may kill only the process that computes; the one that serves HTTP then sees a death with no cause."""
+    found = crashed(json.dumps({"reason": "EngineDead", "message": "ended by signal 9"}), reason="OOMKilled")
+    assert found.reason == "OutOfMemory"
+    assert "raise resources.limits.memory" in found.message
+
+
 def test_any_other_end_shows_the_last_line_and_where_to_read_on() -> None:
     found = crashed("Traceback\nValueError: boom\n", exit_code=3)
     assert found.reason == "CrashLoopBackOff"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.controller.capabilities import BASIC, Capabilities
 from fairlead.controller.desired import Problem, desired
 from fairlead.controller.observe import NameClaim, Observed
 from fairlead.controller.plan import key_of
@@ -64,6 +65,7 @@ class Seen:
         engine: dict[str, Any] | None = None,
         before: dict[str, Any] | None = None,
         is_configuring: bool = False,
+        capabilities: Capabilities = BASIC,
         **observed: Any,
     ) -> None:
         raw = body(spec or {}, **(before or {}))
@@ -71,7 +73,8 @@ class Seen:
         if engine is not None:
             children["Deployment", "dinghy-engine"] |= {"status": engine}
         seen = Observed(body=raw, pods=pods, children=children, **observed)
-        now = situation(seen, desired(seen, SETTINGS), problems, is_applying=False, is_configuring=is_configuring)
+        wanted = desired(seen, SETTINGS, capabilities)
+        now = situation(seen, wanted, problems, is_applying=False, is_configuring=is_configuring)
         self.fields = status(seen, now, SETTINGS, time=NOW)
         self.conditions = {condition["type"]: condition for condition in self.fields["conditions"]}
 
@@ -234,7 +237,32 @@ def test_zero_replicas_are_ready_where_the_next_request_starts_one() -> None:
     assert seen.brief("Ready") == ("True", "ScaledToZero")
     assert seen.message("Ready") == "scaled to zero: the next request starts a replica and waits for it"
     assert seen.brief("Degraded") == ("False", "AsExpected")
-    assert Seen(spec={"replicas": 0, "autoscaling": {"mode": "External"}}).brief("Ready") == ("False", "ScaledToZero")
+    outside = Seen(spec={"replicas": 0, "autoscaling": {"mode": "External"}})
+    assert outside.brief("Ready") == ("False", "ScaledToZero")
+    assert "until the external autoscaler or a person raises spec.replicas" in outside.message("Ready")
+
+
+def test_what_is_done_without_is_said_and_nothing_is_wrong() -> None:
+    sentence = "Done without PodDisruptionBudget: this API server does not serve policy/v1."
+    seen = Seen(ready_pod(), spec={"replicas": 1}, capabilities=Capabilities(done_without=(sentence,)))
+    assert seen.brief("Degraded") == ("False", "AsExpected")
+    assert seen.message("Degraded") == f"Nothing is wrong. {sentence}"
+    assert Seen(ready_pod(), spec={"replicas": 1}).message("Degraded") == "nothing is wrong"
+
+
+def test_replicas_that_a_tainted_node_loses_are_told_of_while_others_take_their_place() -> None:
+    going = ready_pod("g")
+    going["metadata"]["deletionTimestamp"] = NOW
+    said = "Taint manager: deleting due to NoExecute taint"
+    going["status"]["conditions"].append(
+        {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": said}
+    )
+    alone = Seen(going, spec={"replicas": 1}).message("Progressing")
+    assert alone.endswith(f"; g: is taken away (DeletionByTaintManager). {said}")
+    replaced = Seen(going, loading_pod("r"), spec={"replicas": 1})
+    assert replaced.fields["replicas"] == 1
+    assert replaced.message("Progressing").startswith("r: ")
+    assert said in replaced.message("Progressing")
 
 
 def test_zero_replicas_are_not_ready_and_nothing_is_wrong() -> None:

@@ -5,6 +5,7 @@ bad value is refused by name, with a hint.
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,6 +31,10 @@ class SettingsError(ValueError):
         self.name = name
         self.message = message
         self.hint = hint
+
+
+DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_LABEL_KEY = re.compile(r"[A-Za-z0-9][-._/A-Za-z0-9]*")
 
 
 class LogLevel(StrEnum):
@@ -97,6 +102,20 @@ class OperatorSettings:
     """Namespace of the gateway's pods, whose signals the autoscaler follows."""
     gateway_selector: str = f"{names.LABEL_NAME}={names.GATEWAY_NAME}"
     """Label selector of the gateway's pods."""
+    operator_selector: str = f"{names.LABEL_NAME}={names.OPERATOR_NAME}"
+    """Label selector of the operator's own pods, which are in the gateway's namespace."""
+    network_policies: bool = True
+    """Whether each LLMDeployment gets a NetworkPolicy: its engines take connections from the gateway's pods, the
+    operator's and those of `monitoringNamespace`, and from nobody else. It finds their namespaces by the label
+    kubernetes.io/metadata.name, which Kubernetes puts on every namespace from version 1.21 on."""
+    monitoring_namespace: Annotated[str | None, Constraints(pattern=DNS_LABEL_PATTERN)] = None
+    """Namespace whose pods may read the engines' metrics. None = no other pods may."""
+    pod_disruption_budgets: bool = True
+    """Whether each LLMDeployment gets a PodDisruptionBudget: nodes are drained of its engines one engine at a time."""
+    pod_monitors: bool = True
+    """Whether each LLMDeployment gets a PodMonitor, by which the Prometheus operator finds its engines' metrics."""
+    pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of these PodMonitors, by which a Prometheus chooses them."""
     autoscaler_interval: Seconds = 5.0
     """Time between two looks of the autoscaler. It looks at once when a request waits for a first replica."""
     watch_namespaces: tuple[str, ...] | None = None
@@ -124,6 +143,13 @@ class OperatorSettings:
         if self.default_profile and self.default_profile not in self.all_profiles:
             known = ", ".join(sorted(self.all_profiles))
             raise SettingsError("defaultProfile", f"{self.default_profile!r} is not a profile", f"use one of {known}")
+        for name, selector in (
+            ("gatewaySelector", self.gateway_selector),
+            ("operatorSelector", self.operator_selector),
+        ):
+            if self.network_policies and not equality_selector(selector):
+                hint = "write KEY=VALUE, several with commas between them, or switch networkPolicies off"
+                raise SettingsError(name, f"{selector!r} cannot be written into a NetworkPolicy", hint)
         for name, seconds in (("leaseDuration", self.lease_duration), ("resyncInterval", self.resync_interval)):
             if seconds < 3.0:
                 raise SettingsError(name, f"is only {format_duration(seconds)}", "use 3s or more")
@@ -156,6 +182,14 @@ class OperatorSettings:
     def all_profiles(self) -> Mapping[str, Profile]:
         """What `spec.resources.profile` may say."""
         return {**BUILT_IN_PROFILES, **self.profiles}
+
+
+def equality_selector(selector: str) -> dict[str, str]:
+    """The labels of a selector `KEY=VALUE,…`; empty for any other kind of selector."""
+    pairs = [part.strip().replace("==", "=", 1).partition("=") for part in selector.split(",")]
+    if not all(equals and _LABEL_KEY.fullmatch(key.strip()) for key, equals, _ in pairs):
+        return {}
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _nearest(path: str, schema: JsonSchema) -> str:

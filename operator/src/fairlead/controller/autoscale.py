@@ -131,7 +131,10 @@ class Autoscaler:
         self.gateways.woken.clear()
 
     async def tick(self) -> None:
-        """One look at everything. What the API refuses is tried again at the next."""
+        """One look at everything. What the API refuses is tried again at the next. While it is not known what there is,
+        nothing is looked at, and nothing forgotten."""
+        if not self.cluster.is_bound:
+            return
         readings = self.gateways.readings()  # what every gateway has said lately
         for target in list(self.targets()):  # LLMDeployments with autoscaling.mode Fairlead
             try:

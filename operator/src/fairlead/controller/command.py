@@ -7,7 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.controller.operator import LeaseLost, Operator
+from fairlead.controller.capabilities import MissingRights
+from fairlead.controller.operator import LeaseLost, Operator, WatchFailed
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.config import KubeConfigError
 from fairlead.logs import configure_logging
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     except KubeConfigError as e:
         print(f"fairlead operator: {e}", file=sys.stderr)
         return EXIT_USAGE
-    except (KubeError, LeaseLost, OSError) as e:
+    except (KubeError, LeaseLost, MissingRights, OSError, WatchFailed) as e:
         print(f"fairlead operator: {e}", file=sys.stderr)
         return EXIT_FAILED
     return 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fairlead.api.conditions import Reason
 from fairlead.api.crd import rule_violations
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
+from fairlead.controller.capabilities import BASIC, Capabilities
 from fairlead.controller.observe import Observed
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
@@ -32,10 +33,14 @@ class Desired:
     """In the order in which they are to be applied."""
     obstacle: Problem | None = None
     """Why `children` is empty. What runs already goes on running."""
+    done_without: tuple[str, ...] = ()
+    """A sentence for each kind of child that is wanted and cannot be had at this API server."""
 
 
-def desired(observed: Observed, settings: OperatorSettings) -> Desired:
-    """Never raises for what a user can write: that becomes the obstacle."""
+def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabilities = BASIC) -> Desired:
+    """`capabilities`: of the API server; by default none beyond what every one has.
+
+    Never raises for what a user can write: that becomes the obstacle."""
     try:
         deployment = LLMDeployment.from_body(observed.body)
     except InvalidSpec as e:
@@ -51,6 +56,7 @@ def desired(observed: Observed, settings: OperatorSettings) -> Desired:
         )
         return Desired(deployment, obstacle=Problem(Reason.MODEL_SOURCE_NOT_FOUND, message))
     try:
-        return Desired(deployment, children(deployment, settings))
+        manifests = children(deployment, settings, capabilities.wanted)
     except CannotBuild as e:
         return Desired(deployment, obstacle=Problem(e.reason, e.message))
+    return Desired(deployment, manifests, done_without=capabilities.done_without)

@@ -13,7 +13,7 @@ from fairlead.controller.observe import Cluster, NameClaim, name_claims
 from fairlead.controller.worker import Key, WorkQueue
 from fairlead.kube.client import JsonObject
 from fairlead.kube.config import KubeConfig
-from fairlead.kube.resources import CHILDREN, LLMDEPLOYMENTS, PODS, Resource
+from fairlead.kube.resources import CHILDREN, LLMDEPLOYMENTS, OPTIONAL_CHILDREN, PODS, Resource
 
 WATCH_SECONDS = 300
 """How long one watch request lasts before it is made anew."""
@@ -21,10 +21,13 @@ OURS: Mapping[str, Any] = {names.LABEL_LLMDEPLOYMENT: kopf.PRESENT}
 """Selects the children of LLMDeployments."""
 
 
-def build_registry(cluster: Cluster, queue: WorkQueue, config: KubeConfig) -> kopf.OperatorRegistry:
-    """Everything kopf has to know, and nothing by global decorators."""
+def build_registry(
+    cluster: Cluster, queue: WorkQueue, config: KubeConfig, optional_kinds: tuple[Resource, ...] = ()
+) -> kopf.OperatorRegistry:
+    """Everything kopf has to know, and nothing by global decorators. `optional_kinds`: of children, beside those that
+    every LLMDeployment has."""
     registry = kopf.OperatorRegistry()
-    _add_indexes(registry)
+    _add_indexes(registry, optional_kinds)
 
     def login(**_: Any) -> kopf.ConnectionInfo:
         return connection_info(config)
@@ -40,7 +43,7 @@ def build_registry(cluster: Cluster, queue: WorkQueue, config: KubeConfig) -> ko
 
     kopf.on.login(registry=registry)(login)
     kopf.on.event(*_selector(LLMDEPLOYMENTS), registry=registry, id="on-llmdeployment")(on_llmdeployment)
-    for resource in (*CHILDREN, PODS):
+    for resource in (*CHILDREN, *optional_kinds, PODS):
         kopf.on.event(*_selector(resource), registry=registry, id=f"on-{resource.plural}", labels=OURS)(on_child)
     return registry
 
@@ -49,17 +52,18 @@ def kopf_settings() -> kopf.OperatorSettings:
     """Server-side selectors, so that only our children are streamed, and time limits for every request."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False  # Events are written by `events`, on change only
+    settings.scanning.disabled = True  # else kopf watches namespaces and CRDs, for which no operator needs rights
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.watching.connect_timeout = 10
     settings.networking.request_timeout = 60
     settings.networking.connect_timeout = 10
-    for resource in (*CHILDREN, PODS):
+    for resource in (*CHILDREN, *OPTIONAL_CHILDREN, PODS):
         settings.watching.label_selectors[_selector(resource)] = names.LABEL_LLMDEPLOYMENT
     return settings
 
 
-def _add_indexes(registry: kopf.OperatorRegistry) -> None:
+def _add_indexes(registry: kopf.OperatorRegistry, optional_kinds: tuple[Resource, ...]) -> None:
     """The names of the indexes are the ids; `Cluster.bind` finds them among a handler's arguments."""
 
     def llmdeployments(*, namespace: str | None, name: str, body: kopf.Body, **_: Any) -> dict[Key, JsonObject]:
@@ -73,7 +77,7 @@ def _add_indexes(registry: kopf.OperatorRegistry) -> None:
 
     kopf.index(*_selector(LLMDEPLOYMENTS), registry=registry, id="llmdeployments")(llmdeployments)
     kopf.index(*_selector(LLMDEPLOYMENTS), registry=registry, id="name_claims")(claims)
-    for resource in CHILDREN:
+    for resource in (*CHILDREN, *optional_kinds):
         kopf.index(*_selector(resource), registry=registry, id="children", labels=OURS)(owned)
     kopf.index(*_selector(PODS), registry=registry, id="pods", labels=OURS)(owned)
 

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from contextlib import suppress
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from fairlead.controller.fleet_figures import FleetFigures
+from fairlead.controller.observe import Cluster
 from fairlead.controller.reconcile import ReconcileOutcome
 
 DURATION_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_DIRECTIONS = ("up", "down")
 
 
 class OperatorMetrics:
@@ -62,6 +65,7 @@ class OperatorMetrics:
         )
         for outcome in ReconcileOutcome:
             self._reconciliations.labels(outcome)
+        ProcessCollector(namespace="fairlead_operator", registry=self.registry)
 
     def observe(self, outcome: ReconcileOutcome, seconds: float) -> None:
         """A reconciliation has ended."""
@@ -76,10 +80,16 @@ class OperatorMetrics:
         """Where the length of the queue is read from."""
         self._waiting.set_function(num_waiting)
 
+    def watch_fleet(self, cluster: Cluster) -> None:
+        """Where the figures of the LLMDeployments themselves are read from."""
+        self.registry.register(FleetFigures(cluster))
+
     def recommended(self, llmdeployment: str, *, desired: int, wanted: int) -> None:
         """The autoscaler has looked at an LLMDeployment (`namespace/name`)."""
         self._desired.labels(llmdeployment).set(desired)
         self._wanted.labels(llmdeployment).set(wanted)
+        for direction in _DIRECTIONS:  # from 0 on, or nobody would see the first change as an increase
+            self._decisions.labels(llmdeployment, direction)
 
     def scaled(self, llmdeployment: str, before: int, after: int) -> None:
         """The autoscaler has changed a count."""
@@ -90,7 +100,7 @@ class OperatorMetrics:
         for metric in (self._desired, self._wanted):
             with suppress(KeyError):  # nothing was recommended
                 metric.remove(llmdeployment)
-        for direction in ("up", "down"):
+        for direction in _DIRECTIONS:
             with suppress(KeyError):  # it has never been scaled that way
                 self._decisions.remove(llmdeployment, direction)
 

@@ -65,10 +65,16 @@ class Cluster:
         self._client = client
         self._running = running
         self._indexes: Mapping[str, Index] = {}
+        self.is_bound = False
+        """Whether it is known what there is. Otherwise there seems to be nothing."""
 
     def bind(self, indexes: Mapping[str, Index]) -> None:
         """Takes the live indexes from what kopf hands to a handler: llmdeployments, children, pods and name_claims."""
-        self._indexes = indexes
+        self._indexes, self.is_bound = indexes, True
+
+    def unbind(self) -> None:
+        """The indexes are not kept up to date any more; others are about to be filled."""
+        self._indexes, self.is_bound = {}, False
 
     def keys(self) -> list[Key]:
         """Every LLMDeployment there is."""

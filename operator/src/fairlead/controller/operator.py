@@ -9,11 +9,15 @@ import logging
 import secrets
 import socket
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import kopf
 
+from fairlead.api import names
 from fairlead.controller.apply import Applier
 from fairlead.controller.autoscale import Autoscaler
+from fairlead.controller.capabilities import Capabilities, check_rights, in_words, look
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
 from fairlead.controller.health import serve_health
@@ -23,15 +27,27 @@ from fairlead.controller.reconcile import ReconcileOutcome, Reconciler, recheck_
 from fairlead.controller.scaling import ScaleWriter
 from fairlead.controller.worker import Key, WorkQueue
 from fairlead.fleet.gateways import GatewayFollower
-from fairlead.kube.client import KubeClient
+from fairlead.kube.access import is_served
+from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.lease import Lease
+from fairlead.kube.resources import LLMDEPLOYMENTS, Resource
 from fairlead.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+KOPF_END_SECONDS = 15.0
+"""How long kopf may take to end its watches."""
+PAUSE_SECONDS = 2.0
+"""Between two questions to an API server that is not there, or does not serve LLMDeployments."""
+
 
 class LeaseLost(Exception):
     """Another operator may be active: this process must not act any more."""
+
+
+class WatchFailed(Exception):
+    """The API server does not let us see what it did at the start; the message has its words."""
 
 
 class _EveryTask(frozenset["asyncio.Task[object]"]):
@@ -63,7 +79,12 @@ class Operator:
             duration_seconds=settings.lease_duration,
         )
         recorder = EventRecorder(client, host)
-        self._reconciler = Reconciler(self.cluster, Applier(client), recorder, settings)
+        self.capabilities = Capabilities()
+        """What the API server can do, as last seen."""
+        self._kinds_changed = asyncio.Event()
+        self._reconciler = Reconciler(
+            self.cluster, Applier(client), recorder, settings, capabilities=lambda: self.capabilities
+        )
         self._autoscaler = Autoscaler(
             self.cluster,
             self.gateways,
@@ -73,6 +94,7 @@ class Operator:
             interval=settings.autoscaler_interval,
         )
         self.metrics.watch_queue(lambda: self.queue.num_waiting)
+        self.metrics.watch_fleet(self.cluster)
 
     async def run(self) -> None:
         """Serves health, waits for the Lease, works until told to stop, and gives the Lease back."""
@@ -113,10 +135,77 @@ class Operator:
                 raise result
 
     async def _watch(self) -> None:
+        """Watches from when LLMDeployments are served, and begins anew when other kinds are. Raises MissingRights or
+        WatchFailed where that cannot go on."""
+        await self._until_served()
+        if missing := await self._persistently(check_rights):
+            logger.error("the operator's ServiceAccount lacks the right to %s", in_words(missing))
+        while True:
+            self._take(await self._persistently(look))
+            self._kinds_changed.clear()
+            if not await self._watch_kinds(self.capabilities.kinds):
+                return
+            self.queue.add_all(self.cluster.keys())  # whatever has gone meanwhile is noticed
+            self.cluster.unbind()
+            await self._until_served()
+
+    async def _watch_kinds(self, optional_kinds: tuple[Resource, ...]) -> bool:
+        """Until other kinds than these are there to be watched; False when kopf, which takes the process' signals, was
+        told to end. Raises WatchFailed."""
+        watching = asyncio.create_task(self._run_kopf(optional_kinds))
+        changed = asyncio.create_task(self._kinds_changed.wait())
+        try:
+            await asyncio.wait((watching, changed), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            watching.cancel()
+            (result,) = await asyncio.gather(watching, return_exceptions=True)
+        if self._kinds_changed.is_set():
+            return True
+        if not isinstance(result, Exception):
+            return False
+        is_there = await self._persistently(_serves_llmdeployments)
+        if is_there and (await self._persistently(look)).kinds == optional_kinds:
+            raise WatchFailed(f"watching has failed: {result}") from result
+        logger.warning("watching begins anew, because the API server serves other kinds than before: %s", result)
+        return True
+
+    async def _until_served(self) -> None:
+        """Waits for the CRD, which may be installed after us."""
+        told = False
+        while not await self._persistently(_serves_llmdeployments):
+            if not told:
+                crd = names.CRD_NAME
+                logger.warning("the API server does not serve %s: waiting until the CRD is installed", crd)
+                self.cluster.bind({})  # there is none
+                told = True
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _persistently(self, ask: Callable[[KubeClient, OperatorSettings], Awaitable[T]]) -> T:
+        """The answer, asked for until there is one. Raises KubeError for a refusal."""
+        while True:
+            try:
+                return await ask(self.client, self.settings)
+            except KubeError as e:
+                if not e.may_pass:
+                    raise
+                logger.warning("the API server cannot be asked: %s; again in %g s", e, PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def _take(self, seen: Capabilities) -> None:
+        """From now on decisions rest on these capabilities; what is new about them is logged."""
+        before, self.capabilities = self.capabilities, seen
+        for sentence in seen.done_without:
+            if sentence not in before.done_without:
+                logger.info("%s", sentence)
+        if seen.kinds != before.kinds:
+            self._kinds_changed.set()
+
+    async def _run_kopf(self, optional_kinds: tuple[Resource, ...]) -> None:
         """kopf: fills the indexes and puts keys into the queue. When cancelled, lets kopf end in its own order."""
         namespaces, stop = self.settings.watch_namespaces, asyncio.Event()
         tasks = await kopf.spawn_tasks(
-            registry=build_registry(self.cluster, self.queue, self.client.config),
+            registry=build_registry(self.cluster, self.queue, self.client.config, optional_kinds),
             settings=kopf_settings(),
             standalone=True,
             clusterwide=namespaces is None,
@@ -125,10 +214,17 @@ class Operator:
         )
         running = asyncio.create_task(kopf.run_tasks(tasks, ignored=_EveryTask()))
         try:
-            await asyncio.shield(running)
+            # Not `running` itself: where a watch fails for good, kopf may never be done with ending the others.
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for failure in (task.exception() for task in ended if not task.cancelled()):
+                if failure is not None:
+                    raise failure
         finally:
             stop.set()
-            await running
+            _, unfinished = await asyncio.wait([running], timeout=KOPF_END_SECONDS)
+            for task in unfinished:
+                logger.warning("kopf has not ended within %g s", KOPF_END_SECONDS)
+                task.cancel()
 
     async def _work(self, key: Key) -> float | None:
         started = time.monotonic()
@@ -145,9 +241,13 @@ class Operator:
         return recheck_after(outcome)
 
     async def _resync(self) -> None:
-        """Looks at everything again from time to time, whether or not an event came."""
+        """Looks at everything again from time to time, whether or not an event came; at the API server too."""
         while True:
             await asyncio.sleep(self.settings.resync_interval)
+            try:
+                self._take(await look(self.client, self.settings))
+            except KubeError as e:
+                logger.warning("what the API server serves cannot be asked for: %s", e)
             self.queue.add_all(self.cluster.keys())
 
     async def _acquire(self) -> bool:
@@ -165,3 +265,7 @@ class Operator:
 
     async def _told_to_stop(self) -> None:
         await self.stop.wait()
+
+
+async def _serves_llmdeployments(client: KubeClient, _: OperatorSettings) -> bool:
+    return await is_served(client, LLMDEPLOYMENTS)

@@ -60,7 +60,7 @@ def diagnose(pod: Mapping[str, Any]) -> Diagnosis:
         detail = status.get("message") or status.get("reason") or f"ended with phase {phase}"
         return Diagnosis(name, Stage.FINISHED, str(status.get("reason") or phase), _shorten(detail))
     if pod["metadata"].get("deletionTimestamp") or is_marked(pod):
-        return Diagnosis(name, Stage.DRAINING)
+        return Diagnosis(name, Stage.DRAINING, message=_disruption(status))
     if is_ready(pod):
         return Diagnosis(name, Stage.READY)
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
@@ -73,6 +73,16 @@ def diagnose(pod: Mapping[str, Any]) -> Diagnosis:
         if failure is not None:
             return failure
     return _starting(name, pod, scheduled, statuses)
+
+
+def _disruption(status: Mapping[str, Any]) -> str:
+    """Why somebody else than us takes the pod away: an eviction, a tainted node. Empty where nobody says (Kubernetes
+    does from version 1.26 on)."""
+    conditions: list[Mapping[str, Any]] = status.get("conditions") or []
+    told: Mapping[str, Any] = next((each for each in conditions if each.get("type") == "DisruptionTarget"), {})
+    if told.get("status") != "True":
+        return ""
+    return _shorten(f"is taken away ({told.get('reason')}). {told.get('message') or ''}")
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
@@ -117,13 +127,14 @@ def _ended(pod: str, container: Mapping[str, Any], ended: Mapping[str, Any]) -> 
     restarts = container.get("restartCount") or 0
     suffix = f" (restarted {restarts} times)" if restarts > 1 else ""
     text = str(ended.get("message") or "")
-    if container.get("name") == names.ENGINE_CONTAINER and (told := start_failure(text)) is not None:
-        reason, message = told
-        return Diagnosis(pod, Stage.FAILING, reason, _shorten(message) + suffix, model_failed=True)
+    # Before the engine's own words: where the kernel killed one of its processes, the other can only guess why.
     if ended.get("reason") == "OOMKilled":
         message = "the container was killed because it used more memory than its limit: raise resources.limits.memory, "
         message += "or lower engine.kvCache.memory"
         return Diagnosis(pod, Stage.FAILING, Reason.OUT_OF_MEMORY, message + suffix)
+    if container.get("name") == names.ENGINE_CONTAINER and (told := start_failure(text)) is not None:
+        reason, message = told
+        return Diagnosis(pod, Stage.FAILING, reason, _shorten(message) + suffix, model_failed=True)
     code = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {ended.get('exitCode', 'unknown')}"
     last_line = text.strip().rpartition("\n")[2]
     message = f"the container {container.get('name')!r} ended with {code}{suffix}; see kubectl logs {pod} --previous"

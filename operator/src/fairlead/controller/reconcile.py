@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.controller.apply import Applied, Applier
+from fairlead.controller.capabilities import Capabilities
 from fairlead.controller.desired import Desired, desired
 from fairlead.controller.events import EventRecorder, announcements
 from fairlead.controller.observe import Cluster, Observed
@@ -48,12 +49,15 @@ class Reconciler:
         recorder: EventRecorder,
         settings: OperatorSettings,
         *,
+        capabilities: Callable[[], Capabilities] = Capabilities,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`capabilities`: what the API server was last found to be capable of."""
         self.cluster = cluster
         self.applier = applier
         self.recorder = recorder
         self.settings = settings
+        self._capabilities = capabilities
         self._now = now
 
     async def reconcile(self, key: Key) -> ReconcileOutcome:
@@ -62,7 +66,7 @@ class Reconciler:
         if observed is None or observed.body["metadata"].get("deletionTimestamp"):
             self.applier.forget(key)  # its children go by their ownerReferences
             return ReconcileOutcome.GONE
-        wanted = desired(observed, self.settings)
+        wanted = desired(observed, self.settings, self._capabilities())
         plan = make_plan(wanted, observed, self.applier.settled(key), self.applier.asked(key, observed.pods))
         applied = await self.applier.apply(plan, observed.body)
         await self.write_status(observed, wanted, applied)

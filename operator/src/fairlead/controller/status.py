@@ -50,6 +50,8 @@ class Situation:
     """Why the model could not be loaded when a replica last tried, while there is none that could try again."""
     scaling: Mapping[str, Any] | None
     """`status.scaling`, where the autoscaler says what it sees; None before it has looked."""
+    done_without: tuple[str, ...]
+    """A sentence for each kind of child that this API server does not let us have."""
     is_rolling: bool
     """Whether pods of an earlier configuration are still being replaced, or the Deployment has not been acted upon
     yet."""
@@ -88,6 +90,7 @@ def situation(
         refused=_replica_failure(engine),
         last_failure=None if is_configuring else _last_failure(observed.body),
         scaling=(observed.body.get("status") or {}).get("scaling"),
+        done_without=wanted.done_without,
         is_rolling=is_applying or _is_rolling(engine),
     )
 
@@ -169,21 +172,25 @@ def _ready_at_zero(now: Situation) -> Condition:
         message = "scaled to zero: the next request starts a replica and waits for it"
         return Condition(ConditionType.READY, TRUE, Reason.SCALED_TO_ZERO, message)
     message = "scaled to zero: requests are answered once spec.replicas is above 0"
+    if autoscaling is not None:
+        message = "scaled to zero: requests wait for as long as routing.coldStartTimeout says, until the external "
+        message += "autoscaler or a person raises spec.replicas"
     return Condition(ConditionType.READY, FALSE, Reason.SCALED_TO_ZERO, message)
 
 
 def _progressing(now: Situation, trouble: Problem | None) -> Condition:
     starting, draining = now.of(Stage.STARTING), now.of(Stage.DRAINING)
+    leaving = "".join(f"; {pod.sentence}" for pod in draining if pod.message)
     if starting:
         first = starting[0]
-        return Condition(ConditionType.PROGRESSING, TRUE, first.reason, first.sentence)
+        return Condition(ConditionType.PROGRESSING, TRUE, first.reason, first.sentence + leaving)
     if trouble is not None:
         return Condition(ConditionType.PROGRESSING, FALSE, trouble.reason, trouble.message)
     if now.waiting_for:
         return Condition(ConditionType.PROGRESSING, TRUE, Reason.RECONCILING, now.waiting_for)
     if draining:
         message = f"{_replicas(len(draining))} draining: finishing the requests they have"
-        return Condition(ConditionType.PROGRESSING, TRUE, Reason.SCALING, message)
+        return Condition(ConditionType.PROGRESSING, TRUE, Reason.SCALING, message + leaving)
     if now.is_rolling:
         message = "the engine's Deployment is being brought to what is desired"
         return Condition(ConditionType.PROGRESSING, TRUE, Reason.ROLLING_OUT, message)
@@ -236,7 +243,8 @@ def _scaling_active(now: Situation) -> Condition:
 def _degraded(now: Situation, trouble: Problem | None) -> Condition:
     problem = trouble or now.conflict
     if problem is None:
-        return Condition(ConditionType.DEGRADED, FALSE, Reason.AS_EXPECTED, "nothing is wrong")
+        message = " ".join(("Nothing is wrong.", *now.done_without)) if now.done_without else "nothing is wrong"
+        return Condition(ConditionType.DEGRADED, FALSE, Reason.AS_EXPECTED, message)
     return Condition(ConditionType.DEGRADED, TRUE, problem.reason, problem.message)
 
 

@@ -53,7 +53,16 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
 )
 LLMDEPLOYMENTS = Resource(names.GROUP, names.VERSION, names.PLURAL, names.KIND)
 
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+POD_MONITORS = Resource("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
+ACCESS_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+
 CHILDREN = (CONFIGMAPS, DEPLOYMENTS, SERVICES)
-"""The kinds of object that an LLMDeployment is made into."""
-BY_KIND = {resource.kind: resource for resource in CHILDREN}
+"""The kinds of object that every LLMDeployment is made into."""
+OPTIONAL_CHILDREN = (NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, POD_MONITORS)
+"""Kinds that it is made into as well where they are wanted, the API serves them, and we may write them."""
+BY_KIND = {resource.kind: resource for resource in (*CHILDREN, *OPTIONAL_CHILDREN)}
 """The resource of a child, by the `kind` in its manifest."""

@@ -17,15 +17,23 @@ def selector_labels(deployment: LLMDeployment) -> dict[str, str]:
     return {names.LABEL_LLMDEPLOYMENT: deployment.metadata.name, names.LABEL_COMPONENT: names.ENGINE_COMPONENT}
 
 
-def child(deployment: LLMDeployment, api_version: str, kind: str, name: str, body: Mapping[str, Any]) -> Manifest:
-    """A whole object of that kind, owned by the LLMDeployment, with `body` beside its metadata."""
+def child(
+    deployment: LLMDeployment,
+    api_version: str,
+    kind: str,
+    name: str,
+    body: Mapping[str, Any],
+    labels: Mapping[str, str] | None = None,
+) -> Manifest:
+    """A whole object of that kind, owned by the LLMDeployment, with `body` beside its metadata. `labels`: beside those
+    that every child has, which they cannot replace."""
     manifest: Manifest = {
         "apiVersion": api_version,
         "kind": kind,
         "metadata": {
             "name": name,
             "namespace": deployment.metadata.namespace,
-            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, **selector_labels(deployment)},
+            "labels": {**(labels or {}), names.LABEL_MANAGED_BY: names.MANAGED_BY, **selector_labels(deployment)},
             "ownerReferences": [owner_reference(deployment)],
         },
         **body,
