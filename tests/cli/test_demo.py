@@ -20,7 +20,7 @@ from fairlead.cli.demo_recorder import Recorder, replicas_over_time, shifted, st
 from fairlead.cli.demo_table import LoadFigures, Step, demo_table, load_rows
 from fairlead.cli.fleet_state import FleetView, fleet_view
 from fairlead.cli.options import UsageError
-from fairlead.cli.prediction_metrics import metrics_url, ttft_errors
+from fairlead.cli.prediction_metrics import ttft_errors
 from fairlead.client.load import LoadGenerator, Sample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.plot import Moment
@@ -204,8 +204,6 @@ def test_prediction_errors_as_gateways_measured_them() -> None:
     assert found == Buckets((0.1, 0.3), (6, 4, 2))
     assert found.percentile(50) == pytest.approx(0.1)
     assert ttft_errors(METRICS, "default/none").total == 0
-    gateway = pod("gateway") | {"spec": {"containers": [{"ports": [{"name": "control", "containerPort": 9}]}]}}
-    assert metrics_url(gateway) == "http://10.0.0.1:9/metrics"
 
 
 def figures(*samples: Sample, errors: Buckets = Buckets((), ())) -> LoadFigures:  # noqa: B008 - frozen

@@ -122,16 +122,15 @@ async def test_what_is_not_http_is_400_in_openai_shape(start) -> None:
 
 async def test_contradicting_lengths_are_refused(start) -> None:
     setup = await start()
-    head, _ = await raw(
-        setup, b"POST /v1/completions HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /"
-    )
+    lengths = b"content-length: 5\r\ntransfer-encoding: chunked\r\n"
+    head, _ = await raw(setup, b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n" + lengths + b"\r\n0\r\n\r\nGET /")
     assert head.startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize("ending", [b"\r\n\r\n", b""])
 async def test_headers_above_the_limit_are_431_even_if_they_never_end(start, ending: bytes) -> None:
     setup = await start(max_header_bytes=2000)
-    head, body = await raw(setup, b"GET /v1/models HTTP/1.1\r\nx-much: " + b"x" * 5000 + ending)
+    head, body = await raw(setup, b"GET /v1/models HTTP/1.1\r\nhost: a\r\nx-much: " + b"x" * 5000 + ending)
     assert head.startswith(b"HTTP/1.1 431 ")
     assert error_of(json.loads(body))["code"] == "headers_too_large"
 
@@ -143,7 +142,7 @@ async def test_a_connection_that_never_sends_its_headers_is_closed(start) -> Non
 
 async def test_a_body_that_does_not_come_is_408(start) -> None:
     setup = await start(body_timeout=0.1)
-    head, body = await raw(setup, b"POST /v1/completions HTTP/1.1\r\ncontent-length: 10\r\n\r\n{")
+    head, body = await raw(setup, b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n{")
     assert head.startswith(b"HTTP/1.1 408 ")
     assert error_of(json.loads(body))["code"] == "request_timeout"
 

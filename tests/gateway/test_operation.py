@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from fairlead.docstrings import docstrings
+from fairlead.gateway.protocol import LINGER_SECONDS
 from fairlead.gateway.settings import GatewaySettings, SettingsError
 from fairlead.logs import LogfmtFormatter
 from fairlead.testing.fake_engine import FakeEngine
@@ -63,7 +64,9 @@ async def test_metrics_count_outcomes_and_show_what_is_going_on(start) -> None:
     assert 'fairlead_gateway_time_to_first_token_seconds_count{model="default/fake"} 1.0' in text
     assert 'fairlead_gateway_request_duration_seconds_count{model="default/fake"} 2.0' in text
     assert 'fairlead_gateway_ready_replicas{model="default/fake"} 1.0' in text
-    assert 'fairlead_gateway_in_flight_requests{model="default/fake",replica="engine-0"} 0.0' in text
+    selectable = 'llmdeployment="fake",llmdeployment_namespace="default",model="default/fake"'
+    assert f"fairlead_gateway_queue_requests{{{selectable}}} 0.0" in text
+    assert f'fairlead_gateway_in_flight_requests{{{selectable},replica="engine-0"}} 0.0' in text
 
 
 async def test_each_request_is_one_line_with_what_the_decision_rested_on(start, caplog) -> None:
@@ -93,7 +96,7 @@ async def test_a_defect_of_ours_is_500_in_openai_shape(start, monkeypatch, caplo
 
 
 async def test_draining_is_announced_first_then_streams_are_finished(start) -> None:
-    setup = await start(drain_delay=0.2)
+    setup = await start(drain_delay=2.0)
     may_go = asyncio.Event()
     setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
     response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
@@ -107,6 +110,49 @@ async def test_draining_is_announced_first_then_streams_are_finished(start) -> N
     await setup.until(lambda: not listening(setup.gateway.port))
     may_go.set()
     assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("once_used", [False, True])
+async def test_a_request_that_arrives_while_a_drained_gateway_stops_is_served(start, once_used: bool) -> None:
+    """Its first bytes came before the end, the rest after the linger."""
+    setup = await start(drain_delay=0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port)
+    raw = raw_chat({**CHAT, "max_tokens": 1})
+    if once_used:
+        writer.write(b"GET /health HTTP/1.1\r\nhost: gateway\r\n\r\n")
+        await reader.readuntil(b"}")
+    writer.write(raw[:30])
+    await asyncio.sleep(0.05)
+    setup.gateway.drain()
+    await setup.until(lambda: not listening(setup.gateway.port))
+    await asyncio.sleep(LINGER_SECONDS + 0.3)
+    writer.write(raw[30:])
+    answer = await asyncio.wait_for(reader.read(), 20)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer
+    writer.close()
+
+
+async def test_a_second_sigterm_hurries_nothing(start) -> None:
+    """A container runtime may repeat it; only the end of the grace period may cut a stream."""
+    setup = await start(drain_delay=0.1)
+    may_go = asyncio.Event()
+    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
+    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    for _ in range(3):
+        setup.gateway.drain()
+    assert listening(setup.gateway.port)
+    await setup.until(lambda: not listening(setup.gateway.port))
+    setup.gateway.drain()
+    may_go.set()
+    assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_gateway_that_was_never_ready_goes_at_once(start, monkeypatch) -> None:
+    setup = await start(drain_delay=60.0)
+    monkeypatch.setattr(type(setup.fleet), "synced", property(lambda fleet: False))
+    setup.gateway.drain()
+    await setup.until(lambda: not listening(setup.gateway.port))
 
 
 async def test_a_kept_connection_may_be_used_once_more_when_a_drained_gateway_stops(
@@ -196,7 +242,8 @@ def free_port() -> int:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "fairlead", "gateway", "--host", "127.0.0.1", *arguments]
+    access = [] if "--api-keys-dir" in arguments else ["--no-api-keys"]
+    return [sys.executable, "-m", "fairlead", "gateway", "--host", "127.0.0.1", *access, *arguments]
 
 
 async def test_the_command_serves_what_the_api_lists_and_ends_with_0_on_sigterm(tmp_path) -> None:
@@ -230,6 +277,29 @@ async def test_the_command_serves_what_the_api_lists_and_ends_with_0_on_sigterm(
         server.close()
     assert process.returncode == 0, output.decode()
     assert b"outcome=completed" in output
+
+
+async def test_sigterm_while_it_waits_for_the_api_ends_the_command_with_0(tmp_path) -> None:
+    """An API that does not answer keeps it from ever being ready, and must not keep it from going."""
+
+    async def api(request: RecordedRequest, responder: Responder) -> None:
+        await asyncio.Event().wait()
+
+    server = await serve_http(api)
+    (tmp_path / "kubeconfig").write_text(kubeconfig(server.sockets[0].getsockname()[1]))
+    control_port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        *command("--port", "0", "--control-port", str(control_port), "--drain-delay", "60"),
+        env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+        stderr=subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        while not listening(control_port):
+            await asyncio.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, output = await asyncio.wait_for(process.communicate(), 30)
+    server.close()
+    assert process.returncode == 0, output.decode()
 
 
 async def until_ready(port: int, process: asyncio.subprocess.Process) -> None:
@@ -270,6 +340,22 @@ def test_wrong_settings_end_the_command_with_2(tmp_path) -> None:
     done = subprocess.run(command("--max-queue", "0"), capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "--max-queue must be above 0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        ((), "say who may use this gateway, by exactly one of two flags"),
+        (("--no-api-keys", "--api-keys-dir", "."), "say who may use this gateway, by exactly one of two flags"),
+        (("--api-keys-dir", "/nonexistent"), "/nonexistent does not exist; it must be a folder with a file per client"),
+    ],
+)
+def test_a_gateway_that_was_not_told_who_may_use_it_does_not_start(flags: tuple[str, ...], part: str) -> None:
+    program = [sys.executable, "-m", "fairlead", "gateway", *flags]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_no_api_to_follow_ends_the_command_with_a_sentence(tmp_path) -> None:

@@ -159,7 +159,7 @@ async def test_a_client_that_does_not_read_holds_the_engine_back_and_then_counts
     engine.tokens = ("x" * 100_000,) * 400
     reader, writer = await asyncio.open_connection("127.0.0.1", setup.gateway.port, limit=1024)
     body = json.dumps(CHAT).encode()
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     await reader.readuntil(b"\r\n\r\n")
     await setup.until(lambda: engine.num_cancelled == 1)
     assert engine.num_finished == 0, "40 MB do not fit into the buffers on the way"

@@ -1,6 +1,8 @@
 """`fairlead-engine`: the command line of the engine."""
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -38,6 +40,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status: 0 done, 1 could not start or go on, 2 wrong usage."""
+    if os.getpid() == 1:
+        # The kernel keeps signals from a container's first process until it asks for them. Until the server does, a pod
+        # that is deleted while it starts would wait for its whole grace period.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parsed = build_parser().parse_args(arguments)
     try:
         engine, server = from_arguments(parsed)

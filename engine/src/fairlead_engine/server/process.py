@@ -16,6 +16,7 @@ from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import EngineDead
 from fairlead_engine.server import logs
 from fairlead_engine.server.app import build_app
+from fairlead_engine.server.http_protocol import LimitedProtocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
@@ -55,7 +56,7 @@ class ServerProcess:
         self._http = _HTTPServer(
             uvicorn.Config(
                 build_app(self._service),
-                http="httptools",
+                http=LimitedProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

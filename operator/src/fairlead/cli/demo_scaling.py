@@ -19,13 +19,13 @@ from fairlead.cli.demo_recorder import Recorder, shifted
 from fairlead.cli.demo_table import LoadFigures
 from fairlead.cli.fleet_state import ModelView, Stage
 from fairlead.cli.fleet_watch import GATEWAY_SELECTOR, FleetWatch
-from fairlead.cli.prediction_metrics import metrics_url, read_ttft_errors
+from fairlead.cli.prediction_metrics import PATH_METRICS, read_ttft_errors
 from fairlead.cli.report_table import short
 from fairlead.client.load import LoadGenerator, Sample
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import percentile, report
 from fairlead.client.workload import Kind, Shape, conversations
-from fairlead.fleet.pods import ready_since
+from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
 from fairlead.routing.load import StepCost
@@ -191,8 +191,9 @@ class ScalingStory:
 
     async def _read_ttft_errors(self) -> Buckets:
         pods = (await self._kube.list(PODS, SYSTEM_NAMESPACE, label_selector=GATEWAY_SELECTOR))["items"]
+        urls = [control_url(pod, PATH_METRICS) for pod in pods if ready_since(pod)]
         try:
-            return await read_ttft_errors([metrics_url(pod) for pod in pods if ready_since(pod)], self._key)
+            return await read_ttft_errors(urls, self._key)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise StepFailed(f"the gateways' metrics cannot be read: {error}") from error
 

@@ -1,6 +1,8 @@
 """The `fairlead` command: picks a program, parses its arguments, runs it."""
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,6 +23,10 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status (2 = wrong usage)."""
+    if os.getpid() == 1:
+        # The kernel keeps signals from a container's first process until it asks for them. Until the command does, a
+        # pod that is deleted while it starts would wait for its whole grace period.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(prog="fairlead", description="Fleets of language models on Kubernetes.")

@@ -13,6 +13,7 @@ from fairlead.client.openai import ApiError, OpenAIClient
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
 KEY_VARIABLE = "OPENAI_API_KEY"
+"""What the commands send as API key, if it is set."""
 
 
 class UsageError(Exception):
@@ -78,6 +79,8 @@ def tell(error: Exception, gateway: str = "") -> None:
 def _hint(error: ApiError, gateway: str) -> str:
     if error.status == 0 and error.code is None:
         return f"is a gateway running at {gateway}? `fairlead local up` starts one; --gateway names another"
+    if error.status == 401:
+        return f"put the API key that you were given into the environment variable {KEY_VARIABLE}"
     if error.status == 404 and error.code == "model_not_found":
         return f"what there is: curl {base_url(gateway)}/models"
     if error.status in (429, 503) and error.retry_after is not None:

@@ -85,7 +85,7 @@ class OpenAIClient:
         timeouts: Timeouts | None = None,
         max_connections: int = 0,
     ) -> None:
-        """`base_url` ends in /v1. `api_key`: what other servers than our gateway may want. `max_connections`: 0 = no
+        """`base_url` ends in /v1. `api_key`: None = send none. `max_connections`: 0 = no
         limit."""
         self._base_url = base_url.rstrip("/")
         self._authorization = {"authorization": f"Bearer {api_key}"} if api_key else {}

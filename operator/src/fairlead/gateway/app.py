@@ -15,7 +15,8 @@ import msgspec
 
 from fairlead.api.signals import PATH_SIGNALS
 from fairlead.gateway import openai_errors as errors
-from fairlead.gateway.body import ClientGone, ClientWatch, read_body
+from fairlead.gateway.access import Access
+from fairlead.gateway.body import BodyReader, ClientGone, ClientWatch
 from fairlead.gateway.client import Client, Receive, Send
 from fairlead.gateway.director import Director
 from fairlead.gateway.listing import find_model, list_models
@@ -35,23 +36,42 @@ logger = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
 Headers = dict[bytes, bytes]
 
+MAX_LOGGED_PATH_LENGTH = 200
+"""Characters of a path that may be anything, because nobody is known to have asked for it."""
+
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
+_EXPECT = b"expect"
+"""A client with this header sends its body when it is told to. Refused before, it may send the body or the next
+request, which cannot be told apart: its connection ends with the refusal."""
 
 
 class GatewayApp:
     """`draining` is set by the server: from then on `/ready` says so, while requests are still served."""
 
-    def __init__(self, pools: Pools, director: Director, metrics: Metrics, settings: GatewaySettings) -> None:
+    def __init__(
+        self, pools: Pools, director: Director, metrics: Metrics, settings: GatewaySettings, access: Access
+    ) -> None:
         self._pools = pools
         self._director = director
         self._metrics = metrics
         self._settings = settings
+        self._access = access
+        self._bodies = BodyReader(
+            limit=settings.max_body_bytes,
+            timeout=settings.body_timeout,
+            total_limit=settings.max_partial_body_bytes,
+        )
         self.draining = False
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether clients may have been sent here."""
+        return self._pools.synced
 
     @property
     def ready(self) -> bool:
         """Whether clients should be sent here."""
-        return self._pools.synced and not self.draining
+        return self.was_ready and not self.draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
@@ -61,7 +81,7 @@ class GatewayApp:
             request_id=request_id_from(headers.get(_REQUEST_ID)) or secrets.token_hex(16),
             stall_timeout=self._settings.client_stall_timeout,
             on_gone=watch.leave,
-            closing=self.draining,
+            closing=self.draining or _EXPECT in headers,
         )
         try:
             await self._route(scope, _Call(headers, receive, client, watch))
@@ -71,28 +91,38 @@ class GatewayApp:
             client.close()
 
     async def _route(self, scope: Scope, call: "_Call") -> None:
-        """By path. Probes first: they must be answered whatever the models are."""
+        """By path. Probes first: they must be answered whatever the models are, and whoever asks."""
         method, path = scope["method"], scope["path"]
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._settings.max_header_bytes:
-            raise errors.headers_too_large(self._settings.max_header_bytes)
         if path in PROBES:
             _require(method, path, "GET", "HEAD")
             await answer_probe(path, self.ready, call.client)
             return
+        client_name = self._admit(scope, call.client)
         target = find_target(path, call.headers.get(b"host", b"").decode("latin-1"), self._pools.directory)
         if target.path in INFERENCE_PATHS:
             _require(method, path, "POST")
-            await self._infer(target, call)
+            await self._infer(target, call, client_name)
         elif target.path == MODELS_PATH or target.path.startswith(f"{MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, call.client)
         else:
             raise errors.unknown_path(method, path)
 
-    async def _infer(self, target: Target, call: "_Call") -> None:
+    def _admit(self, scope: Scope, client: Client) -> str | None:
+        """The name of the client that asks. Raises OpenAIError (401), observed, before any of the body is read."""
+        try:
+            return self._access.client(scope["headers"])
+        except OpenAIError as error:
+            path = scope["path"][:MAX_LOGGED_PATH_LENGTH]
+            seen = Observation(client.request_id, path, observers=(self._metrics,), outcome=error.outcome)
+            seen.ended(error.status)
+            log_request(seen)
+            raise
+
+    async def _infer(self, target: Target, call: "_Call", client_name: str | None) -> None:
         """A request for an engine, observed once, however it ends."""
         client = call.client
-        seen = Observation(client.request_id, target.path, observers=(self._metrics,))
+        seen = Observation(client.request_id, target.path, observers=(self._metrics,), client=client_name)
         try:
             await self._serve(target, call, seen)
         except ClientGone:
@@ -111,11 +141,9 @@ class GatewayApp:
 
     async def _serve(self, target: Target, call: "_Call", seen: Observation) -> None:
         """Reads the request and has it directed; refusals become the answer. Raises ClientGone."""
-        settings = self._settings
         try:
-            body = await read_body(
-                call.headers, call.receive, limit=settings.max_body_bytes, timeout=settings.body_timeout
-            )
+            body = await self._bodies.read(call.headers, call.receive)
+            call.client.closing = self.draining  # whatever comes next on this connection is another request
             request = parse(target.path, body, call.headers.items(), request_id=seen.request_id, chosen=target.chosen)
             del body  # what is needed of it is in the request
             seen.parsed(request)

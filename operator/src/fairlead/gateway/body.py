@@ -1,45 +1,62 @@
-"""Reading a request's body within limits, and noticing that its client has left."""
+"""Reading requests' bodies within limits, and noticing that a client has left."""
 
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 
 from fairlead.gateway.client import Message, Receive
-from fairlead.gateway.openai_errors import body_too_large, body_too_slow, unsupported_encoding
+from fairlead.gateway.openai_errors import body_too_large, body_too_slow, too_many_bodies, unsupported_encoding
 
 
 class ClientGone(Exception):
     """The client left before it had its answer."""
 
 
-async def read_body(headers: Mapping[bytes, bytes], receive: Receive, *, limit: int, timeout: float) -> bytes:
-    """The whole body. Raises OpenAIError (408, 413, 415), and ClientGone."""
-    encoding = headers.get(b"content-encoding", b"identity")
-    if encoding.lower() != b"identity":
-        raise unsupported_encoding(encoding.decode("latin-1"))
-    declared = headers.get(b"content-length", b"0")
-    if declared.isdigit() and int(declared) > limit:
-        raise body_too_large(limit)
-    try:
-        async with asyncio.timeout(timeout):
-            return await _read(receive, limit)
-    except TimeoutError as error:
-        raise body_too_slow(timeout) from error
+class BodyReader:
+    """Reads bodies: each within a size and a time, and those that are only partly here within a size together, so that
+    clients who send slowly cannot fill the memory."""
 
+    def __init__(self, *, limit: int, timeout: float, total_limit: int) -> None:
+        """Sizes are bytes; the time is seconds, from when a body begins to be read."""
+        self._limit = limit
+        self._timeout = timeout
+        self._total_limit = total_limit
+        self.num_bytes = 0
+        """Of all bodies that are only partly here."""
 
-async def _read(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        more = message.get("more_body", False)
-        if size > limit:
-            raise body_too_large(limit)
-    return b"".join(parts)
+    async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+        """A whole body. Raises OpenAIError (408, 413, 415, 503), and ClientGone."""
+        encoding = headers.get(b"content-encoding", b"identity")
+        if encoding.lower() != b"identity":
+            raise unsupported_encoding(encoding.decode("latin-1"))
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self._limit:
+            raise body_too_large(self._limit)
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._read(receive, parts)
+        except TimeoutError as error:
+            raise body_too_slow(self._timeout) from error
+        finally:
+            self.num_bytes -= sum(map(len, parts))
+        return b"".join(parts)
+
+    async def _read(self, receive: Receive, parts: list[bytes]) -> None:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            parts.append(part)
+            size += len(part)
+            self.num_bytes += len(part)
+            more = message.get("more_body", False)
+            if size > self._limit:
+                raise body_too_large(self._limit)
+            if more and self.num_bytes > self._total_limit:
+                raise too_many_bodies()
 
 
 class ClientWatch:

@@ -28,13 +28,11 @@ class Client:
         on_gone: Callable[[], object],
         closing: bool = False,
     ) -> None:
-        """`on_gone`: called when nothing was read for `stall_timeout` seconds; should cancel whoever writes.
-
-        `closing`: the connection is not to be used again.
-        """
+        """`on_gone`: called when nothing was read for `stall_timeout` seconds; should cancel whoever writes."""
         self._send = send
         self.request_id = request_id
-        self._closing = closing
+        self.closing = closing
+        """Whether the answer will say that the connection is not to be used again."""
         self._timer = StallTimer(asyncio.get_running_loop(), stall_timeout, on_gone)
         self.status = 0
         """The status sent; 0 = nothing was sent yet."""
@@ -49,7 +47,7 @@ class Client:
         """Status and headers; the request's id is added."""
         self.status = status
         all_headers = [(_REQUEST_ID, self.request_id.encode()), *headers]
-        if self._closing:
+        if self.closing:
             all_headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
 

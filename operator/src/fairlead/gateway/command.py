@@ -12,6 +12,9 @@ from fairlead.docstrings import docstrings
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.access import Access, KeyedAccess, OpenAccess
+from fairlead.gateway.descriptors import allow_descriptors
+from fairlead.gateway.keys import KeysError
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings, SettingsError
@@ -28,7 +31,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how to reach the cluster; default: $KUBECONFIG, the pod's ServiceAccount, ~/.kube/config",
     )
     parser.add_argument("--context", help="context of the kubeconfig; default: its current one")
-    parser.add_argument("--namespace", help="follow LLMDeployments of this namespace only; default: every namespace")
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        metavar="NAME",
+        help="follow LLMDeployments of this namespace only; may be repeated; default: every namespace",
+    )
+    parser.add_argument(
+        "--api-keys-dir",
+        type=Path,
+        metavar="DIR",
+        help="serve only whoever presents a key found in this folder, such as a mounted Secret: a file per client, a "
+        "key per line; changes take effect while it runs; this or --no-api-keys must be given",
+    )
+    parser.add_argument(
+        "--no-api-keys", action="store_true", help="serve everybody who can reach the port, without asking for a key"
+    )
     parser.add_argument(
         "--log-level",
         default="info",
@@ -50,24 +68,36 @@ def run(args: argparse.Namespace) -> int:
     values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(GatewaySettings)}
     try:
         settings = GatewaySettings(**values)
-    except SettingsError as error:
+        access = _access(args.api_keys_dir, args.no_api_keys)
+    except (SettingsError, KeysError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    allow_descriptors(settings.max_connections)
     try:
         with asyncio.Runner(loop_factory=PreciseLoop) as runner:
-            runner.run(_serve(args, settings))
+            runner.run(_serve(args, settings, access))
     except (OSError, KubeConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _serve(args: argparse.Namespace, settings: GatewaySettings) -> None:
+def _access(keys: Path | None, serve_everybody: bool) -> Access:
+    """Who is served. There is no default, so that nobody opens a gateway, or closes one, without having said so."""
+    if (keys is not None) == serve_everybody:
+        raise SettingsError(
+            "say who may use this gateway, by exactly one of two flags: --api-keys-dir DIR for a folder with a file of "
+            "keys per client, or --no-api-keys to serve everybody who can reach its port"
+        )
+    return OpenAccess() if keys is None else KeyedAccess(keys)
+
+
+async def _serve(args: argparse.Namespace, settings: GatewaySettings, access: Access) -> None:
     async with await KubeClient.from_environment(args.kubeconfig, args.context) as client:
 
         def make_fleet(listener: EngineListener, tokenizers: Tokenizers) -> KubernetesFleet:
-            return KubernetesFleet(client, namespace=args.namespace, listener=listener, tokenizers=tokenizers)
+            return KubernetesFleet(client, namespaces=args.namespace, listener=listener, tokenizers=tokenizers)
 
-        gateway = Gateway(settings, make_fleet)
+        gateway = Gateway(settings, make_fleet, access)
         gateway.install_signal_handlers()
         await gateway.run()

@@ -1,16 +1,17 @@
 """The gateway's metrics, `fairlead_gateway_…`. Labels are bounded: `model` is an LLMDeployment's `namespace/name`, or
-empty.
+empty; `client` is the name that an API key belongs to.
 
 Counters and histograms are kept as requests go on and end; gauges are read from the pools when somebody scrapes, so
 that they cost the data path nothing and vanish with what they describe.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fairlead.gateway.access import Access
 from fairlead.gateway.observe import Observation
 from fairlead.gateway.pools import Pools
 from fairlead.gateway.prompts import PromptReader
@@ -82,7 +83,34 @@ class Metrics:
             ["model", "failure"],
             registry=self.registry,
         )
+        self._ready = Gauge(
+            "fairlead_gateway_ready",
+            "1 while clients should be sent to this gateway; 0 before it knows the models, and while it drains",
+            registry=self.registry,
+        )
+        self.client_requests = Counter(
+            "fairlead_gateway_client_requests_total",
+            "Requests that ended, by the client whose API key came with them; nothing where no keys are asked for",
+            ["client", "outcome"],
+            registry=self.registry,
+        )
+        self.client_tokens = Counter(
+            "fairlead_gateway_client_tokens_total",
+            "Tokens of those requests as engines counted them; kind is prompt or completion",
+            ["client", "kind"],
+            registry=self.registry,
+        )
+        self.keys_current = Gauge(
+            "fairlead_gateway_api_keys_current",
+            "1 while the API keys that are checked are those configured; 0: these cannot be read, and older ones hold",
+            registry=self.registry,
+        )
         self.registry.register(_Gauges(pools, knowledge, reader))
+        ProcessCollector(namespace="fairlead_gateway", registry=self.registry)
+
+    def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
+        """Where a scrape reads whether clients should be sent here."""
+        self._ready.set_function(is_ready)
 
     def arrived(self, seen: Observation) -> None:
         """Nothing to count: requests are counted as they end."""
@@ -122,6 +150,13 @@ class Metrics:
                 self.tokens.labels(model, "predicted_cached").inc(seen.predicted_cached_tokens or 0)
                 self.cached_tokens_error.labels(model).observe(error)
 
+        if seen.client is not None:
+            self._count_for_client(seen.client, seen)
+
+    def watch_access(self, access: Access) -> None:
+        """Shows whether `access` decides by what is configured."""
+        self.keys_current.set_function(lambda: float(access.is_current))
+
     def attempt_failed(self, seen: Observation, failed: ReplicaFailed) -> None:
         """Counts an attempt that a replica did not serve."""
         label = "engine_full" if failed.failure is None else failed.failure.label
@@ -130,6 +165,12 @@ class Metrics:
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _count_for_client(self, client: str, seen: Observation) -> None:
+        self.client_requests.labels(client, str(seen.outcome)).inc()
+        if (usage := seen.usage) is not None:
+            self.client_tokens.labels(client, "prompt").inc(usage.prompt_tokens)
+            self.client_tokens.labels(client, "completion").inc(usage.completion_tokens or 0)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
         return Histogram(f"fairlead_gateway_{name}", text, ["model"], buckets=buckets, registry=self.registry)
@@ -144,33 +185,39 @@ class _Gauges(Collector):
         self._reader = reader
 
     def collect(self) -> Iterable[Metric]:
-        waiting = _gauge("queue_requests", "Requests that wait in the gateway for a replica", ["model"])
+        waiting = _gauge("queue_requests", "Requests that wait in the gateway for a replica", _SELECTABLE)
         waiting_bytes = _gauge("queue_bytes", "Bytes of the bodies of those requests", ["model"])
         oldest = _gauge("queue_oldest_wait_seconds", "How long the first in line has waited", ["model"])
         ready = _gauge("ready_replicas", "Replicas that may be sent requests", ["model"])
         stale = _gauge("stale_replicas", "Replicas among them whose load is unknown, or too old to go by", ["model"])
         followed = _gauge("kv_index_replicas", "Replicas whose KV-cache blocks are known", ["model"])
-        in_flight = _gauge("in_flight_requests", "Requests sent to a replica and not finished", ["model", "replica"])
+        sent = [*_SELECTABLE, "replica"]
+        in_flight = _gauge("in_flight_requests", "Requests sent to a replica and not finished", sent)
         blocks = _gauge("kv_index_blocks", "Different KV-cache blocks that some replica is known to hold", [])
         index = self._knowledge.index
         blocks.add_metric([], len(index))
         for pool in self._pools:
             label, queue, now = pool.model.key, pool.queue, pool.now()
             replicas = pool.router.replicas
-            waiting.add_metric([label], len(queue))
+            selectable = [label, pool.model.namespace, pool.model.name]
+            waiting.add_metric(selectable, len(queue))
             waiting_bytes.add_metric([label], queue.num_bytes)
             oldest.add_metric([label], queue.oldest_wait_seconds(now))
             ready.add_metric([label], pool.num_ready)
             stale.add_metric([label], sum(self._knowledge.load(replica.uid, now) is None for replica in replicas))
             followed.add_metric([label], sum(index.seq(replica.uid) is not None for replica in replicas))
             for replica in replicas:
-                in_flight.add_metric([label, replica.name], pool.router.in_flight.count(replica.uid))
+                in_flight.add_metric([*selectable, replica.name], pool.router.in_flight.count(replica.uid))
         left = CounterMetricFamily(
             "fairlead_gateway_untokenized_requests",
             "Requests left to their engines to tokenise: too long, or too many at once",
             value=self._reader.num_left,
         )
         return [waiting, waiting_bytes, oldest, ready, stale, followed, in_flight, blocks, left]
+
+
+_SELECTABLE = ["model", "llmdeployment_namespace", "llmdeployment"]
+"""Labels of what HPA and KEDA scale by. An HPA cannot select `model`: Kubernetes' label values have no slash."""
 
 
 def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:

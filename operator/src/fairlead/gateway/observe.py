@@ -50,6 +50,8 @@ class Observation:
     """Who is told as it happens."""
     arrived: float = field(default_factory=_now)
     """Loop time."""
+    client: str | None = None
+    """The name of the client whose API key came with it; None where there are no keys."""
     asked_model: str = ""
     """As the client wrote it."""
     model: str = ""
@@ -149,6 +151,7 @@ def log_request(seen: Observation) -> None:
     usage = seen.usage
     fields = {
         "request_id": seen.request_id,
+        "client": seen.client,
         "path": seen.path,
         "model": seen.model,
         "asked_model": seen.asked_model,

@@ -3,6 +3,7 @@ these.
 
 OpenAIError
 ├── bad_request, body_too_large, headers_too_large, …   the client's: 4xx
+├── invalid_api_key                                      401
 ├── model_not_found, unknown_path, method_not_allowed    404, 405
 ├── refused                                              the queue's: 429, 503
 └── upstream_failed, upstream_timed_out                  the replicas': 502, 503, 504
@@ -61,6 +62,19 @@ def bad_request(message: str, *, param: str | None = None, code: str | None = No
     return OpenAIError(400, message, type="invalid_request_error", param=param, code=code)
 
 
+def invalid_api_key(message: str) -> OpenAIError:
+    """401: who asks is not known. `message` must not quote what was sent."""
+    challenge = ((b"www-authenticate", b"Bearer"),)
+    return OpenAIError(
+        401,
+        message,
+        type="invalid_request_error",
+        code="invalid_api_key",
+        outcome=RequestOutcome.UNAUTHORIZED,
+        headers=challenge,
+    )
+
+
 def unsupported_encoding(encoding: str) -> OpenAIError:
     """415: the body is compressed."""
     message = f"The request body has content-encoding {encoding!r}; send it as plain JSON."
@@ -74,11 +88,34 @@ def body_too_large(limit: int) -> OpenAIError:
     return OpenAIError(413, message, type="invalid_request_error", code="request_too_large")
 
 
+def too_many_bodies() -> OpenAIError:
+    """503: all bodies together are too large."""
+    message = "This gateway is receiving more request bodies at once than it has memory for."
+    return OpenAIError(503, message, type="service_unavailable", code="overloaded", retry_after=1)
+
+
 def headers_too_large(limit: int) -> OpenAIError:
-    """431."""
+    """431; the connection is closed."""
     message = f"The request's headers are larger than the {limit} bytes that this gateway takes."
-    close = ((b"connection", b"close"),)
-    return OpenAIError(431, message, type="invalid_request_error", code="headers_too_large", headers=close)
+    return OpenAIError(431, message, type="invalid_request_error", code="headers_too_large")
+
+
+def too_many_headers(limit: int) -> OpenAIError:
+    """431; the connection is closed."""
+    message = f"The request has more than the {limit} headers that this gateway takes."
+    return OpenAIError(431, message, type="invalid_request_error", code="headers_too_large")
+
+
+def too_many_connections(limit: int) -> OpenAIError:
+    """503; the connection is closed."""
+    message = f"This gateway has more than the {limit} connections that it takes at once."
+    return OpenAIError(503, message, type="service_unavailable", code="too_many_connections", retry_after=1)
+
+
+def too_many_requests_ahead(limit: int) -> OpenAIError:
+    """429; the connection is closed."""
+    message = f"More than {limit} requests were sent on this connection before the first of them was answered."
+    return OpenAIError(429, message, type="rate_limit_error", code="too_many_requests", retry_after=1)
 
 
 def body_too_slow(seconds: float) -> OpenAIError:

@@ -10,6 +10,8 @@ class RequestOutcome(StrEnum):
     """The client has the whole answer."""
     CLIENT_ERROR = "client_error"
     """Refused as the client's mistake, by the gateway or by an engine."""
+    UNAUTHORIZED = "unauthorized"
+    """Refused for want of a valid API key."""
     ENGINE_ERROR = "engine_error"
     """An engine answered with an error of its own."""
     REPLICA_FAILED = "replica_failed"

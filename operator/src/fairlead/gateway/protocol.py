@@ -1,34 +1,50 @@
-"""uvicorn's HTTP protocol with what it lacks: limits on the size of headers and the time to send them, errors in
-OpenAI's shape, and a farewell that breaks no request of a client that keeps its connection."""
+"""uvicorn's HTTP protocol with what it lacks: limits on connections, on the size of headers and the time to send them,
+on bodies that nobody wants, on requests ahead of their turn, and on answers that nobody reads; no two ways to read a
+request; errors in OpenAI's shape; and a farewell that breaks no request of a client that keeps its connection."""
 
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from fairlead.gateway.openai_errors import OpenAIError, bad_request, headers_too_large
+from fairlead.gateway.heads import check_head, framing
+from fairlead.gateway.openai_errors import (
+    OpenAIError,
+    bad_request,
+    headers_too_large,
+    too_many_connections,
+    too_many_requests_ahead,
+)
 from fairlead.gateway.settings import GatewaySettings
 
 LINGER_SECONDS = 1.0
 """How long a connection is kept after its last answer while a drained server stops. Its client was promised that it may
-be used again, and may do so at this very moment."""
+be used again, and may do so at this very moment. Also how long a refused client may go on sending: cut at once, it
+might never see the refusal."""
+MAX_SURPLUS_CONNECTIONS = 100
+"""Connections above the limit that are told so. Still more are cut without a word."""
+MAX_REQUESTS_AHEAD = 100
+"""Requests that one connection may have waiting behind the one that is being answered. A few bytes make one, so that
+few packets could fill the memory; the connection of a client that sends more ends after those before."""
 
 
 def make_protocol(settings: GatewaySettings) -> "type[LimitedProtocol]":
     """The protocol class for uvicorn, which makes its instances itself and so cannot hand them settings."""
 
     class Protocol(LimitedProtocol):
-        max_header_bytes = settings.max_header_bytes
-        header_timeout = settings.header_timeout
+        pass
 
+    Protocol.settings = settings
     return Protocol
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One client connection. From the first byte of a request, its headers must be whole in time and within size."""
+    """One client connection. From the first byte of a request, its headers must be whole in time and within size; once
+    it is answered, what is left of its body must be, too. What is sent must be read in time, whoever it is sent to."""
 
-    max_header_bytes: int
-    header_timeout: float
+    settings: GatewaySettings
     linger_seconds = 0.0
     """`LINGER_SECONDS` once the server drains; 0 = connections end with their answer, or at once."""
 
@@ -36,37 +52,123 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._reading_head = True
-        self._head_timer: asyncio.TimerHandle | None = None
+        """A request is awaited by a connection without one, or its head has begun."""
+        self._head_begun = False
+        self._reading_body = False
+        self._skipped_bytes = 0
+        """Of a body whose request is answered already."""
+        self._deadline: asyncio.TimerHandle | None = None
+        """When the head, or a body that is skipped, must have come."""
+        self._unread: asyncio.TimerHandle | None = None
+        """When the client must have read what it was sent."""
+        self._refusal: OpenAIError | None = None
+        """Why a callback of the parser has stopped it."""
+        self._deaf = False
+        """What still comes is ignored: the connection is about to end."""
+        self._is_replaying = False
+        """The parser is being told a head that was read before."""
         self._quiet_since = self.loop.time()
         """When it was opened or last answered."""
+        self._answering: RequestResponseCycle | None = None
+        """The request that is being answered, or was last. `cycle` is the last that came: they differ for a client that
+        does not wait for its answer before it sends the next."""
+
+    # What asyncio calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self.settings.max_connections + MAX_SURPLUS_CONNECTIONS:
+            transport.abort()
+            return
         self._start_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_awaiting_reader()
+        self._disconnect(self._answering)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._unset_keepalive_if_required()
         self._head_bytes += len(data)
-        super().data_received(data)
-        if self._reading_head and self._head_bytes > self.max_header_bytes and not self.transport.is_closing():
-            self._refuse(headers_too_large(self.max_header_bytes))
+        self._feed(data)
+        if self._deaf or self.transport.is_closing():
+            return
+        if self._reading_head:
+            if self._head_bytes > self.settings.max_header_bytes:
+                self._refuse(headers_too_large(self.settings.max_header_bytes))
+        elif self._is_skipping:
+            self._skipped_bytes += len(data)
+            if self._skipped_bytes > self.settings.max_body_bytes:
+                self.transport.abort()
+        elif not self._is_answering:
+            self._wait_for_next()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stop_awaiting_reader()
+
+    # What the parser calls.
 
     def on_message_begin(self) -> None:
+        if self._is_replaying:
+            return
         super().on_message_begin()
         if not self._reading_head:
             self._start_head()
+        self._head_begun = True
+
+    def on_url(self, url: bytes) -> None:
+        if not self._is_replaying:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_replaying:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._is_replaying:
+            return
+        self._refusal = self._check_head()
+        if self._refusal is not None:
+            raise self._refusal
+        super().on_headers_complete()  # raises for a target that is none
         self._stop_timer()
-        self._reading_head = False
-        super().on_headers_complete()
+        self._reading_head, self._head_begun, self._reading_body = False, False, True
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade() and framing(self.headers) is not None:
+            return  # the parser believes that something else than a body follows
+        self._reading_body = False
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self._stop_timer()
+
+    # What uvicorn calls.
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self._quiet_since = self.loop.time()
         super().on_response_complete()
+        if self.transport.is_closing():
+            self._await_reader()
+        elif self._is_skipping:
+            self._skipped_bytes = 0
+            self._start_timer(self.settings.body_timeout)
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._await_reader()
 
     def shutdown(self) -> None:
         """The server stops. What is asked within the linger is answered; that answer says that it is the last."""
@@ -78,32 +180,120 @@ class LimitedProtocol(HttpToolsProtocol):
             left = self._quiet_since + self.linger_seconds - self.loop.time()
             self.loop.call_later(max(0.0, left), self._leave)
 
-    def send_400_response(self, msg: str) -> None:
-        """uvicorn's own refusal of what is not HTTP."""
-        self._refuse(bad_request(msg, code="invalid_http"))
-
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    @property
+    def _is_skipping(self) -> bool:
+        """Whether a body still comes though its request is answered."""
+        return self._reading_body and not self._is_answering
+
+    def _check_head(self) -> OpenAIError | None:
+        """What is wrong with the request whose head has just been read, or with its coming at all; None = nothing."""
+        settings = self.settings
+        problem = check_head(
+            self.parser.get_http_version(),
+            self.url,
+            self.headers,
+            max_headers=settings.max_headers,
+            max_bytes=settings.max_header_bytes,
+        )
+        if problem is None and len(self.connections) > settings.max_connections:
+            problem = too_many_connections(settings.max_connections)
+        if problem is None and len(self.pipeline) >= MAX_REQUESTS_AHEAD:
+            problem = too_many_requests_ahead(MAX_REQUESTS_AHEAD)
+        return problem
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or bad_request("The request is not valid HTTP.", code="invalid_http"))
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Goes on in HTTP/1.1, as a server may whatever its client would rather speak. The parser cannot: another one
+        takes over, and is told the head's end so that it knows of the body."""
+        self.parser = httptools.HttpRequestParser(self)
+        header = framing(self.headers)
+        if header is not None:
+            self._is_replaying = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b: %b\r\n\r\n" % header)
+            self._is_replaying = False
+        if rest:
+            self._feed(rest)
+
+    def _wait_for_next(self) -> None:
+        """The connection is idle, though bytes have come that begin no request."""
+        if self.timeout_keep_alive_task is None:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
     def _leave(self) -> None:
-        if not self._is_answering and not self.transport.is_closing():
+        """Ends the connection of a server that stops, unless a request is on its way."""
+        if self._is_answering or self.transport.is_closing():
+            return
+        if self._head_begun:
+            self.loop.call_later(self.linger_seconds, self._leave)
+        else:
             self.transport.close()
 
     def _start_head(self) -> None:
         self._reading_head = True
         self._head_bytes = 0
+        self._start_timer(self.settings.header_timeout)
+
+    def _start_timer(self, seconds: float) -> None:
         self._stop_timer()
-        self._head_timer = self.loop.call_later(self.header_timeout, self.transport.close)
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
     def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _await_reader(self) -> None:
+        """Cuts the connection unless what is written is read in time: closing it waits for that for ever."""
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.settings.client_stall_timeout, self.transport.abort)
+
+    def _stop_awaiting_reader(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _refuse(self, error: OpenAIError) -> None:
-        """Answers outside of ASGI, because there is no request yet, and closes."""
-        body = error.body()
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[error.status] + head + body)
-        self.transport.close()
+        """Answers outside of ASGI, because there is no request yet, and closes. Whole requests before it are answered
+        first, and then it is too late to say anything."""
+        self._deaf = True
+        self._stop_timer()
+        if self._reading_body and self.pipeline:
+            self.pipeline.popleft()  # the newest: its body is what is refused
+        last = self.pipeline[0][0] if self.pipeline else self._answering
+        is_broken = last is self.cycle and self._reading_body
+        if last is not None and not last.response_complete and not is_broken:
+            last.keep_alive = False
+            return
+        self._disconnect(last)  # nobody is to be answered twice
+        if last is None or last.response_complete or not last.response_started:
+            self.transport.write(_whole_answer(error))
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._await_reader()
+
+    @staticmethod
+    def _disconnect(cycle: RequestResponseCycle | None) -> None:
+        """Nothing more is read from its client, or written to it."""
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+
+def _whole_answer(error: OpenAIError) -> bytes:
+    body = error.body()
+    lines = [b"content-type: application/json", b"content-length: %d" % len(body), b"connection: close"]
+    lines += [b"%b: %b" % header for header in error.headers if header[0] != b"connection"]
+    return STATUS_LINE[error.status] + b"\r\n".join([*lines, b"", b""]) + body

@@ -16,6 +16,7 @@ import uvicorn
 from fairlead.fleet.fleet import Fleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.access import Access
 from fairlead.gateway.admission import Shared
 from fairlead.gateway.app import ControlApp, GatewayApp
 from fairlead.gateway.director import Director
@@ -43,9 +44,10 @@ MakeFleet = Callable[[EngineListener, Tokenizers], Fleet]
 class Gateway:
     """One gateway: `await run()` serves until `drain` or `stop` was called and everything is answered."""
 
-    def __init__(self, settings: GatewaySettings, make_fleet: MakeFleet) -> None:
+    def __init__(self, settings: GatewaySettings, make_fleet: MakeFleet, access: Access) -> None:
         """Binds its ports. Raises OSError where one is taken."""
         self.settings = settings
+        self.access = access
         self.id = secrets.token_hex(8)
         """Names this run of the gateway to engines and to the operator."""
         self.knowledge = Knowledge()
@@ -59,9 +61,11 @@ class Gateway:
         news.on_load = self.pools.load_changed
         self.pools.on_cold_request = self.signals.wake
         self.metrics = Metrics(self.pools, self.knowledge, self.reader)
+        self.metrics.watch_access(access)
         proxy = Proxy(self.upstream, settings, self.id)
         director = Director(self.pools, proxy, self.metrics, max_attempts=settings.max_attempts)
-        self.app = GatewayApp(self.pools, director, self.metrics, settings)
+        self.app = GatewayApp(self.pools, director, self.metrics, settings, access)
+        self.metrics.watch_readiness(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = _listen(settings.host, settings.port)
         self._control_socket = _listen(control_host, settings.control_port)
@@ -75,12 +79,15 @@ class Gateway:
         self._drain_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Serves. Returns when drained; raises if the fleet's follower or a server breaks down."""
-        following = asyncio.create_task(self.fleet.run())
+        """Serves. Returns when drained, or when what follows the fleet or the API keys has broken down: replicas that
+        are gone, or keys that were taken back, must not be used for ever. Raises if a server breaks down."""
+        following = asyncio.create_task(self.fleet.run(), name="following the fleet")
         controlling = asyncio.create_task(self._control.serve([self._control_socket]))
         serving = asyncio.create_task(self._server.serve([self._socket]))
         signalling = asyncio.create_task(self.signals.run())
-        following.add_done_callback(self._follower_ended)
+        admitting = asyncio.create_task(self.access.run(), name="following the API keys")
+        for follower in (following, admitting):
+            follower.add_done_callback(self._follower_ended)
         logger.info("serving on port %d; metrics, signals and probes on port %d", self.port, self.control_port)
         try:
             await serving
@@ -89,17 +96,23 @@ class Gateway:
             self._control.stop()
             await controlling
             following.cancel()
-            await asyncio.gather(signalling, following, return_exceptions=True)
+            admitting.cancel()
+            await asyncio.gather(signalling, following, admitting, return_exceptions=True)
             self.upstream.close()
             self.reader.close()
 
     def drain(self) -> None:
-        """Not ready from now on; takes requests for `drain_delay` more seconds, then finishes what runs, and ends."""
+        """Not ready from now on; takes requests for `drain_delay` more seconds, then finishes what runs, and ends.
+
+        A gateway that was never ready does not wait, since nobody was sent to it. Further calls change nothing: a
+        container runtime may repeat its signal, and streams must not be cut for it.
+        """
         if self._drain_task is None:
+            delay = self.settings.drain_delay if self.app.was_ready else 0.0
             self._announce()
             self._protocol.linger_seconds = LINGER_SECONDS
-            logger.info("draining: no longer ready, requests are taken for %g more seconds", self.settings.drain_delay)
-            self._drain_task = asyncio.create_task(self._stop_after(self.settings.drain_delay))
+            logger.info("draining: not ready, requests are taken for %g more seconds", delay)
+            self._drain_task = asyncio.create_task(self._stop_after(delay))
 
     def stop(self) -> None:
         """Takes nothing new from now on; a second call cuts what still runs."""
@@ -107,7 +120,7 @@ class Gateway:
         self._server.stop()
 
     def install_signal_handlers(self) -> None:
-        """SIGTERM drains, SIGINT stops."""
+        """SIGTERM drains, however often it comes; SIGINT stops, and cuts what still runs when it comes again."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.drain)
         loop.add_signal_handler(signal.SIGINT, self.stop)
@@ -123,7 +136,7 @@ class Gateway:
 
     def _follower_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("following the fleet broke down", exc_info=error)
+            logger.error("%s broke down", task.get_name(), exc_info=error)
             self.stop()
 
 

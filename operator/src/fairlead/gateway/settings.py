@@ -24,8 +24,15 @@ class GatewaySettings:
 
     max_body_bytes: int = 16 * 1024 * 1024
     """Largest request body; a larger one is answered 413. 16 MiB hold about four million tokens of text."""
+    max_partial_body_bytes: int = 256 * 1024 * 1024
+    """Bytes of all request bodies that are only partly here; whoever sends more of one is answered 503."""
     max_header_bytes: int = 64 * 1024
     """Largest request line and headers together; more is answered 431."""
+    max_headers: int = 128
+    """Most headers of a request; more are answered 431."""
+    max_connections: int = 10_000
+    """Most connections of clients at once; more are answered 503. Each takes a file descriptor, and another while its
+    request is being served."""
     header_timeout: float = 20.0
     """Longest time for a client to send a request's headers; the connection is closed after it."""
     body_timeout: float = 60.0

@@ -10,7 +10,7 @@ import logging
 import msgspec
 
 from fairlead.api.signals import INTERVAL_SECONDS, SignalsLine
-from fairlead.gateway.body import ClientGone, ClientWatch, read_body
+from fairlead.gateway.body import BodyReader, ClientGone, ClientWatch
 from fairlead.gateway.client import Client, Receive, Send
 from fairlead.gateway.pools import Pools
 from fairlead.gateway.signals import model_signals
@@ -31,6 +31,8 @@ class SignalsStream:
     def __init__(self, pools: Pools, gateway_id: str) -> None:
         self._pools = pools
         self._gateway_id = gateway_id
+        limit = _BODY_LIMIT_BYTES
+        self._bodies = BodyReader(limit=limit, timeout=SLOW_FOLLOWER_SECONDS, total_limit=limit)
         self._now = asyncio.get_running_loop().time
         self._started = self._now()
         self._asked = asyncio.Event()
@@ -80,7 +82,7 @@ class SignalsStream:
         client = Client(send, request_id=request_id, stall_timeout=SLOW_FOLLOWER_SECONDS, on_gone=watch.leave)
         self.num_followers += 1
         try:
-            await read_body({}, receive, limit=_BODY_LIMIT_BYTES, timeout=SLOW_FOLLOWER_SECONDS)
+            await self._bodies.read({}, receive)
             async with watch:
                 await self._write_lines(client)
         except ClientGone:

@@ -31,8 +31,10 @@ class Ports:
 
 
 def operator_settings(gateway_url: str, port: int) -> Json:
-    """The operator's settings file: local mode may serve folders of this machine."""
-    return {"gatewayUrl": gateway_url, "allowFileSources": True, "host": HOST, "port": port}
+    """The operator's settings file: local mode may serve folders of this machine, and its API has none of the kinds
+    that guard and watch engines."""
+    absent = dict.fromkeys(("networkPolicies", "podDisruptionBudgets", "podMonitors"), False)
+    return {"gatewayUrl": gateway_url, "allowFileSources": True, "host": HOST, "port": port} | absent
 
 
 def system_deployments(ports: Ports, settings: Path, num_gateways: int) -> list[Json]:
@@ -48,7 +50,7 @@ def _operator(port: int, settings: Path) -> Json:
 
 
 def _gateways(number: int) -> Json:
-    arguments = ["gateway", "--host", "$(POD_IP)"]
+    arguments = ["gateway", "--host", "$(POD_IP)", "--no-api-keys"]  # only this machine's loopback reaches it
     # Nobody watches a gateway of one machine through a slow chain of caches, so it need not linger when told to go.
     arguments += ["--drain-delay", "1", "--drain-timeout", str(GATEWAY_DRAIN_SECONDS)]
     deployment = _deployment(GATEWAY_NAME, "gateway", arguments, GATEWAY_CONTROL_PORT)

@@ -9,6 +9,7 @@ from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.access import Access, OpenAccess
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.routing.replica import Replica
@@ -32,18 +33,19 @@ def make_pool(
 
 @asynccontextmanager
 async def running_gateway(
-    *pools: Pool, follow: bool = False, **settings: Any
+    *pools: Pool, follow: bool = False, access: Access | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Gateway, StaticFleet, str]]:
     """A gateway on free ports of 127.0.0.1, its fleet, and its base URL (without /v1); with GatewaySettings.
 
-    `follow`: whether it asks the engines what they are, and follows their blocks and loads.
+    `follow`: whether it asks the engines what they are, and follows their blocks and loads. `access`: who is served;
+    None = everybody.
     """
     values = {"host": "127.0.0.1", "port": 0, "control_port": 0, "drain_delay": 0.0, "drain_timeout": 5.0, **settings}
 
     def make_fleet(listener: EngineListener, tokenizers: Tokenizers) -> StaticFleet:
         return StaticFleet(pools, listener=listener, tokenizers=tokenizers) if follow else StaticFleet(pools)
 
-    gateway = Gateway(GatewaySettings(**values), make_fleet)
+    gateway = Gateway(GatewaySettings(**values), make_fleet, access or OpenAccess())
     assert isinstance(gateway.fleet, StaticFleet)
     running = asyncio.create_task(gateway.run())
     try:

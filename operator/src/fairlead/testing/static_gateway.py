@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.access import OpenAccess
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings
@@ -51,7 +52,7 @@ async def serve(args: argparse.Namespace) -> None:
     def make_fleet(listener: EngineListener, tokenizers: Tokenizers) -> StaticFleet:
         return StaticFleet([pool], listener=listener, tokenizers=tokenizers)
 
-    gateway = Gateway(settings, make_fleet)
+    gateway = Gateway(settings, make_fleet, OpenAccess())
     gateway.install_signal_handlers()
     ports = {"port": gateway.port, "control_port": gateway.control_port, "pid": os.getpid()}
     print(json.dumps(ports), flush=True)

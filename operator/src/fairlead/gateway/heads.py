@@ -1,0 +1,59 @@
+"""Which request heads are taken. Pure.
+
+The parser refuses what is not HTTP. These rules refuse what is HTTP but could mean one thing to a proxy in front of the
+gateway and another to the gateway itself: that is what requests are smuggled with.
+"""
+
+import re
+from collections.abc import Sequence
+
+from fairlead.gateway.openai_errors import Header, OpenAIError, bad_request, headers_too_large, too_many_headers
+
+VERSIONS = frozenset({"1.0", "1.1"})
+_HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
+
+
+def check_head(
+    version: str, target: bytes, headers: Sequence[Header], *, max_headers: int, max_bytes: int
+) -> OpenAIError | None:
+    """What is wrong with a request's head; None = nothing. `target` is as it stands in the request line, names of
+    `headers` are in lower case. `max_bytes`: of the target and the headers together."""
+    if len(headers) > max_headers:
+        return too_many_headers(max_headers)
+    if len(target) + sum(len(name) + len(value) for name, value in headers) > max_bytes:
+        return headers_too_large(max_bytes)
+    problem = _version(version) or _target(target) or _host(version, headers) or _transfer_encoding(version, headers)
+    return bad_request(problem, code="invalid_http") if problem else None
+
+
+def framing(headers: Sequence[Header]) -> Header | None:
+    """The header that says how long the body is; None = there is no body."""
+    return next((header for header in headers if header[0] in (b"content-length", b"transfer-encoding")), None)
+
+
+def _version(version: str) -> str | None:
+    return None if version in VERSIONS else f"HTTP/{version} is not spoken here; use HTTP/1.1."
+
+
+def _target(target: bytes) -> str | None:
+    if target.startswith(b"/") or target == b"*":
+        return None
+    return "The request line must have the path alone: this gateway is not a proxy for other addresses."
+
+
+def _host(version: str, headers: Sequence[Header]) -> str | None:
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1:
+        return "The request has more than one Host header."
+    if not hosts and version != "1.0":
+        return "The request has no Host header."
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        return "The Host header is not the name of a host."
+    return None
+
+
+def _transfer_encoding(version: str, headers: Sequence[Header]) -> str | None:
+    encodings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if not encodings or (encodings == [b"chunked"] and version != "1.0"):
+        return None
+    return "The only transfer-encoding that is understood is `chunked`, with HTTP/1.1."

@@ -1,0 +1,44 @@
+"""The limit of open files follows the connections that a gateway may have, as far as the system lets it."""
+
+import logging
+import resource
+
+import pytest
+
+from fairlead.gateway.descriptors import PER_CONNECTION, SPARE, allow_descriptors
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected", "warning"),
+    [
+        (1024, 1_048_576, 1000 * PER_CONNECTION + SPARE, ""),
+        (1024, UNLIMITED, 1000 * PER_CONNECTION + SPARE, ""),
+        (5000, 1_048_576, None, ""),
+        (UNLIMITED, UNLIMITED, None, ""),
+        (1024, 1256, 1256, "1256 open files are enough for 500 connections"),
+        (100, 100, None, "100 open files are enough for 0 connections"),
+    ],
+)
+def test_the_limit_is_raised_as_far_as_it_is_needed_and_allowed(
+    monkeypatch, caplog, soft: int, hard: int, expected: int | None, warning: str
+) -> None:
+    chosen = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: chosen.append(limits))
+    allow_descriptors(1000)
+    assert chosen == ([] if expected is None else [(expected, hard)])
+    assert (warning in caplog.text) if warning else not caplog.text
+
+
+def test_a_system_that_says_no_is_no_reason_not_to_start(monkeypatch, caplog) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("current limit exceeds maximum limit")
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, UNLIMITED))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    allow_descriptors(1000)
+    assert "the limit of open files stays at 1024" in caplog.text
+    assert "1024 open files are enough for 384 connections" in caplog.text
