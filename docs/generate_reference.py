@@ -7,6 +7,7 @@ undocumented. This is the only code that imports both the control plane and the 
 
 import argparse
 import asyncio
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import yaml
 from aiohttp.web import AbstractResource
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +26,7 @@ from fairlead.api.crd import object_schema
 from fairlead.api.schema import JsonSchema, schema_of
 from fairlead.controller.health import health_app
 from fairlead.controller.metrics import OperatorMetrics
+from fairlead.controller.observe import Cluster
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.docstrings import docstrings
 from fairlead.fleet.fleet import StaticFleet
@@ -60,6 +63,7 @@ from fairlead_engine.testing.scripted_engine import ScriptedEngine
 from fairlead_engine.types import EngineLoad, FinishReason
 
 FOLDER = Path(__file__).parent / "reference"
+CHART = Path(__file__).parent.parent / "charts" / "fairlead"
 DURATIONS = "Durations are written as `500ms`, `30s`, `10m`; sizes as `512Mi`, `2Gi`."
 
 
@@ -77,6 +81,7 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     """File name → its text. Raises Undocumented."""
+    chart = (CHART / "values.yaml").read_text(encoding="utf-8")
     subjects = {
         "llmdeployment.md": (
             "LLMDeployment",
@@ -87,6 +92,7 @@ def pages() -> dict[str, str]:
         "engine-flags.md": ("Engine flags", "`fairlead-engine serve`", engine_flags()),
         "gateway-flags.md": ("Gateway flags", "`fairlead gateway`", gateway_flags()),
         "operator-settings.md": ("Operator settings", "the file of `fairlead operator --settings FILE`", settings()),
+        "chart-values.md": ("Values of the chart", "what `helm install --set` can say", chart_values(chart)),
         "metrics.md": ("Metrics", "of engine, gateway and operator", asyncio.run(metrics())),
         "http.md": ("HTTP endpoints", "of gateway, engine and operator, and how requests end", http_endpoints()),
     }
@@ -168,6 +174,60 @@ def settings() -> str:
     return "\n\n".join((*parts, "## Built-in profiles", table(["Profile", "Requests", "Limits"], built_in)))
 
 
+def chart_values(text: str) -> str:
+    """The page of the Helm chart's values, from its values.yaml and the comments there."""
+    sections: dict[str, list[list[str]]] = {}
+    for path, comment, value in commented_values(text):
+        sections.setdefault(path.split(".")[0] if "." in path else "", []).append(
+            [f"`{path}`", _yaml_default(value), documented(comment, f"the chart's value {path}")]
+        )
+    values = yaml.safe_load(text)
+    profiles = [[f"`{name}`", _quantities(profile.get("requests", {})), _quantities(profile.get("limits", {})),
+                 _quantities(profile.get("nodeSelector", {})), profile.get("runtimeClassName", "")]
+                for name, profile in values["profiles"].items()]  # fmt: skip
+    head = ["Value", "Default", "Meaning"]
+    parts = ["`charts/fairlead/values.yaml` has them all, `charts/fairlead/values.schema.json` refuses what is not "
+             "here by name, and [the installation guide](../kubernetes.md) says which are worth changing."]  # fmt: skip
+    for section, rows in sorted(sections.items()):
+        parts += [f"## {section}" if section else "## General", table(head, rows)]
+    profile_head = ["Profile", "Requests", "Limits", "Nodes", "RuntimeClass"]
+    return "\n\n".join((*parts, "## The chart's profiles", table(profile_head, profiles)))
+
+
+def commented_values(text: str) -> Iterator[tuple[str, str, Any]]:
+    """Path, comment and default of every value of a values.yaml.
+
+    A comment stands above its key, as indented as it. A map without a comment inside is one value.
+    """
+    lines = text.splitlines()
+
+    def comment(key: yaml.ScalarNode) -> str:
+        found: list[str] = []
+        before = reversed(lines[: key.start_mark.line])
+        for line in itertools.takewhile(lambda line: line.startswith(" " * key.start_mark.column + "# "), before):
+            found.insert(0, line.strip(" #"))
+        return " ".join(found)
+
+    def walk(node: yaml.MappingNode, path: str) -> Iterator[tuple[str, str, Any]]:
+        for key, value in node.value:
+            here = f"{path}{key.value}"
+            if isinstance(value, yaml.MappingNode) and any(comment(child) for child, _ in value.value):
+                yield from walk(value, f"{here}.")
+            else:
+                yield here, comment(key), yaml.SafeLoader("").construct_document(value)
+
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    yield from walk(root, "")
+
+
+def _yaml_default(value: Any) -> str:
+    """A default as it is written in YAML on one line; a long one has a table of its own."""
+    written = yaml.safe_dump(value, default_flow_style=True, width=1000, sort_keys=False)
+    written = written.removesuffix("\n...\n").strip()
+    return f"`{written}`" if len(written) <= 100 else "below"
+
+
 async def metrics() -> str:
     """The page of metrics: what scrapes of three busy programs show."""
     engine = _families(_engine_scrape())
@@ -178,7 +238,9 @@ async def metrics() -> str:
     head = ["Metric", "Type", "Labels", "Meaning"]
     return "\n\n".join((
         "Prometheus' text format at `/metrics`: port 8000 of an engine, the control port of a gateway, the operator's "
-        "port. Histograms have `_bucket`, `_sum` and `_count`.",
+        "port. Histograms have `_bucket`, `_sum` and `_count`. On Linux gateway and operator also tell what their "
+        "processes cost, as `fairlead_gateway_process_…` and `fairlead_operator_process_…`: `cpu_seconds_total`, "
+        "`resident_memory_bytes`, `open_fds` and what else Prometheus' clients tell of a process.",
         "## Engine", "The same figures under vLLM's names serve dashboards that know those.",
         table([*head, "vLLM's name"], [[f"`{row[0]}`", *row[1:]] for row in rows]),
         "## Gateway", table(head, [[f"`{name}`", *rest] for name, *rest in _families(_gateway_scrape())]),
@@ -206,7 +268,7 @@ def _gateway_scrape() -> str:
     shared = Shared(limits, "gateway", knowledge, tokenizers, reader)
     pools = Pools(StaticFleet([make_pool([replica])]), shared, Upstream(limits))
     seen = GatewayMetrics(pools, knowledge, reader)
-    request = Observation("id", "/v1/completions", observers=(seen,), stream=True, usage=Usage())
+    request = Observation("id", "/v1/completions", observers=(seen,), client="client", stream=True, usage=Usage())
     decision = Decision(replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0)
     request.routed(decision, ReadPrompt(), 0.0)
     request.first_token()
@@ -220,14 +282,31 @@ def _operator_scrape() -> str:
     seen.observe(ReconcileOutcome(next(iter(ReconcileOutcome))), 0.0)
     seen.recommended("namespace/name", desired=1, wanted=1)
     seen.scaled("namespace/name", 0, 1)
+    seen.watch_fleet(_cluster_of_one())
     return generate_latest(seen.registry).decode()
+
+
+def _cluster_of_one() -> Cluster:
+    """One LLMDeployment of which everything is known."""
+    targets = {"queueDepth": 1, "timeToFirstToken": "1s"}
+    body = {
+        "metadata": {"name": "name", "namespace": "namespace", "uid": "uid", "generation": 1,
+                     "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"model": {"source": "demo://dinghy"}, "autoscaling": {"maxReplicas": 1, "targets": targets}},
+        "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "ReplicasReady"}],
+                   "scaling": {"signals": {"ttft": "1s"}, "coldStart": "1s"}},
+    }  # fmt: skip
+    cluster = Cluster(None)
+    key = ("namespace", "name")
+    cluster.bind({"llmdeployments": {key: [body]}, "children": {}, "pods": {}, "name_claims": {}})
+    return cluster
 
 
 def _families(scrape: str) -> list[list[str]]:
     """Name, type, labels and help of every metric of a scrape, by name."""
     found = []
     for family in sorted(text_string_to_metric_families(scrape), key=lambda family: family.name):
-        if family.name.endswith("_created"):
+        if family.name.endswith("_created") or "_process_" in family.name:
             continue
         if not family.samples:
             raise Undocumented(f"{family.name} has no sample here, so its labels cannot be told")

@@ -1,0 +1,45 @@
+"""The metrics that engine, gateway and operator export, with their labels: scraped from the programs' own classes."""
+
+import asyncio
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairlead_engine.server.metrics import OURS
+
+GENERATOR = Path(__file__).parents[2] / "docs" / "generate_reference.py"
+TARGET_LABELS = frozenset({"job", "instance", "namespace", "pod"})
+"""What a PodMonitor, or the scrape configuration of docs/guides/monitoring.md, adds to everything."""
+ENGINE_LABEL = "fairlead_dev_llmdeployment"
+"""What the engines' PodMonitor adds beside."""
+
+
+def exported() -> Mapping[str, frozenset[str]]:
+    """Name of each series → its labels, those of the scrape included."""
+    found = {"up": TARGET_LABELS | {ENGINE_LABEL}}
+    for text in _scrapes():
+        for name, labels in _series(text):
+            of_target = TARGET_LABELS | ({ENGINE_LABEL} if name.startswith(OURS) else frozenset())
+            found[name] = found.get(name, frozenset()) | labels | of_target
+    return found
+
+
+def _scrapes() -> list[str]:
+    """The scrapes that docs/reference/metrics.md is made from: of three programs that have done a little of all."""
+    spec = importlib.util.spec_from_file_location("generate_reference", GENERATOR)
+    assert spec is not None and spec.loader is not None
+    generator = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generator)
+
+    async def scrape() -> list[str]:
+        return [generator._engine_scrape(), generator._gateway_scrape(), generator._operator_scrape()]
+
+    return asyncio.run(scrape())
+
+
+def _series(text: str) -> Iterator[tuple[str, frozenset[str]]]:
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            yield sample.name, frozenset(sample.labels)

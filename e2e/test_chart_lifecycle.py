@@ -1,0 +1,202 @@
+"""The chart's whole life on a real cluster: install, test, upgrade, rollback, uninstall, install again.
+
+A release of its own in a namespace of its own, beside whatever else the cluster runs; no engines are started.
+"""
+
+import base64
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from homes import Fleet
+
+pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
+
+from helm import HelmError, Release
+
+from fairlead import __version__
+from fairlead.api.names import CRD_NAME, OPERATOR_IMAGE
+
+pytestmark = pytest.mark.kubernetes_only(reason="local mode is not installed by Helm")
+
+NAMESPACE = "fairlead-lifecycle"
+IMAGE = os.environ.get("FAIRLEAD_E2E_OPERATOR_IMAGE") or f"{OPERATOR_IMAGE}:{__version__}"
+PATIENCE_SECONDS = 120
+SMALL = {"requests": {"cpu": "20m", "memory": "128Mi"}}
+MODEL = {
+    "apiVersion": "fairlead.dev/v1alpha1",
+    "kind": "LLMDeployment",
+    "metadata": {"name": "moored"},
+    "spec": {"model": {"source": "demo://dinghy"}, "replicas": 0},
+}
+"""Needs the operator, and no engine."""
+
+
+def values(**gateway: Any) -> dict[str, Any]:
+    """For a node of two cores that others use, too."""
+    repository, _, tag = IMAGE.rpartition(":")
+    drain = {"delaySeconds": 0, "timeoutSeconds": 5}
+    return {
+        "image": {"repository": repository, "tag": tag},
+        "operator": {"resources": SMALL},
+        "gateway": {"replicas": 1, "resources": SMALL, "drain": drain, **gateway},
+    }
+
+
+class Cluster:
+    """kubectl, in the release's namespace."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        command = ["kubectl", "--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        """None = there is none."""
+        text = self.kubectl("get", kind, name, "--ignore-not-found", "-o", "json")
+        return json.loads(text) if text else None
+
+    def pods(self, component: str) -> dict[str, str]:
+        """Name → uid of the pods that are not on their way out."""
+        text = self.kubectl("get", "pods", "-l", f"app.kubernetes.io/component={component}", "-o", "json")
+        found = [pod["metadata"] for pod in json.loads(text)["items"] if "deletionTimestamp" not in pod["metadata"]]
+        return {metadata["name"]: metadata["uid"] for metadata in found}
+
+    def key(self) -> str:
+        """The key that the chart made."""
+        secret = self.get("secret", "fairlead-api-keys")
+        assert secret is not None
+        return base64.b64decode(secret["data"]["default"]).decode()
+
+    def conditions(self) -> list[Any]:
+        """What the operator says of the LLMDeployment."""
+        found = self.get("llmdeployment", "moored")
+        return (found or {}).get("status", {}).get("conditions", [])
+
+    def wait(self, what: str, holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, f"waited {PATIENCE_SECONDS} s for {what}"
+            time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def cluster(fleet: Fleet) -> Iterator[Cluster]:
+    """The suite's cluster, which has the CRD; the suite's own release looks after other namespaces."""
+    cluster = Cluster(fleet.kubeconfig)
+    yield cluster
+    cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster) -> Iterator[Release]:
+    """The chart, installed."""
+    with Release(cluster.kubeconfig, name="fairlead", namespace=NAMESPACE) as release:
+        try:
+            release.install(values(), crds=False)
+            cluster.kubectl("apply", "-f", "-", stdin=json.dumps(MODEL))
+            yield release
+        finally:
+            release.uninstall()
+
+
+def test_the_programs_work_with_exactly_the_charts_rights(cluster: Cluster, release: Release) -> None:
+    cluster.wait("conditions", cluster.conditions)
+    events = cluster.kubectl("get", "events", "-o", "name")
+    logs = [cluster.kubectl("logs", f"deployment/fairlead-{name}") for name in ("operator", "gateway")]
+    for text in (events, *logs):
+        for complaint in ("forbidden", "cannot", "lacks the right", "Not enough permissions", "Traceback"):
+            assert complaint.lower() not in text.lower(), text
+    assert "acquired the lease" in logs[0]
+
+
+def test_helm_test_asks_with_the_key_through_the_service(release: Release) -> None:
+    logs = release.test()
+    assert "/v1/models without a key: 401" in logs
+    assert "/v1/models with a key: 200" in logs
+
+
+def test_the_key_is_never_in_the_logs(cluster: Cluster, release: Release) -> None:
+    key = cluster.key()
+    assert key not in cluster.kubectl("logs", "deployment/fairlead-gateway")
+
+
+def test_other_settings_replace_the_operator_and_leave_gateways_and_key(cluster: Cluster, release: Release) -> None:
+    operators, gateways, key = cluster.pods("operator"), cluster.pods("gateway"), cluster.key()
+    changed = values()
+    changed["operator"]["logLevel"] = "debug"
+    release.upgrade(changed)
+    cluster.wait("the old operator to go", lambda: not set(operators.values()) & set(cluster.pods("operator").values()))
+    cluster.wait("the new one to lead", lambda: _holder(cluster) in cluster.pods("operator"))
+    assert cluster.pods("gateway") == gateways
+    assert cluster.key() == key
+    settings = cluster.get("configmap", "fairlead-operator")
+    assert settings is not None
+    assert "logLevel: debug" in settings["data"]["operator.yaml"]
+
+
+def test_a_rollback_brings_the_arguments_back_and_no_old_key(cluster: Cluster, release: Release) -> None:
+    release.upgrade(values(logLevel="debug"))
+    assert "--log-level=debug" in _arguments(cluster)
+    rotated = f"fairlead-{secrets.token_hex(24)}"
+    patch = json.dumps({"stringData": {"default": rotated}})
+    cluster.kubectl("patch", "secret", "fairlead-api-keys", "-p", patch)
+    release.rollback()
+    assert "--log-level=info" in _arguments(cluster)
+    assert cluster.key() == rotated
+    assert [state for _, state in release.history()][-1] == "deployed"
+
+
+def test_a_mistaken_value_changes_nothing(cluster: Cluster, release: Release) -> None:
+    revisions, gateways = release.history(), cluster.pods("gateway")
+    with pytest.raises(HelmError, match="drainTimeout"):
+        release.upgrade({"gateway": {"drainTimeout": 60}})
+    assert release.history() == revisions
+    assert cluster.pods("gateway") == gateways
+
+
+def test_uninstalling_leaves_what_people_made_and_installing_again_takes_it_up(
+    cluster: Cluster, release: Release
+) -> None:
+    key = cluster.key()
+    release.uninstall()
+    for component in ("operator", "gateway"):
+        cluster.wait(f"{component} pods to go", lambda component=component: not cluster.pods(component))
+    for kind in ("service", "networkpolicy", "serviceaccount", "role", "rolebinding", "poddisruptionbudget"):
+        assert "fairlead-" not in cluster.kubectl("get", kind, "-o", "name")
+    assert cluster.get("llmdeployment", "moored") is not None
+    assert cluster.get("crd", CRD_NAME) is not None
+    assert cluster.key() == key
+    patch = json.dumps({"spec": {"model": {"servedName": "again"}}})
+    cluster.kubectl("patch", "llmdeployment", "moored", "--type=merge", "-p", patch)
+    release.install(values(), crds=False)
+    cluster.wait("the operator to look at it again", lambda: _is_observed(cluster))
+    assert cluster.key() == key
+
+
+def _holder(cluster: Cluster) -> str:
+    """The operator's pod that leads."""
+    lease = cluster.get("lease", "fairlead-operator")
+    return (lease or {}).get("spec", {}).get("holderIdentity", "").rpartition("_")[0]
+
+
+def _arguments(cluster: Cluster) -> list[str]:
+    """Of the gateway."""
+    deployment = cluster.get("deployment", "fairlead-gateway")
+    assert deployment is not None
+    return list(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+
+
+def _is_observed(cluster: Cluster) -> bool:
+    found = cluster.get("llmdeployment", "moored") or {}
+    return found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]

@@ -1,0 +1,114 @@
+"""Renderings of charts/fairlead: the default, and one for every value of values.yaml set to something else.
+
+Everything here needs Helm's SDK (requirements/helm.txt); each test file skips, visibly, where it is missing.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+CHART = ROOT / "charts" / "fairlead"
+Manifest = dict[str, Any]
+MONITORING_APIS = [
+    f"monitoring.coreos.com/v1{kind}" for kind in ("", "/PodMonitor", "/ServiceMonitor", "/PrometheusRule")
+]
+"""What a cluster with the Prometheus operator serves."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The renderings are made once per process: one process for all of it."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("chart"))
+
+
+@pytest.fixture(scope="session")
+def values() -> dict[str, Any]:
+    """The chart's own values."""
+    return yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+@pytest.fixture(scope="session")
+def value_paths(values: dict[str, Any]) -> set[str]:
+    """The paths of all values: `gateway.drain.delaySeconds`."""
+    return {path for path, _ in leaves(values)}
+
+
+@pytest.fixture(scope="session")
+def alternatives(values: dict[str, Any]) -> dict[str, Any]:
+    """Path → another value than the default, for every value there is."""
+    written = yaml.safe_load((Path(__file__).parent / "alternatives.yaml").read_text())
+    made_up = {path: _other(value) for path, value in leaves(values) if isinstance(value, bool | int | float)}
+    return {**made_up, **written}
+
+
+@pytest.fixture(scope="session")
+def default_rendering() -> dict[str, str]:
+    """Template → text, as `helm install` on a cluster with the Prometheus operator."""
+    import helm
+
+    return helm.render(api_versions=MONITORING_APIS)
+
+
+@pytest.fixture(scope="session")
+def renderings(alternatives: dict[str, Any], default_rendering: dict[str, str]) -> Mapping[str, dict[str, str]]:
+    """Path of the value that was changed → the rendering; `default`: none was, `everything`: all that is off is on."""
+    import helm
+
+    cases = {path: nested(path, value) for path, value in alternatives.items()}
+    everything = {
+        "operator": {"replicas": 2},
+        "watch": {"namespaces": ["team-a", "team-b", "fairlead-system"]},
+        "networkPolicy": {"monitoringNamespace": "monitoring"},
+    }
+    cases |= {"everything": everything, "no keys": {"auth": {"enabled": False}}}
+    found = {name: helm.render(case, api_versions=MONITORING_APIS) for name, case in cases.items()}
+    return {"default": default_rendering, **found}
+
+
+@pytest.fixture(scope="session")
+def installed(renderings: Mapping[str, dict[str, str]]) -> Mapping[str, list[Manifest]]:
+    """Path of the value that was changed → every object of that rendering. They are shared: not to be changed."""
+    import helm
+
+    parsed: dict[str, list[Manifest]] = {}
+
+    def parse(name: str, text: str) -> list[Manifest]:
+        if text not in parsed:
+            parsed[text] = helm.objects({name: text})
+        return parsed[text]
+
+    return {
+        case: [found for name, text in rendering.items() for found in parse(name, text)]
+        for case, rendering in renderings.items()
+    }
+
+
+def leaves(values: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    """Path and default of every value; a map that people fill as they like is one value."""
+    found: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        here = f"{path}{key}"
+        is_one = here == "profiles" or key in ("resources", "labels")
+        if isinstance(value, Mapping) and value and not is_one:
+            found += leaves(value, f"{here}.")
+        else:
+            found.append((here, value))
+    return found
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """`a.b` and 1 → {"a": {"b": 1}}."""
+    *parents, last = path.split(".")
+    result: dict[str, Any] = {last: value}
+    for parent in reversed(parents):
+        result = {parent: result}
+    return result
+
+
+def _other(value: float) -> float:
+    return (not value) if isinstance(value, bool) else value + 1

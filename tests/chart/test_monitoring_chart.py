@@ -1,0 +1,201 @@
+"""What the chart makes of dashboards, alerts and scrapes, and when."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from monitoring.dashboards import ALERTS, CHART, DASHBOARDS
+
+pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
+
+import helm
+
+from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.manifests.monitoring import pod_monitor
+
+SERVED = ["monitoring.coreos.com/v1"]
+Manifest = dict[str, Any]
+
+LABELS = {"type": "object", "additionalProperties": {"type": "string"}}
+TEXT = {"type": "string", "minLength": 1}
+
+
+def record(required: str = "", **properties: Any) -> Manifest:
+    return {
+        "type": "object", "additionalProperties": False, "required": required.split(), "properties": properties,
+    }  # fmt: skip
+
+
+def list_of(items: Manifest) -> Manifest:
+    return {"type": "array", "minItems": 1, "items": items}
+
+
+RELABELING = record("targetLabel replacement", targetLabel=TEXT, replacement=TEXT)
+ENDPOINT = record(
+    "port", port=TEXT, path=TEXT, interval=TEXT, scrapeTimeout=TEXT, relabelings=list_of(RELABELING)
+)  # fmt: skip
+RULE = record("expr", alert=TEXT, record=TEXT, expr=TEXT, labels=LABELS, annotations=LABELS, **{"for": TEXT})
+SPECS = {
+    "PodMonitor": record(
+        "selector podMetricsEndpoints",
+        selector=record("matchLabels", matchLabels=LABELS),
+        podMetricsEndpoints=list_of(ENDPOINT),
+        podTargetLabels=list_of(TEXT),
+    ),
+    "PrometheusRule": record("groups", groups=list_of(record("name rules", name=TEXT, rules=list_of(RULE)))),
+}
+"""The fields of the Prometheus operator's types that we use, as those have them; any other is refused."""
+
+
+def validate(manifest: Manifest) -> None:
+    """Raises ValidationError."""
+    jsonschema = pytest.importorskip("jsonschema", reason="pip install -r requirements/kubernetes.txt")
+    assert manifest["apiVersion"] == "monitoring.coreos.com/v1"
+    jsonschema.validate(manifest["spec"], SPECS[manifest["kind"]])
+
+
+def rendered(values: Manifest | None = None, served: list[str] = SERVED) -> list[Manifest]:
+    """Everything that templates/monitoring makes."""
+    found = helm.render({"monitoring": values or {}}, api_versions=served)
+    return helm.objects({name: text for name, text in found.items() if "/monitoring/" in name})
+
+
+def kinds(manifests: list[Manifest]) -> list[str]:
+    return sorted(manifest["kind"] for manifest in manifests)
+
+
+def of_kind(kind: str, manifests: list[Manifest]) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def settings(values: Manifest) -> Manifest:
+    """The operator's settings file."""
+    found = helm.objects(helm.render({"monitoring": values}))
+    files = [
+        file for one in of_kind("ConfigMap", found) for name, file in one["data"].items() if name == "operator.yaml"
+    ]
+    return yaml.safe_load(files[0])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "served", "expected"),
+    [
+        ("auto", SERVED, ["PodMonitor", "PodMonitor", "PrometheusRule"]),
+        ("auto", [], []),
+        ("always", [], ["PodMonitor", "PodMonitor", "PrometheusRule"]),
+        ("never", SERVED, []),
+    ],
+)
+def test_objects_for_the_prometheus_operator_are_made_where_it_is(
+    wanted: str, served: list[str], expected: list[str]
+) -> None:
+    made = rendered({"prometheusOperator": wanted}, served)
+    assert kinds([each for each in made if each["kind"] != "ConfigMap"]) == expected
+    assert len(of_kind("ConfigMap", made)) == len(DASHBOARDS), "Grafana needs no Prometheus operator"
+
+
+@pytest.mark.parametrize("part", ["podMonitors", "rules", "dashboards"])
+def test_each_part_can_be_left_out(part: str) -> None:
+    left_out = {"podMonitors": "PodMonitor", "rules": "PrometheusRule", "dashboards": "ConfigMap"}[part]
+    assert left_out not in kinds(rendered({part: {"enabled": False}}))
+
+
+def test_pod_monitors_select_the_pods_and_the_port_that_has_metrics() -> None:
+    found = helm.objects(helm.render(api_versions=SERVED))
+    pods = {one["metadata"]["name"]: one["spec"]["template"] for one in of_kind("Deployment", found)}
+    monitors = {one["metadata"]["name"]: one["spec"] for one in of_kind("PodMonitor", found)}
+    assert set(monitors) == set(pods) == {"fairlead-gateway", "fairlead-operator"}
+    for name, spec in monitors.items():
+        assert spec["selector"]["matchLabels"].items() <= pods[name]["metadata"]["labels"].items()
+        (endpoint,) = spec["podMetricsEndpoints"]
+        ports = [port["name"] for port in pods[name]["spec"]["containers"][0]["ports"]]
+        assert endpoint["port"] in ports
+        assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": name}], "the alerts know this name"
+
+
+def test_the_job_has_the_same_name_in_every_release() -> None:
+    found = helm.objects(helm.render({"nameOverride": "other"}, name="llm", api_versions=SERVED))
+    jobs = [one["spec"]["podMetricsEndpoints"][0]["relabelings"][0] for one in of_kind("PodMonitor", found)]
+    assert sorted(job["replacement"] for job in jobs) == ["fairlead-gateway", "fairlead-operator"]
+
+
+def test_the_rules_are_the_files() -> None:
+    (rule,) = of_kind("PrometheusRule", rendered())
+    assert rule["spec"]["groups"] == [
+        group for path in ALERTS for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+    ]
+
+
+def test_alerts_can_be_left_out_and_get_labels() -> None:
+    values = {"disabled": ["FairleadDrainLong"], "alertLabels": {"team": "inference", "severity": "page"}}
+    (rule,) = of_kind("PrometheusRule", rendered({"rules": values}))
+    rules = [each for group in rule["spec"]["groups"] for each in group["rules"]]
+    alerts = {each["alert"]: each["labels"] for each in rules if "alert" in each}
+    assert "FairleadDrainLong" not in alerts
+    assert alerts["FairleadDegraded"] == {"team": "inference", "severity": "page"}
+    assert all("labels" not in each for each in rules if "record" in each)
+
+
+def test_an_alert_that_does_not_exist_cannot_be_left_out() -> None:
+    with pytest.raises(helm.HelmError, match='there is no alert "FairleadDrainLnog"'):
+        rendered({"rules": {"disabled": ["FairleadDrainLnog"]}})
+
+
+def test_dashboards_arrive_as_they_are() -> None:
+    made = of_kind("ConfigMap", rendered({"dashboards": {"namespace": "grafana"}}))
+    arrived = {name: text for one in made for name, text in one["data"].items()}
+    assert {name: json.loads(text) for name, text in arrived.items()} == {
+        path.name: json.loads(path.read_text(encoding="utf-8")) for path in DASHBOARDS
+    }
+    assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in made)
+    assert {one["metadata"]["namespace"] for one in made} == {"grafana"}
+    assert all(len(text.encode()) < 2**20 for text in arrived.values()), "a ConfigMap holds a mebibyte"
+
+
+def test_whose_objects_they_are_is_told_by_labels() -> None:
+    values = {"podMonitors": {"labels": {"release": "p"}}, "rules": {"labels": {"release": "p"}}}
+    for manifest in rendered(values):
+        assert manifest["metadata"]["labels"]["app.kubernetes.io/part-of"] == "fairlead"
+        assert ("release" in manifest["metadata"]["labels"]) == (manifest["kind"] != "ConfigMap")
+
+
+def test_the_chart_makes_what_the_prometheus_operator_understands() -> None:
+    made = [manifest for manifest in rendered() if manifest["kind"] != "ConfigMap"]
+    assert len(made) == 3
+    for manifest in made:
+        validate(manifest)
+
+
+def test_the_operator_makes_what_the_prometheus_operator_understands() -> None:
+    metadata = {"name": "dinghy", "namespace": "default", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    body = {"metadata": metadata, "spec": {"model": {"source": "demo://dinghy"}}}
+    monitor = pod_monitor(LLMDeployment.from_body(body), {"release": "p", "app.kubernetes.io/component": "mine"})
+    validate(monitor)
+    labels = monitor["metadata"]["labels"]
+    assert (labels["release"], labels["app.kubernetes.io/component"]) == ("p", "engine")
+    assert monitor["spec"]["podTargetLabels"] == ["fairlead.dev/llmdeployment"], "FairleadTargetDown looks at it"
+
+
+@pytest.mark.parametrize(
+    ("values", "engines"),
+    [
+        ({}, True),
+        ({"podMonitors": {"engines": False}}, False),
+        ({"podMonitors": {"enabled": False}}, False),
+        ({"prometheusOperator": "never"}, False),
+    ],
+)
+def test_the_operator_is_told_whether_engines_get_pod_monitors(values: Manifest, engines: bool) -> None:
+    assert settings(values)["podMonitors"] is engines
+
+
+def test_the_operator_is_told_the_labels_of_its_pod_monitors() -> None:
+    assert settings({"podMonitors": {"labels": {"release": "p"}}})["podMonitorLabels"] == {"release": "p"}
+    assert settings({})["podMonitorLabels"] == {}
+
+
+def test_files_are_what_plain_tools_read() -> None:
+    assert [path.relative_to(CHART).as_posix() for path in (*ALERTS, *DASHBOARDS)] == [
+        "files/alerts/fairlead.yaml", "files/dashboards/fairlead-engines.json", "files/dashboards/fairlead-fleet.json",
+    ]  # fmt: skip

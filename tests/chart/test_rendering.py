@@ -1,0 +1,283 @@
+"""What the chart installs: the programs take their arguments and settings, names hold together, changes roll pods."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
+
+import helm
+
+from fairlead import __version__
+from fairlead.api import names
+from fairlead.api.schema import schema_of
+from fairlead.gateway.command import add_arguments
+from fairlead.gateway.settings import GatewaySettings
+from fairlead.settings import OperatorSettings
+
+Manifest = dict[str, Any]
+MONITORING_APIS = ["monitoring.coreos.com/v1"]
+LONG_NAMES = {"ConfigMap", "PodMonitor", "PrometheusRule"}
+"""Kinds whose names become no label and no DNS label."""
+LEFT_ALONE = {"allowFileSources", "host", "port"}
+"""Settings of the operator that no cluster needs to change."""
+
+
+def find(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+    return next(one for one in manifests if one["kind"] == kind and one["metadata"]["name"] == name)
+
+
+def operator_settings(manifests: list[Manifest], name: str = "fairlead-operator") -> dict[str, Any]:
+    return yaml.safe_load(find(manifests, "ConfigMap", name)["data"]["operator.yaml"])
+
+
+def gateway_arguments(manifests: list[Manifest], name: str = "fairlead-gateway") -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_arguments(parser)
+    program, *arguments = find(manifests, "Deployment", name)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert program == "gateway"
+    return parser.parse_args(arguments)
+
+
+def test_lint_has_nothing_to_say() -> None:
+    assert helm.lint() == []
+
+
+def test_the_chart_has_the_products_version_and_crds() -> None:
+    chart = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+    root = Path(__file__).parent.parent.parent / "crds"
+    chart_crds = {path.name: path.read_text() for path in (helm.CHART / "crds").iterdir()}
+    assert chart_crds == {path.name: path.read_text() for path in root.iterdir()}, "copy crds/ into charts/fairlead/"
+
+
+def test_every_rendering_is_taken_by_the_programs(installed: dict[str, list[Manifest]]) -> None:
+    for case, manifests in installed.items():
+        prefix = "harbour" if case == "fullnameOverride" else "fairlead"
+        OperatorSettings.from_mapping(operator_settings(manifests, f"{prefix}-operator"))
+        arguments = gateway_arguments(manifests, f"{prefix}-gateway")
+        limits = {name: getattr(arguments, name) for name in GatewaySettings.__dataclass_fields__}
+        GatewaySettings(**limits)
+        assert (arguments.api_keys_dir is None) is bool(arguments.no_api_keys), case
+
+
+def test_the_operator_is_told_every_setting_that_depends_on_the_cluster(installed: dict[str, list[Manifest]]) -> None:
+    written = operator_settings(installed["everything"])
+    assert set(schema_of(OperatorSettings)["properties"]) - set(written) == LEFT_ALONE
+
+
+def test_no_setting_is_written_twice(installed: dict[str, list[Manifest]]) -> None:
+    text = find(installed["everything"], "ConfigMap", "fairlead-operator")["data"]["operator.yaml"]
+    keys = re.findall(r"^(\w+):", text, re.MULTILINE)
+    assert len(keys) == len(set(keys))
+
+
+def test_names_follow_the_release_and_its_namespace() -> None:
+    manifests = helm.objects(helm.render({"gateway": {"service": {"port": 8000}}}, name="blue", namespace="models"))
+    assert {one["metadata"]["name"].partition("-")[0] for one in manifests} == {"blue"}
+    assert {one["metadata"]["namespace"] for one in manifests} == {"models"}
+    settings = OperatorSettings.from_mapping(operator_settings(manifests, "blue-operator"))
+    assert settings.gateway_url == "http://blue-gateway.models:8000"
+    assert settings.gateway_service == "blue-gateway.models.svc.cluster.local"
+    assert settings.watch_namespaces == ("models",)
+    assert (settings.lease_namespace, settings.lease_name) == ("models", "blue-operator")
+
+
+def test_a_cluster_may_have_another_domain() -> None:
+    manifests = helm.objects(helm.render({"clusterDomain": "k8s.example.com"}))
+    settings = OperatorSettings.from_mapping(operator_settings(manifests))
+    assert settings.gateway_service == "fairlead-gateway.fairlead-system.svc.k8s.example.com"
+
+
+def test_names_that_look_like_numbers_stay_names() -> None:
+    values = {
+        "fullnameOverride": "harbour",
+        "networkPolicy": {"monitoringNamespace": "30"},
+        "watch": {"namespaces": ["10"]},
+    }
+    manifests = helm.objects(helm.render(values, name="2026", namespace="20", api_versions=MONITORING_APIS))
+    assert {one["metadata"]["namespace"] for one in manifests} == {"10", "20"}
+    for manifest in manifests:
+        assert all(isinstance(value, str) for value in manifest["metadata"]["labels"].values())
+    settings = OperatorSettings.from_mapping(operator_settings(manifests, "harbour-operator"))
+    assert (settings.gateway_namespace, settings.lease_namespace, settings.monitoring_namespace) == ("20", "20", "30")
+
+
+def test_the_address_in_the_status_can_be_the_worlds() -> None:
+    manifests = helm.objects(helm.render({"gateway": {"url": "https://models.example.com"}}))
+    settings = OperatorSettings.from_mapping(operator_settings(manifests))
+    assert settings.gateway_url == "https://models.example.com"
+    assert settings.gateway_service == "fairlead-gateway.fairlead-system.svc.cluster.local"
+
+
+def test_the_default_release_has_the_names_that_local_mode_has() -> None:
+    manifests = helm.objects(helm.render(name="fairlead", namespace=names.SYSTEM_NAMESPACE))
+    settings, program = OperatorSettings.from_mapping(operator_settings(manifests)), OperatorSettings()
+    for name in (
+        "gateway_url",
+        "gateway_service",
+        "gateway_namespace",
+        "lease_namespace",
+        "lease_name",
+        "engine_image",
+    ):
+        assert getattr(settings, name) == getattr(program, name), name
+    for name in (names.GATEWAY_NAME, names.OPERATOR_NAME):
+        assert find(manifests, "Deployment", name)["spec"]["template"]["metadata"]["labels"][names.LABEL_NAME] == name
+    image = find(manifests, "Deployment", names.GATEWAY_NAME)["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert image == f"{names.OPERATOR_IMAGE}:{__version__}"
+
+
+def test_no_name_is_too_long_with_the_longest_release_name() -> None:
+    for values in ({}, {"watch": {"allNamespaces": True}}, {"operator": {"replicas": 2}}):
+        for manifest in helm.objects(helm.render(values, name="r" * 53)):
+            limit = 253 if manifest["kind"] in LONG_NAMES else 63
+            assert len(manifest["metadata"]["name"]) <= limit
+            labels = {**manifest["metadata"]["labels"], **pod_labels(manifest)}
+            assert [value for value in labels.values() if len(value) > 63] == []
+
+
+def pod_labels(manifest: Manifest) -> dict[str, str]:
+    template = manifest.get("spec", {}).get("template") or {"metadata": {}}
+    return template["metadata"].get("labels", {})
+
+
+def test_selectors_find_the_pods_of_this_release_only() -> None:
+    ours, others = (helm.objects(helm.render(name=name)) for name in ("fairlead", "second"))
+    for component in ("gateway", "operator"):
+        own = find(ours, "Deployment", f"fairlead-{component}")
+        labels = pod_labels(own)
+        foreign = pod_labels(find(others, "Deployment", f"second-{component}"))
+        policy = find(ours, "NetworkPolicy", f"fairlead-{component}")
+        selectors = [own["spec"]["selector"]["matchLabels"], policy["spec"]["podSelector"]["matchLabels"]]
+        if component == "gateway":
+            selectors += [find(ours, "Service", "fairlead-gateway")["spec"]["selector"]]
+            selectors += [find(ours, "PodDisruptionBudget", "fairlead-gateway")["spec"]["selector"]["matchLabels"]]
+        text = operator_settings(ours)[f"{component}Selector"]
+        selectors += [dict(part.split("=") for part in text.split(","))]
+        for selector in selectors:
+            assert selector.items() <= labels.items()
+            assert not selector.items() <= foreign.items()
+
+
+def test_watched_namespaces_reach_both_programs() -> None:
+    manifests = helm.objects(helm.render({"watch": {"namespaces": ["b", "a"]}}))
+    assert gateway_arguments(manifests).namespace == ["a", "b"]
+    assert operator_settings(manifests)["watchNamespaces"] == ["a", "b"]
+    manifests = helm.objects(helm.render({"watch": {"allNamespaces": True}}))
+    assert gateway_arguments(manifests).namespace is None
+    assert "watchNamespaces" not in operator_settings(manifests)
+
+
+def test_a_gateway_gets_the_time_that_its_drain_takes() -> None:
+    manifests = helm.objects(helm.render({"gateway": {"drain": {"delaySeconds": 2.5, "timeoutSeconds": 60}}}))
+    pod = find(manifests, "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
+    arguments = gateway_arguments(manifests)
+    assert (arguments.drain_delay, arguments.drain_timeout) == (2.5, 60)
+    assert pod["terminationGracePeriodSeconds"] == 73
+
+
+def test_other_settings_roll_the_operator_and_nothing_else() -> None:
+    before, after = (helm.objects(helm.render({"operator": {"workers": number}})) for number in (4, 5))
+    for name, rolls in (("fairlead-operator", True), ("fairlead-gateway", False)):
+        templates = [find(manifests, "Deployment", name)["spec"]["template"] for manifests in (before, after)]
+        assert (templates[0] != templates[1]) is rolls
+
+
+def test_a_new_chart_with_the_same_programs_rolls_nothing(tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(helm.CHART, tmp_path / "fairlead")
+    text = (copy / "Chart.yaml").read_text()
+    (copy / "Chart.yaml").write_text(text.replace(f"version: {__version__}\n", "version: 99.0.0\n", 1))
+    for name in ("fairlead-operator", "fairlead-gateway"):
+        before, after = (
+            find(helm.objects(helm.render(chart=chart)), "Deployment", name) for chart in (helm.CHART, copy)
+        )
+        assert before["metadata"]["labels"] != after["metadata"]["labels"]
+        assert before["spec"]["template"] == after["spec"]["template"]
+
+
+def test_a_roll_of_the_gateways_never_has_fewer_than_asked_for() -> None:
+    deployment = find(helm.objects(helm.render()), "Deployment", "fairlead-gateway")["spec"]
+    assert deployment["replicas"] >= 2
+    assert deployment["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+
+def test_an_image_by_digest_has_no_tag() -> None:
+    digest = f"sha256:{'0' * 64}"
+    manifests = helm.objects(helm.render({"engineImage": {"digest": digest, "tag": "v1"}}))
+    assert operator_settings(manifests)["engineImage"] == f"fairlead/engine@{digest}"
+
+
+def test_a_profile_can_be_added_changed_and_removed() -> None:
+    changes = {"mine": {"limits": {"cpu": 2}}, "cpu-small": {"limits": {"memory": "3Gi"}}, "nvidia-l4": None}
+    profiles = operator_settings(helm.objects(helm.render({"profiles": changes})))["profiles"]
+    assert profiles["mine"] == {"limits": {"cpu": 2}}
+    assert profiles["cpu-small"] == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "3Gi"}}
+    assert "nvidia-l4" not in profiles
+
+
+def test_the_key_is_random_is_made_once_and_stays() -> None:
+    first, second = (find(helm.objects(helm.render()), "Secret", "fairlead-api-keys") for _ in range(2))
+    assert first["stringData"]["default"] != second["stringData"]["default"]
+    assert len(first["stringData"]["default"]) >= 40
+    assert first["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert "before-hook-creation" not in first["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+
+
+@pytest.mark.parametrize("auth", [{"enabled": False}, {"existingSecret": "ours"}])
+def test_no_key_is_made_where_none_is_needed(auth: dict[str, Any]) -> None:
+    assert [
+        one["metadata"]["name"] for one in helm.objects(helm.render({"auth": auth})) if one["kind"] == "Secret"
+    ] == []
+
+
+def test_keys_reach_the_gateway_and_the_test_as_files() -> None:
+    manifests = helm.objects(helm.render({"auth": {"existingSecret": "ours"}}))
+    gateway = find(manifests, "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
+    test = find(manifests, "Pod", "fairlead-test")["spec"]
+    folder = str(gateway_arguments(manifests).api_keys_dir)
+    assert test["containers"][0]["env"][1] == {"name": "API_KEYS", "value": folder}
+    for pod in (gateway, test):
+        volume = next(volume for volume in pod["volumes"] if volume.get("secret", {}).get("secretName") == "ours")
+        assert {"name": volume["name"], "mountPath": folder, "readOnly": True} in pod["containers"][0]["volumeMounts"]
+
+
+def test_notes_name_the_next_commands() -> None:
+    notes = helm.render(name="blue", namespace="models")["fairlead/templates/NOTES.txt"]
+    for command in ("helm test blue --namespace models", "kubectl apply --namespace models -f examples/01-dinghy.yaml",
+                    "kubectl get secret --namespace models blue-api-keys", "curl -sS http://blue-gateway.models/v1/chat",
+                    "kubectl apply --server-side --force-conflicts -f charts/fairlead/crds/"):  # fmt: skip
+        assert command in notes
+    open_notes = helm.render({"auth": {"enabled": False}})["fairlead/templates/NOTES.txt"]
+    assert "secret" not in open_notes
+    assert "authorization" not in open_notes
+
+
+def documented(kind: str) -> dict[str, Any]:
+    """The YAML example of docs/kubernetes.md that has this key or kind."""
+    text = (helm.CHART.parent.parent / "docs" / "kubernetes.md").read_text()
+    blocks = [
+        found for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for found in yaml.safe_load_all(block)
+    ]
+    return next(block for block in blocks if kind in block or block.get("kind") == kind)
+
+
+def test_the_documented_profiles_are_what_they_say() -> None:
+    profiles = operator_settings(helm.objects(helm.render(documented("profiles"))))["profiles"]
+    assert "nvidia-h100" not in profiles
+    assert profiles["nvidia-a100-80g"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe"}
+    assert "runtimeClassName" not in profiles["nvidia-a100-80g"]
+    assert profiles["eight-h100"]["limits"]["nvidia.com/gpu"] == "8"
+
+
+def test_the_documented_ingress_fits_the_service() -> None:
+    service = find(helm.objects(helm.render()), "Service", "fairlead-gateway")
+    backend = documented("Ingress")["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend["name"] == service["metadata"]["name"]
+    assert backend["port"]["name"] in [port["name"] for port in service["spec"]["ports"]]

@@ -1,0 +1,226 @@
+"""What the chart's pods may do: Pod Security `restricted`, the least rights, tokens and connections that work needs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
+
+import helm
+import pod_security
+
+Manifest = dict[str, Any]
+CHILD_VERBS = {"get", "list", "watch", "create", "patch", "delete"}
+OPERATOR_WATCHES = {
+    "llmdeployments.fairlead.dev": {"get", "list", "watch"},
+    "llmdeployments/status.fairlead.dev": {"patch"},
+    "llmdeployments/scale.fairlead.dev": {"patch"},
+    "llmdeployments/finalizers.fairlead.dev": {"update"},
+    "deployments.apps": CHILD_VERBS,
+    "configmaps": CHILD_VERBS,
+    "services": CHILD_VERBS,
+    "networkpolicies.networking.k8s.io": CHILD_VERBS,
+    "poddisruptionbudgets.policy": CHILD_VERBS,
+    "podmonitors.monitoring.coreos.com": CHILD_VERBS,
+    "pods": {"list", "watch", "patch", "delete"},
+    "persistentvolumeclaims": {"get"},
+    "events": {"create", "patch"},
+}
+"""What the operator may do where it looks after LLMDeployments."""
+OPERATOR_SYSTEM = {"leases.coordination.k8s.io": {"create", "get", "update"}, "pods": {"list", "watch"}}
+"""What it may do in its own namespace."""
+GATEWAY_WATCHES = {"llmdeployments.fairlead.dev": {"list", "watch"}, "pods": {"list", "watch"}}
+
+
+def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    for manifest in manifests:
+        spec = pod_security.pod_spec(manifest)
+        if spec is not None:
+            yield f"{manifest['kind']} {manifest['metadata']['name']}", spec
+
+
+def rights(role: Manifest) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault(f"{resource}.{group}".removesuffix("."), set()).update(rule["verbs"])
+    return found
+
+
+def of_kind(manifests: list[Manifest], *kinds: str) -> dict[tuple[str, str], Manifest]:
+    """Namespace and name → object."""
+    return {
+        (one["metadata"].get("namespace", ""), one["metadata"]["name"]): one
+        for one in manifests
+        if one["kind"] in kinds
+    }
+
+
+def test_every_pod_is_restricted_in_every_rendering(installed: dict[str, list[Manifest]]) -> None:
+    num_pods = 0
+    for case, manifests in installed.items():
+        for name, spec in pods(manifests):
+            num_pods += 1
+            assert pod_security.restricted_violations(spec) == [], f"{case}: {name}"
+            assert pod_security.hardening_violations(spec) == [], f"{case}: {name}"
+    assert num_pods >= 3 * len(installed)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"hostNetwork": True}, "hostNetwork is on"),
+        ({"securityContext": {"runAsNonRoot": True}}, "gateway: has no seccomp profile"),
+        ({"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}, "gateway: may run as root"),
+        ({"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}, "volume node is of a kind that is not allowed"),
+    ],
+)
+def test_a_pod_that_is_not_restricted_is_found(change: dict[str, Any], sentence: str) -> None:
+    manifests = dict(pods(helm.objects(helm.render())))
+    assert pod_security.restricted_violations({**manifests["Deployment fairlead-gateway"], **change}) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"allowPrivilegeEscalation": None}, "gateway: may escalate privileges"),
+        ({"capabilities": {"drop": ["NET_RAW"]}}, "gateway: does not drop ALL capabilities"),
+        ({"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]}}, "gateway: adds capabilities"),
+        ({"runAsUser": 0}, "gateway: runs as root"),
+        ({"privileged": True}, "gateway: is privileged"),
+    ],
+)
+def test_a_container_that_is_not_restricted_is_found(change: dict[str, Any], sentence: str) -> None:
+    spec = dict(pods(helm.objects(helm.render())))["Deployment fairlead-gateway"]
+    spec["containers"][0]["securityContext"].update(change)
+    assert pod_security.restricted_violations(spec) == [sentence]
+
+
+def test_only_operator_and_gateway_have_a_token() -> None:
+    manifests = helm.objects(helm.render())
+    with_token = {name for name, spec in pods(manifests) if spec["automountServiceAccountToken"]}
+    assert with_token == {"Deployment fairlead-gateway", "Deployment fairlead-operator"}
+    for account in of_kind(manifests, "ServiceAccount").values():
+        assert account["automountServiceAccountToken"] is False
+
+
+def test_roles_are_exactly_what_the_programs_do() -> None:
+    values = {"watch": {"namespaces": ["a", "b"]}}
+    roles = {
+        key: rights(role) for key, role in of_kind(helm.objects(helm.render(values, namespace="s")), "Role").items()
+    }
+    watched = {(namespace, f"fairlead-{part}"): allowed for namespace in "ab"
+               for part, allowed in (("operator", OPERATOR_WATCHES), ("gateway", GATEWAY_WATCHES))}  # fmt: skip
+    assert roles == {**watched, ("s", "fairlead-system"): OPERATOR_SYSTEM}
+
+
+def test_only_the_own_lease_can_be_read_or_changed() -> None:
+    system = of_kind(helm.objects(helm.render(name="blue", namespace="s")), "Role")["s", "blue-system"]
+    named = [rule for rule in system["rules"] if "leases" in rule["resources"] and rule["verbs"] != ["create"]]
+    assert [rule["resourceNames"] for rule in named] == [["blue-operator"]]
+
+
+def test_nothing_is_cluster_wide_unless_it_is_asked_for() -> None:
+    assert of_kind(helm.objects(helm.render()), "ClusterRole", "ClusterRoleBinding") == {}
+    manifests = helm.objects(helm.render({"watch": {"allNamespaces": True}}))
+    roles = {name: rights(role) for (_, name), role in of_kind(manifests, "ClusterRole").items()}
+    assert roles == {"fairlead-operator": OPERATOR_WATCHES, "fairlead-gateway": GATEWAY_WATCHES}
+    assert list(of_kind(manifests, "Role")) == [("fairlead-system", "fairlead-system")]
+
+
+def test_no_role_reaches_secrets_or_shells_or_everything(installed: dict[str, list[Manifest]]) -> None:
+    for case, manifests in installed.items():
+        for role in of_kind(manifests, "Role", "ClusterRole").values():
+            text = yaml.safe_dump(role["rules"])
+            for word in ("secrets", "pods/exec", "pods/attach", "pods/portforward", "'*'", "escalate", "impersonate"):
+                assert word not in text, case
+
+
+def test_every_role_is_bound_to_its_own_programs_account(installed: dict[str, list[Manifest]]) -> None:
+    for case, manifests in installed.items():
+        accounts = {spec["serviceAccountName"] for name, spec in pods(manifests) if name.startswith("Deployment")}
+        bindings = of_kind(manifests, "RoleBinding", "ClusterRoleBinding")
+        assert set(bindings) == set(of_kind(manifests, "Role", "ClusterRole")), case
+        for (_, name), binding in bindings.items():
+            (subject,) = binding["subjects"]
+            assert binding["roleRef"]["name"] == name
+            assert subject["namespace"] == "fairlead-system"
+            assert subject["name"] in accounts
+
+
+def admits(policy: Manifest, port: int, namespace: dict[str, str], labels: dict[str, str], *, same: bool) -> bool:
+    """Whether a pod with these labels, in a namespace with those, may connect. `same`: it is the policy's namespace."""
+
+    def chosen(selector: Manifest, found: dict[str, str]) -> bool:
+        return set(selector) <= {"matchLabels"} and selector.get("matchLabels", {}).items() <= found.items()
+
+    def is_peer(peer: Manifest) -> bool:
+        in_namespace = chosen(peer["namespaceSelector"], namespace) if "namespaceSelector" in peer else same
+        return "ipBlock" not in peer and in_namespace and chosen(peer.get("podSelector", {}), labels)
+
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    return any(
+        any(each["port"] == port and each["protocol"] == "TCP" for each in rule["ports"])
+        and any(is_peer(peer) for peer in rule["from"])
+        for rule in policy["spec"]["ingress"]
+    )
+
+
+OURS = {"kubernetes.io/metadata.name": "fairlead-system"}
+THEIRS = {"kubernetes.io/metadata.name": "team"}
+MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
+OPERATOR = {"app.kubernetes.io/name": "fairlead-operator", "app.kubernetes.io/instance": "fairlead"}
+
+
+@pytest.mark.parametrize(
+    ("port", "namespace", "labels", "allowed"),
+    [
+        (8080, THEIRS, {}, True),  # a client
+        (8081, THEIRS, {}, False),  # a client at the control port
+        (8081, OURS, OPERATOR, True),  # the operator, for signals
+        (8081, THEIRS, OPERATOR, False),  # somebody with its labels elsewhere
+        (8081, MONITORING, {}, True),  # Prometheus
+        (8000, MONITORING, {}, False),
+    ],
+)
+def test_who_may_connect_to_the_gateway(
+    port: int, namespace: dict[str, str], labels: dict[str, str], allowed: bool
+) -> None:
+    manifests = helm.objects(helm.render({"networkPolicy": {"monitoringNamespace": "monitoring"}}))
+    policy = of_kind(manifests, "NetworkPolicy")["fairlead-system", "fairlead-gateway"]
+    assert admits(policy, port, namespace, labels, same=namespace is OURS) is allowed
+
+
+def test_clients_can_be_limited() -> None:
+    clients = [{"namespaceSelector": {"matchLabels": THEIRS}}]
+    manifests = helm.objects(helm.render({"networkPolicy": {"clients": clients}}))
+    policy = of_kind(manifests, "NetworkPolicy")["fairlead-system", "fairlead-gateway"]
+    assert admits(policy, 8080, THEIRS, {}, same=False)
+    assert not admits(policy, 8080, MONITORING, {}, same=False)
+    test = of_kind(manifests, "Pod")["fairlead-system", "fairlead-test"]["metadata"]["labels"]
+    assert admits(policy, 8080, OURS, test, same=True), "helm test must work whoever the clients are"
+
+
+def test_only_monitoring_may_connect_to_the_operator() -> None:
+    for values, allowed in (({}, False), ({"networkPolicy": {"monitoringNamespace": "monitoring"}}, True)):
+        policy = of_kind(helm.objects(helm.render(values)), "NetworkPolicy")["fairlead-system", "fairlead-operator"]
+        assert admits(policy, 8081, MONITORING, {}, same=False) is allowed
+        assert not admits(policy, 8081, THEIRS, {}, same=False)
+        assert not admits(policy, 8081, OURS, OPERATOR, same=True)
+
+
+def test_several_pods_are_spread_and_evicted_one_by_one() -> None:
+    manifests = helm.objects(helm.render({"operator": {"replicas": 2}}))
+    for name in ("fairlead-gateway", "fairlead-operator"):
+        budget = of_kind(manifests, "PodDisruptionBudget")["fairlead-system", name]
+        spec = of_kind(manifests, "Deployment")["fairlead-system", name]["spec"]
+        assert budget["spec"]["maxUnavailable"] == 1
+        assert budget["spec"]["selector"] == spec["selector"]
+        spread = spec["template"]["spec"]["topologySpreadConstraints"]
+        assert [each["topologyKey"] for each in spread] == ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]
+        assert all(each["labelSelector"] == spec["selector"] for each in spread)
+    single = helm.objects(helm.render({"gateway": {"replicas": 1}}))
+    assert of_kind(single, "PodDisruptionBudget") == {}
