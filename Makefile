@@ -14,8 +14,12 @@ PYTEST_WORKERS ?= 2
 # Several test processes share the cores: one thread each keeps them from fighting.
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
+# A genuine Kubernetes node for tests; docs/kubernetes-tests.md.
+CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
+IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
+
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev demo test test-fast test-slow test-gpu lint fmt check crds reference dinghy bench-engine-cpu bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint fmt check crds reference dinghy bench-engine-cpu bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,20 +44,51 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	$(PIP) install -q $(PINS) $(TORCH) $(PACKAGES) -r requirements/dev.txt
 	@touch $@
 
+setup-chart: $(VENV)/.chart ## Helm's SDK and Kubernetes' schemas, for the chart's tests (244 MB)
+
+$(VENV)/.chart: requirements/helm.txt requirements/kubernetes.txt $(VENV)/.dev
+	$(PIP) install -q --require-hashes -r requirements/helm.txt
+	$(PIP) install -q $(PINS) -r requirements/kubernetes.txt
+	@touch $@
+
 demo: setup ## A fleet on this machine: apply, chat, load, 1 → 2 → 1 → 0 replicas, one request from zero; a few minutes
 	$(BIN)/fairlead demo
 
 test: setup-dev ## All tests but the slow ones: unit, HTTP, local mode end to end
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu and not oracle"
 
 test-fast: setup-dev ## Only what needs no fleet of processes
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu and not e2e"
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m "not slow and not gpu and not oracle and not e2e"
 
 test-slow: setup-dev ## The long ones
-	$(PYTEST) -m "slow and not gpu"
+	$(PYTEST) -m "slow and not gpu and not oracle"
+
+test-chart: setup-chart ## Only the chart: lint, every value rendered, Kubernetes' schemas, rights, Pod Security, alerts
+	$(PYTEST) -n $(PYTEST_WORKERS) tests/chart
 
 test-gpu: setup-dev ## What needs a CUDA device
 	$(PYTEST) -m gpu
+
+e2e-kubernetes: setup-chart ## The scenarios on a genuine Kubernetes: KUBECONFIG's, or a node built and started here (root)
+	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) preflight && $(CLUSTER) build && $(IMAGES) build; fi
+	$(PYTEST) e2e --home kubernetes -m "not slow and not oracle"
+
+e2e-control-plane: setup-chart ## What needs a genuine API server and no node: KUBECONFIG's, or one built and started here (root)
+	@if [ -z "$$KUBECONFIG" ]; then $(CLUSTER) build; fi
+	$(PYTEST) e2e/test_control_plane.py --control-plane
+
+e2e-node-down: setup-dev ## Remove a test node that was left up
+	$(CLUSTER) down
+
+e2e-oracle: setup-dev ## The CRD, local mode's API and the operator, held to Kubernetes 1.36's own apiextensions server
+	PYTHONPATH=e2e $(BIN)/python -m oracle build
+	$(PYTEST) e2e/test_crd_oracle.py -m oracle
+
+images: setup-dev ## Build the container images that the Kubernetes scenarios run (root, buildah)
+	$(IMAGES) build
+
+prometheus: setup-dev ## Fetch Debian's Prometheus for the tests of alerts and dashboards (no root, nothing is installed)
+	PYTHONPATH=e2e $(BIN)/python -m monitoring
 
 lint: setup-dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -69,6 +104,7 @@ check: lint test test-slow demo ## Everything that must hold before a change lan
 
 crds: setup ## Regenerate crds/ from the typed spec
 	$(BIN)/python -m fairlead.api.crd > crds/llmdeployments.fairlead.dev.yaml
+	cp crds/*.yaml charts/fairlead/crds/
 
 reference: setup-dev ## Regenerate docs/reference/ from the code
 	$(BIN)/python docs/generate_reference.py

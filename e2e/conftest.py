@@ -1,111 +1,24 @@
-"""One fleet for all scenarios: local mode, started and stopped by the real command, driven by kubectl and HTTP."""
+"""One fleet for all scenarios, in the home that `--home` names, driven by kubectl and HTTP."""
 
-import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from homes import Fleet
+from homes.contexts import NotForTests
+from homes.local import fairlead, local_fleet
 
-ROOT = Path(__file__).parent.parent
-PATIENCE_SECONDS = 120.0
-"""How long a scenario waits for the fleet before it fails with what it saw last; nothing is asserted about speed."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@dataclass
-class Fleet:
-    """A running fleet and the ways a person reaches it."""
-
-    folder: Path
-    kubeconfig: Path
-    gateway: str
-    namespace: str = "default"
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess:
-        """Runs kubectl as a person would; fails the test with kubectl's own words unless `check` is off."""
-        completed = subprocess.run(
-            ["kubectl", "--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace, *arguments],
-            input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
-        )  # fmt: skip
-        if check and completed.returncode != 0:
-            pytest.fail(f"kubectl {' '.join(arguments)}: {completed.stdout}{completed.stderr}")
-        return completed
-
-    def get(self, kind: str, name: str = "", *options: str) -> dict[str, Any]:
-        arguments = [kind, *([name] if name else []), *options, "-o", "json"]
-        return json.loads(self.kubectl("get", *arguments).stdout)
-
-    def apply(self, *manifests: dict[str, Any], check: bool = True) -> subprocess.CompletedProcess:
-        return self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests), check=check)
-
-    def condition(self, name: str, kind: str) -> dict[str, Any]:
-        status = self.get("llm", name).get("status", {})
-        return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
-
-    def wait(self, what: str, probe: Callable[[], Any], patience: float = PATIENCE_SECONDS) -> Any:
-        """Polls until `probe` gives something true; on failure shows the state of the fleet."""
-        deadline = time.monotonic() + patience
-        while not (seen := probe()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"waited {patience:.0f} s for {what}\n{self.state()}")
-            time.sleep(0.2)
-        return seen
-
-    def wait_condition(self, name: str, kind: str, status: str, reason: str | None = None) -> dict[str, Any]:
-        def probe() -> dict[str, Any] | None:
-            condition = self.condition(name, kind)
-            matches = condition.get("status") == status and reason in (None, condition.get("reason"))
-            return condition if matches else None
-
-        return self.wait(f"{name}: {kind}={status} {reason or ''}", probe)
-
-    def wait_ready(self, name: str, replicas: int = 1) -> None:
-        self.wait(
-            f"{name} to have {replicas} ready replicas",
-            lambda: (
-                self.condition(name, "Ready").get("status") == "True"
-                and self.get("llm", name)["status"].get("readyReplicas") == replicas
-            ),
-        )
-
-    def children(self, name: str) -> list[str]:
-        """Everything that carries the deployment's label."""
-        listing = self.kubectl(
-            "get", "deployments,replicasets,pods,services,configmaps", "-l", f"fairlead.dev/llmdeployment={name}",
-            "-o", "name",
-        )  # fmt: skip
-        return listing.stdout.split()
-
-    def state(self) -> str:
-        """What a person would look at first when something is wrong."""
-        parts = [
-            self.kubectl("get", "llm,deployments,pods", "-A", "-o", "wide", check=False).stdout,
-            self.kubectl("get", "llm", "-A", "-o", "yaml", check=False).stdout,
-            self.kubectl("get", "events", "-A", check=False).stdout,
-            self.kubectl(
-                "logs", "-n", "fairlead-system", "deployment/fairlead-operator", "--tail=40", check=False
-            ).stdout,
-            self.kubectl(
-                "logs", "-n", "fairlead-system", "deployment/fairlead-gateway", "--tail=40", check=False
-            ).stdout,
-        ]
-        return "\n".join(parts)
+HERE = Path(__file__).parent
+OUT = HERE.parent / "e2e-out"
+"""Where failures leave pods, events and logs."""
+SCENARIO_SECONDS = 900
+"""Longest time for one scenario on a cluster; repetitions come on top of it."""
+OTHER_HOME = {"local": "kubernetes", "kubernetes": "local"}
 
 
 def llm(name: str, source: str = "demo://dinghy", **spec: Any) -> dict[str, Any]:
@@ -119,40 +32,24 @@ def llm(name: str, source: str = "demo://dinghy", **spec: Any) -> dict[str, Any]
     }
 
 
-def fairlead(*arguments: str, **options: Any) -> subprocess.CompletedProcess:
-    """Runs the `fairlead` command."""
-    return subprocess.run(
-        [sys.executable, "-m", "fairlead", *arguments],
-        capture_output=True, text=True, timeout=PATIENCE_SECONDS, **options,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A local fleet, shared by all scenarios of this process."""
+def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A fleet, shared by all scenarios of this process."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed: the end-to-end scenarios need it")
     folder = tmp_path_factory.mktemp("fleet")
-    port = free_port()
-    started = fairlead(
-        "local",
-        "up",
-        "--detach",
-        "--data-dir",
-        str(folder),
-        "--api-port",
-        str(free_port()),
-        "--gateway-port",
-        str(port),
-        "--gateways",
-        "2",
-    )
-    assert started.returncode == 0, started.stdout + started.stderr
-    try:
-        yield Fleet(folder, folder / "kubeconfig", f"http://127.0.0.1:{port}")
-    finally:
-        stopped = fairlead("local", "down", "--data-dir", str(folder))
-        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    with ExitStack() as stack:
+        if request.config.getoption("--home") == "local":
+            yield stack.enter_context(local_fleet(folder))
+            return
+        from homes.kubernetes import kubernetes_fleet
+
+        try:
+            keep = request.config.getoption("--keep-fleet")
+            fleet = stack.enter_context(kubernetes_fleet(folder, os.environ, OUT, keep=keep))
+        except NotForTests as refusal:
+            pytest.exit(f"refused: {refusal}", returncode=3)
+        yield fleet
 
 
 @pytest.fixture
@@ -173,7 +70,9 @@ def deployed(fleet: Fleet) -> Iterator[Callable[..., str]]:
 
     yield deploy
     for name in names:
-        fleet.kubectl("delete", "llm", name, "--ignore-not-found", "--wait=false")
+        fleet.delete("llm", name)
+    if fleet.home == "kubernetes":  # what ends slowly would take the next scenario's cores
+        fleet.wait("its engines to end", lambda: not any(fleet.num_running(name) for name in names))
 
 
 @pytest.fixture(scope="session")
@@ -182,16 +81,100 @@ def manifest() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def command() -> Callable[..., subprocess.CompletedProcess]:
+def command() -> Callable[..., Any]:
     return fairlead
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Scenarios share one fleet, so they share one worker."""
+@pytest.fixture
+def say(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> Callable[[str], None]:
+    """Tells a figure to whoever watches, at once and again in the summary."""
+
+    def tell(line: str) -> None:
+        record_property("said", f"{request.node.name}: {line}")
+        with capsys.disabled():
+            print(f"\n  {request.node.name}: {line}", flush=True)
+
+    return tell
+
+
+# -- pytest --
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fairlead", "end-to-end scenarios")
+    group.addoption(
+        "--home", choices=sorted(OTHER_HOME), default="local",
+        help="where the scenarios' fleet lives: local mode, or the test cluster of KUBECONFIG (default: local)",
+    )  # fmt: skip
+    group.addoption(
+        "--times", type=int, default=1,
+        help="how many times in a row each zero-drop disturbance happens to one deployment (default: 1)",
+    )  # fmt: skip
+    group.addoption(
+        "--keep-fleet", action="store_true",
+        help="leave the chart installed on the cluster; the next run upgrades it",
+    )  # fmt: skip
+    group.addoption(
+        "--control-plane", action="store_true",
+        help="also run what needs a genuine API server but no node, without a fleet: on KUBECONFIG's test cluster, or "
+        "on a control plane that is built and started here (implied by --home kubernetes)",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for home in OTHER_HOME:
+        config.addinivalue_line("markers", f"{home}_only(reason): needs --home {home}; the reason says why")
+    config.addinivalue_line("markers", "control_plane: needs a genuine API server and no node; --control-plane runs it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Scenarios share one fleet, so they share one worker. What needs the other home says so and is skipped."""
+    home = config.getoption("--home")
     for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
-            item.add_marker(pytest.mark.xdist_group("fleet"))
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.e2e)
+        item.add_marker(pytest.mark.xdist_group("fleet"))
+        if home == "kubernetes" and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SCENARIO_SECONDS * max(1, config.getoption("--times"))))
+        for only in item.iter_markers(f"{OTHER_HOME[home]}_only"):
+            reason = only.kwargs.get("reason") or (only.args[0] if only.args else "")
+            if not reason:
+                raise pytest.UsageError(f"{item.nodeid}: the marker {only.name} needs a reason")
+            item.add_marker(pytest.mark.skip(reason=f"{only.name}: {reason}"))
+        if home == "local" and not config.getoption("--control-plane") and item.get_closest_marker("control_plane"):
+            reason = "needs a genuine API server: --control-plane starts one, `make e2e-control-plane` does it all"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A failed scenario leaves the state of the fleet as the failure found it."""
+    report = yield
+    fleet = getattr(item, "funcargs", {}).get("fleet")
+    if report.when == "call" and report.failed and isinstance(fleet, Fleet) and fleet.home == "kubernetes":
+        folder = OUT / "".join(c if c.isalnum() else "-" for c in item.name)[:80]
+        fleet.dump(folder)
+        report.sections.append(("state of the fleet", f"pods, events and logs are in {folder}"))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The figures that scenarios told."""
+    lines = [
+        text
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        if report.when == "call"
+        for name, text in report.user_properties
+        if name == "said"
+    ]
+    if lines:
+        terminalreporter.section("zero drop")
+        for line in lines:
+            terminalreporter.write_line(str(line))
 
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -2,15 +2,22 @@
 
 Each client streams one prompt after another, greedily, on a connection that it keeps for as long as it may, and
 compares each answer with what the same prompt gave while nothing disturbed the fleet.
+
+It needs nothing but Python: on a cluster this very file runs in a pod and tells by JSON lines what it sees.
 """
 
+import argparse
 import http.client
 import itertools
 import json
+import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 PROMPTS = tuple(
@@ -20,6 +27,25 @@ PROMPTS = tuple(
 NUM_TOKENS = 120
 CONNECT_ATTEMPTS = 3
 """Connections a client tries to open, as every HTTP client does; a request that was sent is never sent again."""
+API_KEY_VARIABLE = "FAIRLEAD_API_KEY"
+"""Environment variable that a pod of clients finds its key in."""
+TELL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A model behind a gateway."""
+
+    url: str
+    """Base URL of the gateway."""
+    model: str
+    api_key: str = ""
+    """Empty = none is sent."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        key = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {"content-type": "application/json", **key}
 
 
 @dataclass
@@ -36,7 +62,7 @@ class Answer:
 def connect(url: str) -> http.client.HTTPConnection:
     address = urlsplit(url)
     for attempt in range(CONNECT_ATTEMPTS):
-        connection = http.client.HTTPConnection(address.hostname, address.port, timeout=120)
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=120)
         try:
             connection.connect()
         except OSError:
@@ -48,30 +74,43 @@ def connect(url: str) -> http.client.HTTPConnection:
     raise AssertionError
 
 
-def stream(url: str, model: str, prompt: str, num_tokens: int = NUM_TOKENS) -> Answer:
-    """Streams one greedy completion of exactly so many tokens."""
-    with closing(connect(url)) as connection:
-        return ask(connection, model, prompt, num_tokens)
+def nothing() -> None:
+    """What to do at a first token unless somebody wants to know of it."""
 
 
-def ask(connection: http.client.HTTPConnection, model: str, prompt: str, num_tokens: int = NUM_TOKENS) -> Answer:
+def stream(
+    endpoint: Endpoint, prompt: str, num_tokens: int = NUM_TOKENS, *, begun: Callable[[], object] = nothing
+) -> Answer:
+    """Streams one greedy completion of exactly so many tokens. `begun` is called at the first one."""
+    with closing(connect(endpoint.url)) as connection:
+        return ask(connection, endpoint, prompt, num_tokens, begun=begun)
+
+
+def ask(
+    connection: http.client.HTTPConnection,
+    endpoint: Endpoint,
+    prompt: str,
+    num_tokens: int = NUM_TOKENS,
+    *,
+    begun: Callable[[], object] = nothing,
+) -> Answer:
     """The same on a connection that is open; closes it where the server says so."""
     body = {
-        "model": model, "prompt": prompt, "stream": True, "temperature": 0, "max_tokens": num_tokens,
+        "model": endpoint.model, "prompt": prompt, "stream": True, "temperature": 0, "max_tokens": num_tokens,
         "ignore_eos": True,
     }  # fmt: skip
-    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    connection.request("POST", "/v1/completions", json.dumps(body), endpoint.headers)
     reply = connection.getresponse()
     try:
         if reply.status != 200:
             return Answer(reply.status, "", False, reply.read().decode()[-300:])
-        return _read(reply)
+        return _read(reply, begun)
     finally:
         if reply.will_close or not reply.isclosed():
             connection.close()
 
 
-def _read(reply: http.client.HTTPResponse) -> Answer:
+def _read(reply: http.client.HTTPResponse, begun: Callable[[], object]) -> Answer:
     parts: list[str] = []
     try:
         for line in reply:
@@ -84,6 +123,8 @@ def _read(reply: http.client.HTTPResponse) -> Answer:
             event = json.loads(payload)
             if "error" in event:
                 return Answer(200, "".join(parts), False, payload.decode())
+            if not parts:
+                begun()
             parts += [choice["text"] for choice in event["choices"]]
     except (OSError, http.client.HTTPException) as error:
         return Answer(200, "".join(parts), False, repr(error))
@@ -91,11 +132,10 @@ def _read(reply: http.client.HTTPResponse) -> Answer:
 
 
 @dataclass
-class Load:
+class ClientLoad:
     """Clients at work, and what they saw."""
 
-    url: str
-    model: str
+    endpoint: Endpoint
     expected: dict[str, str]
     stopped: threading.Event = field(default_factory=threading.Event)
     num_answers: int = 0
@@ -112,8 +152,8 @@ class Load:
             prompt = PROMPTS[number % len(PROMPTS)]
             try:
                 if connection is None or connection.sock is None:
-                    connection = connect(self.url)
-                answer = ask(connection, self.model, prompt)
+                    connection = connect(self.endpoint.url)
+                answer = ask(connection, self.endpoint, prompt)
             except (OSError, http.client.HTTPException) as error:
                 answer, connection = Answer(0, "", False, repr(error)), None
             self._judge(prompt, answer)
@@ -140,18 +180,23 @@ class Load:
         """A few of each, for whoever reads a failed test."""
         return "\n".join([*self.failed[:3], *self.truncated[:3], *self.different[:3]])
 
+    def told(self) -> dict[str, Any]:
+        """What it has seen so far, as one JSON object."""
+        with self._lock:
+            return {"answers": self.num_answers, "verdict": self.verdict, "problems": self.problems}
 
-def undisturbed(url: str, model: str) -> dict[str, str]:
+
+def undisturbed(endpoint: Endpoint) -> dict[str, str]:
     """What each prompt gives while nothing happens to the fleet."""
-    answers = {prompt: stream(url, model, prompt) for prompt in PROMPTS}
+    answers = {prompt: stream(endpoint, prompt) for prompt in PROMPTS}
     assert all(answer.complete for answer in answers.values()), answers
     return {prompt: answer.text for prompt, answer in answers.items()}
 
 
 @contextmanager
-def steady_load(url: str, model: str, *, num_clients: int = 6) -> Iterator[Load]:
+def steady_load(endpoint: Endpoint, *, num_clients: int = 6) -> Iterator[ClientLoad]:
     """Load from before the block to after it; its verdict is final afterwards."""
-    load = Load(url, model, undisturbed(url, model))
+    load = ClientLoad(endpoint, undisturbed(endpoint))
     clients = [threading.Thread(target=load.client, args=(first,)) for first in range(num_clients)]
     for client in clients:
         client.start()
@@ -161,10 +206,23 @@ def steady_load(url: str, model: str, *, num_clients: int = 6) -> Iterator[Load]
         load.stopped.set()
         for client in clients:
             client.join()
-    print(f"{load.num_answers} requests, {len(load.failed)} failed, {len(load.truncated)} truncated")
 
 
-def wait_for_answers(fleet, load: Load, more: int = 12) -> None:
-    """Until so many more answers have come: the load runs, and has run since whatever was done just before."""
-    goal = load.num_answers + more
-    fleet.wait(f"{more} more answers\n{load.problems}", lambda: load.num_answers >= goal)
+def main() -> None:
+    """Loads until a file appears; tells what it sees as JSON lines, the last one with `"final": true`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", required=True, help="base URL of the gateway")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--num-clients", type=int, default=6)
+    parser.add_argument("--stop-file", type=Path, required=True, help="ends once this file is there")
+    options = parser.parse_args()
+    endpoint = Endpoint(options.url, options.model, os.environ.get(API_KEY_VARIABLE, ""))
+    with steady_load(endpoint, num_clients=options.num_clients) as load:
+        while not options.stop_file.exists():
+            print(json.dumps({**load.told(), "final": False}), flush=True)
+            time.sleep(TELL_SECONDS)
+    print(json.dumps({**load.told(), "final": True}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

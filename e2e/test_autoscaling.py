@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from homes import Fleet
+
 NUM_CLIENTS = 12
 AUTOSCALING = {
     "minReplicas": 1,
@@ -22,21 +24,19 @@ AUTOSCALING = {
 class Load:
     """Clients that stream one answer after another until told to stop."""
 
-    url: str
+    fleet: Fleet
     model: str
     stop: threading.Event = field(default_factory=threading.Event)
     num_answers: int = 0
     failures: list[str] = field(default_factory=list)
 
     def client(self) -> None:
-        address = urlsplit(self.url)
+        address = urlsplit(self.fleet.gateway)
         body = {"model": self.model, "prompt": "The log says", "stream": True, "max_tokens": 96, "ignore_eos": True}
         while not self.stop.is_set():
             try:
                 with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=120)) as connection:
-                    connection.request(
-                        "POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"}
-                    )
+                    connection.request("POST", "/v1/completions", json.dumps(body), self.fleet.headers)
                     reply = connection.getresponse()
                     text = reply.read().decode()
                 if reply.status != 200 or not text.rstrip().endswith("data: [DONE]"):
@@ -47,8 +47,8 @@ class Load:
 
 
 @contextmanager
-def running_load(url: str, model: str) -> Iterator[Load]:
-    load = Load(url, model)
+def running_load(fleet: Fleet, model: str) -> Iterator[Load]:
+    load = Load(fleet, model)
     clients = [threading.Thread(target=load.client) for _ in range(NUM_CLIENTS)]
     for client in clients:
         client.start()
@@ -65,7 +65,7 @@ def test_replicas_follow_the_load_and_no_request_fails(fleet, deployed: Callable
     deployed(name, engine=engine, autoscaling=AUTOSCALING, routing={"maxQueueTime": "120s"})
     fleet.wait_ready(name)
     fleet.wait_condition(name, "ScalingActive", "True", "ScalingActive")
-    with running_load(fleet.gateway, name) as load:
+    with running_load(fleet, name) as load:
         fleet.wait_ready(name, 2)
         assert fleet.get("llm", name)["status"]["desiredReplicas"] == 2
         seen = fleet.wait("first tokens to be measured", lambda: measured(fleet, name))

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from homes.local import free_port
+
+pytestmark = pytest.mark.local_only(reason="it is about the command `fairlead local`")
 
 Command = Callable[..., subprocess.CompletedProcess]
 
@@ -26,12 +29,6 @@ def mentioning(folder: Path) -> list[psutil.Process]:
         if theirs and any(str(folder) in word for word in words):
             found.append(process)
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

@@ -2,30 +2,9 @@
 
 import http.client
 import json
-import signal
 from collections.abc import Callable, Generator
 from contextlib import closing
 from urllib.parse import urlsplit
-
-import psutil
-
-
-def processes(fleet, pod: str) -> list[psutil.Process]:
-    """The processes that run a pod's container, parents first."""
-    ip = fleet.get("pod", pod)["status"]["podIP"]
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("POD_NAME") == pod or ip in process.cmdline():
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def pods_of(fleet, name: str) -> list[str]:
-    listing = fleet.get("pods", "", "-l", f"fairlead.dev/llmdeployment={name}")
-    return [pod["metadata"]["name"] for pod in listing["items"]]
 
 
 def stream(fleet, model: str, num_tokens: int) -> Generator[str, None, None]:
@@ -35,7 +14,7 @@ def stream(fleet, model: str, num_tokens: int) -> Generator[str, None, None]:
         "model": model, "prompt": "The log says", "stream": True, "max_tokens": num_tokens, "ignore_eos": True,
     }  # fmt: skip
     with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=60)) as connection:
-        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps(body), fleet.headers)
         with connection.getresponse() as reply:
             assert reply.status == 200, reply.read()
             for line in reply:
@@ -54,12 +33,11 @@ def test_an_engine_killed_in_the_middle_of_a_stream_is_reported_and_replaced(
 ) -> None:
     deployed(name)
     fleet.wait_ready(name)
-    [pod] = pods_of(fleet, name)
+    [pod] = fleet.pods(name)
     payloads = stream(fleet, name, 1800)
     first = json.loads(next(payloads))
     assert first["choices"]
-    for process in processes(fleet, pod):
-        process.send_signal(signal.SIGKILL)
+    fleet.kill(fleet.get("pod", pod))
     rest = list(payloads)
     assert "[DONE]" not in rest
     assert json.loads(rest[-1])["error"]["message"]
@@ -75,36 +53,21 @@ def _restarts(fleet, pod: str) -> int:
 def test_an_operator_that_restarts_loses_nothing(fleet, deployed: Callable[..., str], name: str) -> None:
     deployed(name)
     fleet.wait_ready(name)
-    before = pods_of(fleet, name)
-    operators = fleet.get("pods", "", "-n", "fairlead-system", "-l", "app.kubernetes.io/component=operator")["items"]
-    for process in processes_in(fleet, "fairlead-system", operators[0]["metadata"]["name"]):
-        process.send_signal(signal.SIGKILL)
+    before = fleet.pods(name)
+    [operator] = fleet.system_pods("operator").values()
+    fleet.kill(operator)
     fleet.kubectl("scale", "llm", name, "--replicas=0")
-    fleet.wait("the change made meanwhile to be acted on", lambda: pods_of(fleet, name) == [])
+    fleet.wait("the change made meanwhile to be acted on", lambda: not fleet.pods(name))
     assert before
-
-
-def processes_in(fleet, namespace: str, pod: str) -> list[psutil.Process]:
-    return [p for p in psutil.process_iter() if _environment(p).get("POD_NAME") == pod]
-
-
-def _environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except psutil.Error:
-        return {}
 
 
 def test_uninstalling_the_operator_leaves_no_stuck_object(fleet, manifest, name: str) -> None:
     fleet.apply(manifest(name))
     fleet.wait_ready(name)
-    system = ("-n", "fairlead-system")
+    system = ("-n", fleet.system_namespace)
     fleet.kubectl("scale", "deployment", "fairlead-operator", "--replicas=0", *system)
     try:
-        fleet.wait(
-            "the operator to be gone",
-            lambda: not fleet.get("pods", "", *system, "-l", "app.kubernetes.io/component=operator")["items"],
-        )
+        fleet.wait("the operator to be gone", lambda: not fleet.system_pods("operator"))
         assert answers(fleet, name), "it still serves"
         fleet.kubectl("delete", "llm", name, "--timeout=30s")
         fleet.wait("its children to go", lambda: not fleet.children(name))
@@ -128,13 +91,4 @@ def test_a_client_that_leaves_frees_the_engine(fleet, deployed: Callable[..., st
     payloads = stream(fleet, name, 1800)
     next(payloads)
     payloads.close()
-    [pod] = pods_of(fleet, name)
-    ip = fleet.get("pod", pod)["status"]["podIP"]
-
-    def running() -> float:
-        with closing(http.client.HTTPConnection(ip, 8000, timeout=10)) as connection:
-            connection.request("GET", "/metrics")
-            lines = connection.getresponse().read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running"))
-
-    fleet.wait("the engine to run nothing", lambda: running() == 0)
+    fleet.wait("the engine to run nothing", lambda: fleet.engine_running(name) == 0)

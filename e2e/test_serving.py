@@ -1,8 +1,6 @@
 """One LLMDeployment, served: from apply to an answer, under every name, and gone without a trace."""
 
 import json
-import shutil
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,20 +16,7 @@ def questions() -> list[dict[str, Any]]:
     return [json.loads(line) for line in QUESTIONS.read_text().splitlines()]
 
 
-def post(url: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"content-type": "application/json", **headers}, method="POST"
-    )
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        return json.load(reply)
-
-
-def status_of(url: str, body: dict[str, Any], **headers: str) -> int:
-    """The HTTP status of an answer that is an error."""
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        post(url, body, **headers)
-    with refused.value as reply:
-        return reply.code
+COMPLETIONS = "/v1/chat/completions"
 
 
 def chat(model: str, text: str = "What is 7 plus 5?") -> dict[str, Any]:
@@ -49,7 +34,7 @@ def dinghy(fleet, manifest) -> Iterator[str]:
 
 @pytest.fixture
 def client(fleet) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key="none", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", max_retries=0) as client:
         yield client
 
 
@@ -78,19 +63,20 @@ def test_a_stream_spells_the_same_answer_and_reports_usage_only_when_asked(clien
 
 @pytest.mark.parametrize("model", ["dinghy", "default/dinghy", "small-boat"])
 def test_a_model_answers_to_each_of_its_names(fleet, dinghy: str, model: str) -> None:
-    assert post(f"{fleet.gateway}/v1/chat/completions", chat(model))["choices"][0]["message"]["content"]
+    assert fleet.post(COMPLETIONS, chat(model))["choices"][0]["message"]["content"]
 
 
 def test_the_canonical_address_in_the_status_serves_the_model(fleet, dinghy: str) -> None:
     url = fleet.get("llm", dinghy)["status"]["url"]
-    assert url == f"{fleet.gateway}/default/dinghy/v1"
-    assert post(f"{url}/chat/completions", chat("dinghy"))["choices"][0]["message"]["content"]
+    assert url == f"{fleet.public_url}/default/dinghy/v1"
+    path = fleet.reached(url).removeprefix(fleet.gateway)
+    assert fleet.post(f"{path}/chat/completions", chat("dinghy"))["choices"][0]["message"]["content"]
 
 
 def test_the_host_of_the_service_serves_the_model_and_no_other(fleet, dinghy: str) -> None:
-    url = f"{fleet.gateway}/v1/chat/completions"
-    assert post(url, chat("dinghy"), Host="dinghy.default.svc.cluster.local")["choices"]
-    assert status_of(url, chat("another"), Host="dinghy.default") == 404
+    assert fleet.post(COMPLETIONS, chat("dinghy"), Host="dinghy.default.svc.cluster.local")["choices"]
+    status, _, _ = fleet.refusal(COMPLETIONS, chat("another"), Host="dinghy.default")
+    assert status == 404
 
 
 def test_models_lists_the_deployment_and_its_alias(client: openai.OpenAI, dinghy: str) -> None:
@@ -122,33 +108,22 @@ def test_scaling_by_the_scale_subresource_makes_both_replicas_answer(
     fleet.wait_ready(name, 2)
     replicas = set()
     for _ in range(20):
-        request = urllib.request.Request(
-            f"{fleet.gateway}/v1/chat/completions",
-            json.dumps(chat(name)).encode(),
-            {"content-type": "application/json"},
-        )
+        request = fleet.request(fleet.gateway + COMPLETIONS, chat(name))
         with urllib.request.urlopen(request, timeout=60) as reply:
             replicas.add(reply.headers["x-fairlead-replica"])
-    pods = fleet.get("pods", "", "-l", f"fairlead.dev/llmdeployment={name}")["items"]
-    assert replicas == {pod["metadata"]["name"] for pod in pods}
+    assert replicas == set(fleet.pods(name))
     assert len(replicas) == 2
 
 
 def test_a_model_on_a_claim_is_served_once_the_claim_holds_it(fleet, deployed: Callable[..., str], name: str) -> None:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
     deployed(name, f"pvc://{name}/models/dinghy")
     fleet.wait_condition(name, "ModelAvailable", "False", "ModelSourceNotFound")
-    volume = fleet.folder / "volumes" / "default" / name
-    shutil.copytree(QUESTIONS.parent, volume / "models" / "dinghy")
-    fleet.apply(claim)
+    fleet.fill_claim(name, "models/dinghy")
     fleet.wait_ready(name)
-    assert post(f"{fleet.gateway}/v1/chat/completions", chat(name))["choices"][0]["message"]["content"]
-    fleet.kubectl("delete", "pvc", name, "--wait=false")
+    assert fleet.post(COMPLETIONS, chat(name))["choices"][0]["message"]["content"]
+    fleet.kubectl("delete", "llm", name)
+    fleet.wait("its engine to go", lambda: not fleet.pods(name))
+    fleet.remove_claim(name)
 
 
 def test_deleting_the_deployment_leaves_nothing_behind(fleet, manifest, name: str) -> None:
@@ -157,4 +132,5 @@ def test_deleting_the_deployment_leaves_nothing_behind(fleet, manifest, name: st
     assert fleet.children(name)
     fleet.kubectl("delete", "llm", name)
     fleet.wait("its children to go", lambda: not fleet.children(name))
-    assert status_of(f"{fleet.gateway}/v1/chat/completions", chat(name)) == 404
+    status, _, _ = fleet.refusal(COMPLETIONS, chat(name))
+    assert status == 404

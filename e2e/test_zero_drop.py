@@ -1,18 +1,22 @@
-"""Nothing that was accepted is dropped: replicas, gateways and operators come and go under steady streaming load.
+"""Nothing that was accepted is dropped: replicas, gateways, operators and nodes come and go under streaming load.
 
 In every scenario: no request failed, no stream was cut, and each answer is, in float32, the text of an undisturbed run.
+`--times N` repeats each disturbance N times in a row, on one deployment and under one load that never pauses.
 """
 
-import http.client
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing
+import time
+from collections.abc import Callable
 
 import pytest
-from streaming_load import Load, steady_load, stream, undisturbed, wait_for_answers
+from homes import Load
+from homes.fleet import in_threads
+from streaming_load import stream, undisturbed
 
-SYSTEM = ("-n", "fairlead-system")
 ENGINE = {"dtype": "float32", "maxNumSeqs": 8}
+
+Disturbance = Callable[[int], None]
+"""Does it once, to its end. Argument: how often it was done before."""
 
 
 @pytest.fixture
@@ -24,87 +28,155 @@ def model(fleet, deployed: Callable[..., str], name: str) -> str:
 
 
 @pytest.fixture
-def load(fleet, model: str) -> Iterator[Load]:
-    """Runs through the test's body; what it saw is judged when the body is over."""
-    with steady_load(fleet.gateway, model) as running:
-        wait_for_answers(fleet, running)
-        yield running
-        wait_for_answers(fleet, running)
-    assert running.verdict == (0, 0, 0), running.problems
+def under_load(fleet, model: str, say: Callable[[str], None], request: pytest.FixtureRequest):
+    """Runs a disturbance while the load runs, as often as `--times` says; then judges everything that the load saw."""
+    times = request.config.getoption("--times")
+
+    def run(disturb: Disturbance) -> None:
+        with fleet.steady_load(model) as load:
+            for done in range(times):
+                before, started = (load.num_answers, *load.verdict), time.monotonic()
+                fleet.wait_for_answers(load)
+                disturb(done)
+                fleet.wait_for_answers(load)
+                if times > 1:
+                    seen = [now - then for now, then in zip((load.num_answers, *load.verdict), before, strict=True)]
+                    say(f"{done + 1}/{times}: {figures(*seen)}, {time.monotonic() - started:.0f} s")
+                assert load.verdict == (0, 0, 0), load.problems
+        say(f"{times} times in a row: {figures(load.num_answers, *load.verdict)}")
+        assert load.verdict == (0, 0, 0), load.problems
+
+    return run
 
 
-def pods(fleet, name: str) -> dict[str, dict]:
-    listing = fleet.get("pods", "", "-l", f"fairlead.dev/llmdeployment={name}")
-    return {pod["metadata"]["name"]: pod for pod in listing["items"]}
+def figures(requests: int, failed: int, truncated: int, different: int) -> str:
+    return f"{requests} requests, {failed} failed, {truncated} truncated, {different} different"
 
 
-def test_a_scale_down_drops_nothing(fleet, model: str, load: Load) -> None:
-    fleet.kubectl("scale", "llm", model, "--replicas=1")
-    fleet.wait("one pod to be left", lambda: len(pods(fleet, model)) == 1)
-    fleet.wait_ready(model, 1)
+def test_a_scale_down_drops_nothing(fleet, model: str, under_load: Callable[[Disturbance], None]) -> None:
+    def down(done: int) -> None:
+        if done:
+            fleet.kubectl("scale", "llm", model, "--replicas=2")
+            fleet.wait_ready(model, 2)
+        fleet.kubectl("scale", "llm", model, "--replicas=1")
+        fleet.wait("one pod to be left", lambda: len(fleet.pods(model)) == 1)
+        fleet.wait_ready(model, 1)
+
+    under_load(down)
 
 
-def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(fleet, model: str, load: Load) -> None:
-    fleet.kubectl("scale", "llm", model, "--replicas=1")
-    fleet.wait("a victim to drain", lambda: fleet.get("llm", model)["status"].get("drainingReplicas") == 1)
-    fleet.kubectl("scale", "llm", model, "--replicas=2")
-    fleet.wait("nothing to be draining", lambda: not fleet.get("llm", model)["status"].get("drainingReplicas"))
-    fleet.wait_ready(model, 2)
+def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(
+    fleet, model: str, under_load: Callable[[Disturbance], None]
+) -> None:
+    def down_and_back(_: int) -> None:
+        fleet.kubectl("scale", "llm", model, "--replicas=1")
+        fleet.wait("a victim to drain", lambda: fleet.get("llm", model)["status"].get("drainingReplicas") == 1)
+        fleet.kubectl("scale", "llm", model, "--replicas=2")
+        fleet.wait("nothing to be draining", lambda: not fleet.get("llm", model)["status"].get("drainingReplicas"))
+        fleet.wait_ready(model, 2)
+
+    under_load(down_and_back)
 
 
-def test_a_changed_engine_rolls_out_and_drops_nothing(fleet, model: str, load: Load) -> None:
-    before = set(pods(fleet, model))
-    fleet.kubectl("patch", "llm", model, "--type=merge", "-p", '{"spec": {"engine": {"maxNumSeqs": 6}}}')
-    fleet.wait("every old pod to be gone", lambda: not before & set(pods(fleet, model)))
-    fleet.wait_ready(model, 2)
+def test_a_changed_engine_rolls_out_and_drops_nothing(
+    fleet, model: str, under_load: Callable[[Disturbance], None]
+) -> None:
+    def change(done: int) -> None:
+        before = set(fleet.pods(model))
+        slots = 6 if done % 2 == 0 else 8
+        patch = f'{{"spec": {{"engine": {{"maxNumSeqs": {slots}}}}}}}'
+        fleet.kubectl("patch", "llm", model, "--type=merge", "-p", patch)
+        fleet.wait("every old pod to be gone", lambda: not before & set(fleet.pods(model)))
+        fleet.wait_ready(model, 2)
+
+    under_load(change)
 
 
-def test_gateways_that_are_replaced_drop_nothing(fleet, model: str, load: Load) -> None:
-    before = gateways(fleet)
-    fleet.kubectl("rollout", "restart", "deployment/fairlead-gateway", *SYSTEM)
-    fleet.kubectl("rollout", "status", "deployment/fairlead-gateway", *SYSTEM, "--timeout=90s")
-    fleet.wait("the old gateways to be gone", lambda: not before & gateways(fleet))
+def test_gateways_that_are_replaced_drop_nothing(fleet, model: str, under_load: Callable[[Disturbance], None]) -> None:
+    under_load(lambda _: fleet.roll_gateways())
 
 
-def gateways(fleet) -> set[str]:
-    listing = fleet.get("pods", "", *SYSTEM, "-l", "app.kubernetes.io/component=gateway")
-    return {pod["metadata"]["name"] for pod in listing["items"]}
+def test_an_operator_that_is_replaced_drops_nothing_and_scales_nothing(
+    fleet, model: str, under_load: Callable[[Disturbance], None]
+) -> None:
+    before = set(fleet.pods(model))
+
+    def restart(done: int) -> None:
+        fleet.restart_operator()
+        fleet.kubectl("label", "llm", model, f"seen={done}", "--overwrite")
+        assert set(fleet.pods(model)) == before
+
+    under_load(restart)
+    assert set(fleet.pods(model)) == before
 
 
-def test_an_operator_that_is_replaced_drops_nothing_and_scales_nothing(fleet, model: str, load: Load) -> None:
-    before = set(pods(fleet, model))
-    fleet.kubectl("rollout", "restart", "deployment/fairlead-operator", *SYSTEM)
-    fleet.kubectl("rollout", "status", "deployment/fairlead-operator", *SYSTEM, "--timeout=90s")
-    fleet.kubectl("label", "llm", model, "seen=yes")
-    wait_for_answers(fleet, load)
-    assert set(pods(fleet, model)) == before
+@pytest.mark.kubernetes_only(reason="local mode serves no eviction; deleting a pod there is the scale-down's scenario")
+def test_an_evicted_pod_drops_nothing_and_is_replaced(
+    fleet, model: str, under_load: Callable[[Disturbance], None]
+) -> None:
+    def evict(_: int) -> None:
+        victim = min(fleet.pods(model))
+        fleet.evict(victim)
+        fleet.wait("the victim to be gone", lambda: victim not in fleet.pods(model))
+        fleet.wait_ready(model, 2)
+
+    under_load(evict)
 
 
-def test_streams_outlive_the_llmdeployment_that_is_deleted(fleet, model: str) -> None:
-    expected = undisturbed(fleet.gateway, model)
-    prompt = next(iter(expected))
-    whole = stream(fleet.gateway, model, prompt, 1500)
-    answers = []
-    clients = [
-        threading.Thread(target=lambda: answers.append(stream(fleet.gateway, model, prompt, 1500))) for _ in range(4)
-    ]
-    for client in clients:
-        client.start()
-    fleet.wait("the streams to run", lambda: _num_running(fleet, model) > 0)
+@pytest.mark.kubernetes_only(reason="local mode is not installed by Helm")
+def test_a_helm_upgrade_that_replaces_operator_and_gateways_drops_nothing(
+    fleet, model: str, under_load: Callable[[Disturbance], None]
+) -> None:
+    before = set(fleet.pods(model))
+    under_load(lambda _: fleet.upgrade())
+    assert set(fleet.pods(model)) == before
+
+
+@pytest.mark.kubernetes_only(reason="local mode has one node and no taints")
+def test_nodes_that_are_about_to_go_drain_and_requests_wait_for_the_next_ones(
+    fleet, model: str, under_load: Callable[[Disturbance], None]
+) -> None:
+    def taint(_: int) -> None:
+        before = fleet.pods(model)
+        with fleet.tainted({pod["spec"]["nodeName"] for pod in before.values()}):
+            fleet.wait("every pod of before to be gone", lambda: not set(before) & set(fleet.pods(model)))
+        fleet.wait_ready(model, 2)
+
+    under_load(taint)
+
+
+def test_streams_outlive_the_llmdeployment_that_is_deleted(fleet, model: str, say: Callable[[str], None]) -> None:
+    endpoint = fleet.endpoint(model)
+    prompt = next(iter(undisturbed(endpoint)))
+    whole = stream(endpoint, prompt, 1500)
+    answers, num_begun = [], threading.Semaphore(0)
+    clients = in_threads(4, lambda _: answers.append(stream(endpoint, prompt, 1500, begun=num_begun.release)))
+    for _ in clients:
+        assert num_begun.acquire(timeout=fleet.patience), answers
     fleet.kubectl("delete", "llm", model, "--wait=false")
     for client in clients:
         client.join()
-    assert [answer.detail for answer in answers if not answer.complete] == []
+    failed = [answer for answer in answers if answer.status != 200]
+    truncated = [answer for answer in answers if not answer.complete]
+    different = [answer for answer in answers if answer.text != whole.text]
+    say(figures(len(answers), len(failed), len(truncated), len(different)))
+    assert [answer.detail for answer in truncated] == []
     assert {answer.text for answer in answers} == {whole.text}
-    assert stream(fleet.gateway, model, prompt).status == 404
-    fleet.wait("its pods to go", lambda: not pods(fleet, model))
+    assert stream(endpoint, prompt).status == 404
+    fleet.wait("its pods to go", lambda: not fleet.pods(model))
 
 
-def _num_running(fleet, name: str) -> int:
-    total = 0
-    for pod in pods(fleet, name).values():
-        with closing(http.client.HTTPConnection(pod["status"]["podIP"], 8000, timeout=10)) as connection:
-            connection.request("GET", "/metrics")
-            lines = connection.getresponse().read().decode().splitlines()
-        total += sum(int(float(line.split()[-1])) for line in lines if line.startswith("vllm:num_requests_running"))
-    return total
+def test_the_judge_sees_what_was_dropped(fleet, model: str) -> None:
+    """A load whose engines are killed must not be found without fault: else the zeros above would mean nothing."""
+    with fleet.steady_load(model) as load:
+        fleet.wait_for_answers(load)
+        for pod in fleet.pods(model).values():
+            fleet.kill(pod)
+        fleet.wait("the load to meet it", lambda: load.verdict != (0, 0, 0))
+    assert_faulty(load)
+
+
+def assert_faulty(load: Load) -> None:
+    failed, truncated, _ = load.verdict
+    assert failed + truncated > 0
+    assert load.problems

@@ -52,6 +52,28 @@ def test_defaults_are_told_apart_from_the_meaning(generator: ModuleType) -> None
     assert generator._text({"description": "Where the files are."}, "x") == ("Where the files are.", "")
 
 
+CHART_VALUES = """
+# All of it.
+gateway:
+  # How many,
+  # at least two.
+  replicas: 2
+  # A map is one value.
+  labels: {a: b}
+bare: 1
+"""
+
+
+def test_values_of_the_chart_are_documented_by_the_comments_above_them(generator: ModuleType) -> None:
+    assert list(generator.commented_values(CHART_VALUES)) == [
+        ("gateway.replicas", "How many, at least two.", 2),
+        ("gateway.labels", "A map is one value.", {"a": "b"}),
+        ("bare", "", 1),
+    ]
+    with pytest.raises(generator.Undocumented, match="value bare has no description"):
+        generator.chart_values(CHART_VALUES)
+
+
 @dataclass
 class Boat:
     """A docstring of the class is nobody's field."""

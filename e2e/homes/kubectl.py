@@ -1,0 +1,145 @@
+"""An API server as a person reaches it: kubectl, and patience. Knows nothing of what runs there."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import yaml
+
+from fairlead.api.names import CRD_NAME
+
+Json = dict[str, Any]
+
+CRD = Path(__file__).parents[2] / "crds/llmdeployments.fairlead.dev.yaml"
+LABEL_LLMDEPLOYMENT = "fairlead.dev/llmdeployment"
+LABEL_OURS = "fairlead.dev/e2e"
+"""On what the suite itself created on a cluster, and so may delete."""
+OURS = {LABEL_OURS: "true"}
+
+
+class Kubectl:
+    """kubectl in one namespace of one cluster, and LLMDeployments as it shows them."""
+
+    patience: ClassVar[float]
+    """Seconds a scenario waits before it fails with what it saw last; nothing is asserted about speed."""
+    poll_seconds: ClassVar[float] = 0.2
+    """Time between two looks at what is waited for."""
+    namespace = "default"
+    """Of the scenarios' LLMDeployments."""
+
+    kubeconfig: Path
+
+    def kubectl(
+        self, *arguments: str, stdin: str | None = None, check: bool = True, timeout: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs kubectl as a person would; fails the test with kubectl's own words unless `check` is off."""
+        completed = subprocess.run(
+            self.kubectl_command(*arguments),
+            input=stdin, capture_output=True, text=True, timeout=timeout or self.patience,
+        )  # fmt: skip
+        if check and completed.returncode != 0:
+            pytest.fail(f"kubectl {' '.join(arguments)}: {completed.stdout}{completed.stderr}")
+        return completed
+
+    def kubectl_command(self, *arguments: str) -> list[str]:
+        """The command line that reaches this API server."""
+        return ["kubectl", "--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace, *arguments]
+
+    def get(self, kind: str, name: str = "", *options: str) -> Json:
+        """An object, or a list of them."""
+        arguments = [kind, *([name] if name else []), *options, "-o", "json"]
+        found: Json = json.loads(self.kubectl("get", *arguments).stdout)
+        return found
+
+    def apply(self, *manifests: Json, check: bool = True, namespace: str = "") -> subprocess.CompletedProcess[str]:
+        """`kubectl apply -f -`."""
+        where = ["-n", namespace] if namespace else []
+        return self.kubectl("apply", *where, "-f", "-", stdin=yaml.safe_dump_all(manifests), check=check)
+
+    def delete(self, kind: str, name: str = "", *options: str) -> None:
+        """Deletes what may be there, without waiting for it to be gone."""
+        self.kubectl("delete", kind, *([name] if name else []), "--ignore-not-found", "--wait=false", *options)
+
+    def condition(self, name: str, kind: str) -> Json:
+        """The LLMDeployment's condition of that type; empty while it has none."""
+        status = self.get("llm", name).get("status", {})
+        return next((c for c in status.get("conditions", []) if c["type"] == kind), {})
+
+    def wait(self, what: str, probe: Callable[[], Any], patience: float | None = None) -> Any:
+        """Polls until `probe` gives something true; on failure shows what there is."""
+        patience = patience or self.patience
+        deadline = time.monotonic() + patience
+        while not (seen := probe()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"waited {patience:.0f} s for {what}\n{self.state()}")
+            time.sleep(self.poll_seconds)
+        return seen
+
+    def wait_condition(self, name: str, kind: str, status: str, *reasons: str) -> Json:
+        """Until the condition has that status, for one of the reasons if any are given."""
+
+        def probe() -> Json | None:
+            condition = self.condition(name, kind)
+            matches = condition.get("status") == status and (not reasons or condition.get("reason") in reasons)
+            return condition if matches else None
+
+        found: Json = self.wait(f"{name}: {kind}={status} {' or '.join(reasons)}", probe)
+        return found
+
+    def wait_ready(self, name: str, replicas: int = 1) -> None:
+        """Until so many replicas answer, no fewer and no more."""
+        self.wait(
+            f"{name} to have {replicas} ready replicas",
+            lambda: (
+                self.condition(name, "Ready").get("status") == "True"
+                and self.get("llm", name)["status"].get("readyReplicas") == replicas
+            ),
+        )
+
+    def children(self, name: str) -> list[str]:
+        """Everything that carries the deployment's label."""
+        kinds = "deployments,replicasets,pods,services,configmaps"
+        return self.kubectl("get", kinds, "-l", f"{LABEL_LLMDEPLOYMENT}={name}", "-o", "name").stdout.split()
+
+    # -- the cluster --
+
+    def claim_namespace(self, name: str) -> None:
+        """Creates a namespace of the suite's. Ends the run where somebody else created it."""
+        found = self.kubectl("get", "namespace", name, "-o", "json", check=False)
+        if found.returncode == 0:
+            if LABEL_OURS not in json.loads(found.stdout)["metadata"].get("labels", {}):
+                pytest.exit(f"the namespace {name} exists and is not the suite's: leaving it alone", 3)
+            return
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": OURS}})
+
+    def apply_crd(self) -> bool:
+        """Creates or replaces the CRD; a server without CEL drops the rules. Returns whether it was created."""
+        exists = self.kubectl("get", "crd", CRD_NAME, check=False).returncode == 0
+        self.kubectl("replace" if exists else "create", "--validate=false", "-f", str(CRD))
+        self.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=60s")
+        return not exists
+
+    def token(self, namespace: str, account: str) -> str:
+        """A token of a ServiceAccount, as the kubelet asks for one."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        answer = self.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(request)).stdout
+        return str(json.loads(answer)["status"]["token"])
+
+    def server_version(self) -> tuple[int, int]:
+        """Major and minor version of the API server."""
+        told = json.loads(self.kubectl("get", "--raw", "/version").stdout)
+        return int(told["major"]), int("".join(c for c in told["minor"] if c.isdigit()))
+
+    def state(self) -> str:
+        """What a person would look at first when something is wrong."""
+        commands = [
+            ("get", "llm,deployments,pods", "-A", "-o", "wide"),
+            ("get", "llm", "-A", "-o", "yaml"),
+            ("get", "events", "-A"),
+        ]
+        return "\n".join(self.kubectl(*command, check=False).stdout for command in commands)

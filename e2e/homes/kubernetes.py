@@ -1,0 +1,319 @@
+"""The fleet on a Kubernetes cluster: the chart, installed by Helm into a namespace of its own, and removed again."""
+
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from cluster import diagnostics
+from helm import HelmError, Release
+
+from fairlead import __version__
+from fairlead.api.names import CRD_NAME, ENGINE_IMAGE, OPERATOR_IMAGE
+from homes.cluster_load import EVERYWHERE, cluster_load
+from homes.contexts import VARIABLE, context_for_tests
+from homes.fleet import ENGINE_PORT, Fleet, Load
+from homes.gateway_access import forwarded, is_reachable
+from homes.kubectl import LABEL_OURS, OURS, Json
+from homes.local import claim, free_port
+from homes.volumes import eraser, filler, volume
+
+RELEASE = "fairlead"
+KEYS_SECRET = "fairlead-e2e-keys"
+CLIENT = "e2e"
+"""Name of the suite's client: the Secret's entry that holds its key."""
+OPERATOR = os.environ.get("FAIRLEAD_E2E_OPERATOR_IMAGE") or f"{OPERATOR_IMAGE}:{__version__}"
+ENGINE = os.environ.get("FAIRLEAD_E2E_ENGINE_IMAGE") or f"{ENGINE_IMAGE}:{__version__}"
+"""Images under test, where the nodes have them or can pull them."""
+SHELL_IMAGE = "local.test/shell:1"
+SHELL_POD = "fairlead-e2e-shell"
+TAINT = "fairlead.dev/spot-notice"
+SERVER_WITH_RULES = (1, 25)
+"""Since then CEL rules are on by default, and unknown fields are refused by the server."""
+
+
+def values(revision: int = 0) -> Json:
+    """The chart's values for a node of two cores, where replicas reserve little and share what there is. `revision`:
+    a change of it changes the pods of operator and gateway."""
+    small = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+    program = {
+        "resources": small,
+        "tolerations": [{"key": TAINT, "operator": "Exists"}],
+        "podAnnotations": {"fairlead.dev/e2e-revision": str(revision)},
+    }
+    return {
+        "image": _image(OPERATOR),
+        "engineImage": _image(ENGINE),
+        "watch": {"namespaces": [KubernetesFleet.namespace]},
+        "operator": program,
+        "gateway": {**program, "replicas": 2},
+        "auth": {"existingSecret": KEYS_SECRET},
+        "profiles": {"cpu-small": {"requests": {"cpu": "100m", "memory": "384Mi"}, "limits": {"memory": "2Gi"}}},
+    }
+
+
+class KubernetesFleet(Fleet):
+    """A release of the chart, with two gateways and a key."""
+
+    home = "kubernetes"
+    patience = 240.0
+    poll_seconds = 0.5
+    cold_start_seconds = 45
+
+    def __init__(self, kubeconfig: Path) -> None:
+        """`kubeconfig`: complete in itself, with one context."""
+        self.kubeconfig = kubeconfig
+        self.api_key = secrets.token_urlsafe(24)
+        self.gateway = ""  # known once there is a Service
+        self.public_url = f"http://{RELEASE}-gateway.{self.system_namespace}"
+        self.release = Release(kubeconfig, name=RELEASE, namespace=self.system_namespace)
+        self._revision = 0
+        self._has_shell = False
+
+    @property
+    def checks_rules(self) -> bool:
+        return self.server_version() >= SERVER_WITH_RULES
+
+    # -- up and down --
+
+    def install(self) -> None:
+        """The Secret of keys and the chart."""
+        data = {CLIENT: self.api_key}
+        metadata = {"name": KEYS_SECRET, "labels": OURS}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
+        for namespace in (self.system_namespace, self.namespace):  # the load's pod needs it where it runs
+            self.apply(secret, namespace=namespace)
+        self._revision = int(time.time())  # so that gateways of an earlier run start anew, with this key
+        states = self._states()
+        if "deployed" in states:
+            self.release.upgrade(values(self._revision))
+            return
+        if states:  # of an install that failed, which cannot be upgraded
+            self.release.uninstall()
+        self.release.install(values(self._revision), crds=False)
+
+    def _states(self) -> set[str]:
+        """Of the revisions that an earlier run left."""
+        try:
+            return {state for _, state in self.release.history()}
+        except HelmError:
+            return set()
+
+    @contextmanager
+    def reaching_the_gateway(self) -> Iterator[None]:
+        """Sets `gateway`."""
+        service = self.get("service", f"{RELEASE}-gateway", "-n", self.system_namespace)["spec"]
+        port = int(service["ports"][0]["port"])
+        if is_reachable(service["clusterIP"], port):
+            self.gateway = f"http://{service['clusterIP']}:{port}"
+            yield
+            return
+        local_port = free_port()
+        kubectl = self.kubectl_command("--namespace", self.system_namespace)
+        with forwarded(kubectl, f"service/{RELEASE}-gateway", local_port, port):
+            self.wait("the tunnel to the gateway", lambda: is_reachable("127.0.0.1", local_port), 30)
+            self.gateway = f"http://127.0.0.1:{local_port}"
+            yield
+
+    def remove_leftovers(self) -> None:
+        """What scenarios and earlier runs left in the scenarios' namespace."""
+        self.kubectl("delete", "llm", "--all", "--wait=true", check=False)
+        self.delete("pods,configmaps,persistentvolumeclaims,persistentvolumes", "", "-l", LABEL_OURS)
+        self.wait("engines to go", lambda: not self.get("pods", "", "-l", "fairlead.dev/llmdeployment")["items"])
+
+    def remove(self, *, with_crd: bool) -> None:
+        """Uninstalls the chart and deletes the namespace."""
+        self.remove_leftovers()
+        self.release.uninstall()
+        self.delete("secret", KEYS_SECRET)
+        self.kubectl("delete", "namespace", self.system_namespace, "--timeout=180s")
+        if with_crd:
+            self.kubectl("delete", "crd", CRD_NAME, "--timeout=60s")
+
+    def dump(self, folder: Path) -> None:
+        diagnostics.dump(self.kubeconfig, folder)
+
+    # -- how scenarios reach it --
+
+    def engine_get(self, pod: Json, path: str) -> str:
+        address = pod["status"]["podIP"]
+        host = f"[{address}]" if ":" in address else address
+        script = f"import urllib.request as u; print(u.urlopen('http://{host}:{ENGINE_PORT}{path}').read().decode())"
+        return self.kubectl("exec", pod["metadata"]["name"], "--", "python", "-c", script).stdout
+
+    def steady_load(self, model: str, num_clients: int = 6) -> AbstractContextManager[Load]:
+        return cluster_load(
+            self, model, url=self.public_url, image=OPERATOR,
+            secret=(KEYS_SECRET, CLIENT), num_clients=num_clients,
+        )  # fmt: skip
+
+    def shell(self, *command: str) -> str:
+        """What a command prints in a pod of the scenarios' namespace, such as curl."""
+        if not self._has_shell:
+            self.apply(_shell_pod())
+            self.kubectl("wait", "--for=condition=Ready", f"pod/{SHELL_POD}", "--timeout=120s")
+            self._has_shell = True
+        return self.kubectl("exec", SHELL_POD, "--", *command).stdout
+
+    def fill_claim(self, name: str, folder: str, manifest: Json | None = None) -> None:
+        manifest = manifest or claim(name)
+        nodes = self.get("nodes")["items"]
+        classes = self.get("storageclasses")["items"]
+        self.apply(volume(manifest, self.namespace, nodes[0], classes), manifest)
+        pod = filler(name, ENGINE, folder)
+        self.apply(pod)
+        self._finished(pod["metadata"]["name"])
+
+    def remove_claim(self, name: str) -> None:
+        self.delete("pvc", name)
+        self.delete("pv", f"{self.namespace}-{name}")
+        pod = eraser(name, self.namespace, ENGINE, self.get("nodes")["items"][0])
+        self.apply(pod)
+        self._finished(pod["metadata"]["name"])
+
+    def _finished(self, pod: str) -> None:
+        """Waits for a pod to succeed, and deletes it."""
+
+        def phase() -> str:
+            return str(self.get("pod", pod).get("status", {}).get("phase"))
+
+        self.wait(f"the pod {pod} to end", lambda: phase() in ("Succeeded", "Failed"))
+        assert phase() == "Succeeded", self.kubectl("logs", pod, check=False).stdout
+        self.kubectl("delete", "pod", pod)
+
+    def processes(self, pod: Json) -> Sequence[psutil.Process]:
+        uid = str(pod["metadata"]["uid"])
+        marks = (f"pod{uid}", f"pod{uid.replace('-', '_')}")
+        found = []
+        for process in psutil.process_iter():
+            try:
+                cgroups = Path(f"/proc/{process.pid}/cgroup").read_text()
+                if any(mark in cgroups for mark in marks) and process.name() != "pause":
+                    found.append(process)
+            except (OSError, psutil.Error):
+                continue
+        return found
+
+    # -- disturbances that need a cluster --
+
+    def evict(self, pod: str) -> None:
+        """Asks for the eviction as `kubectl drain` does; again while a disruption budget says no."""
+        groups = json.loads(self.kubectl("get", "--raw", "/apis/policy").stdout)
+        served = {version["version"] for version in groups["versions"]}
+        # Servers took policy/v1beta1 for evictions before they knew policy/v1.
+        version = "policy/v1" if "v1" in served else "policy/v1beta1"
+        metadata = {"name": pod, "namespace": self.namespace}
+        eviction = json.dumps({"apiVersion": version, "kind": "Eviction", "metadata": metadata})
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
+
+        def allowed() -> bool:
+            asked = self.kubectl("create", "--raw", path, "-f", "-", stdin=eviction, check=False)
+            assert asked.returncode == 0 or "disruption budget" in asked.stderr, asked.stderr
+            return asked.returncode == 0
+
+        self.wait(f"the eviction of {pod} to be allowed", allowed)
+
+    def upgrade(self) -> None:
+        """`helm upgrade` with values that change the pods of operator and gateways, until all old ones are gone."""
+        before = {*self.system_pods("operator"), *self.system_pods("gateway")}
+        self._revision += 1
+        self.release.upgrade(values(self._revision))
+        self.wait(
+            "the pods of before the upgrade to be gone",
+            lambda: not before & {*self.system_pods("operator"), *self.system_pods("gateway")},
+        )
+
+    @contextmanager
+    def tainted(self, nodes: set[str]) -> Iterator[None]:
+        """Nodes about to be taken away, as a spot notice marks them: only operator and gateways tolerate it."""
+        for node in nodes:
+            self.kubectl("taint", "node", node, f"{TAINT}=now:NoExecute", "--overwrite")
+        try:
+            yield
+        finally:
+            for node in nodes:
+                self.kubectl("taint", "node", node, f"{TAINT}:NoExecute-", check=False)
+
+
+def _image(reference: str) -> Json:
+    repository, _, tag = reference.rpartition(":")
+    return {"repository": repository, "tag": tag}
+
+
+def _shell_pod() -> Json:
+    container = {
+        "name": "shell", "image": SHELL_IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "infinity"],
+    }  # fmt: skip
+    spec: dict[str, Any] = {
+        "containers": [container], "terminationGracePeriodSeconds": 0, "tolerations": EVERYWHERE,
+        "automountServiceAccountToken": False,
+    }  # fmt: skip
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": SHELL_POD, "labels": OURS}, "spec": spec}
+
+
+def own_kubeconfig(source: Path | None, chosen: str | None, target: Path) -> str:
+    """Writes a kubeconfig with one context that is meant for tests, complete in itself. Returns the context's name.
+
+    `source`: None = what KUBECONFIG says. Raises NotForTests.
+    """
+    kubectl = ["kubectl", *(["--kubeconfig", str(source)] if source else [])]
+    viewed = subprocess.run([*kubectl, "config", "view", "-o", "json"], capture_output=True, text=True, check=True)
+    context = context_for_tests(json.loads(viewed.stdout), chosen)
+    flat = subprocess.run(
+        [*kubectl, "config", "view", "--raw", "--flatten", "--minify", "--context", context],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    target.touch(mode=0o600)
+    target.write_text(flat.stdout)
+    return context
+
+
+@contextmanager
+def own_node() -> Iterator[Path]:
+    """A node of this machine that has the images; gives its kubeconfig. One that is up already stays up."""
+    from cluster.commands import Progress
+    from cluster.node import Node
+    from images.build import build
+    from images.layout import Layout
+    from images.recipes import DEFAULT_IMAGES
+
+    archives = build(DEFAULT_IMAGES, Layout.default(), None, Progress())
+    with Node() as node:
+        for archive in archives.values():
+            node.load_image(archive)
+        yield node.kubeconfig
+
+
+@contextmanager
+def kubernetes_fleet(
+    folder: Path, environment: Mapping[str, str], out: Path, *, keep: bool = False
+) -> Iterator[KubernetesFleet]:
+    """Installed, and removed again. `folder`: for the kubeconfig. `environment`: KUBECONFIG and FAIRLEAD_E2E_CONTEXT;
+    without the former a node is started here. `out`: for what explains a failed install. `keep`: leave it installed,
+    for the next run to take over."""
+    with ExitStack() as stack:
+        source = None if environment.get("KUBECONFIG") else stack.enter_context(own_node())
+        kubeconfig = folder / "kubeconfig"
+        own_kubeconfig(source, environment.get(VARIABLE), kubeconfig)
+        fleet = KubernetesFleet(kubeconfig)
+        stack.enter_context(fleet.release)
+        fleet.claim_namespace(fleet.system_namespace)
+        created_crd = fleet.apply_crd()
+        try:
+            fleet.remove_leftovers()
+            try:
+                fleet.install()
+            except HelmError:
+                fleet.dump(out / "install")
+                raise
+            with fleet.reaching_the_gateway():
+                yield fleet
+        finally:
+            if not keep:
+                fleet.remove(with_crd=created_crd)

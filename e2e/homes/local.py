@@ -1,0 +1,109 @@
+"""The fleet on this machine alone: `fairlead local up`, started and stopped by the real command."""
+
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import streaming_load
+
+from homes.fleet import ENGINE_PORT, Fleet, Load
+from homes.kubectl import Json
+
+ROOT = Path(__file__).parents[2]
+DINGHY = ROOT / "engine/src/fairlead_engine/demo/dinghy"
+COMMAND_SECONDS = 120.0
+
+
+def fairlead(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs the `fairlead` command."""
+    return subprocess.run(
+        [sys.executable, "-m", "fairlead", *arguments],
+        capture_output=True, text=True, timeout=COMMAND_SECONDS, **options,
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LocalFleet(Fleet):
+    """Local mode with two gateways; needs no key."""
+
+    home = "local"
+    patience = 120.0
+    cold_start_seconds = 6
+
+    def __init__(self, folder: Path, gateway: str) -> None:
+        """`folder`: the fleet's data folder. `gateway`: base URL."""
+        self.folder = folder
+        self.kubeconfig = folder / "kubeconfig"
+        self.gateway = self.public_url = gateway
+
+    @property
+    def checks_rules(self) -> bool:
+        return True
+
+    def engine_get(self, pod: Json, path: str) -> str:
+        with closing(http.client.HTTPConnection(pod["status"]["podIP"], ENGINE_PORT, timeout=10)) as connection:
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
+
+    def steady_load(self, model: str, num_clients: int = 6) -> AbstractContextManager[Load]:
+        return streaming_load.steady_load(self.endpoint(model), num_clients=num_clients)
+
+    def fill_claim(self, name: str, folder: str, manifest: Json | None = None) -> None:
+        shutil.copytree(DINGHY, self.folder / "volumes" / self.namespace / name / folder)
+        self.apply(manifest or claim(name))
+
+    def remove_claim(self, name: str) -> None:
+        self.delete("pvc", name)
+        shutil.rmtree(self.folder / "volumes" / self.namespace / name, ignore_errors=True)
+
+    def processes(self, pod: Json) -> Sequence[psutil.Process]:
+        name = pod["metadata"]["name"]
+        return [process for process in psutil.process_iter() if _environment(process).get("POD_NAME") == name]
+
+
+def claim(name: str) -> Json:
+    """A small PersistentVolumeClaim."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return dict(process.environ())
+    except psutil.Error:
+        return {}
+
+
+@contextmanager
+def local_fleet(folder: Path) -> Iterator[LocalFleet]:
+    """Up, and down again."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    port = free_port()
+    started = fairlead(
+        "local", "up", "--detach", "--data-dir", str(folder), "--gateways", "2",
+        "--api-port", str(free_port()), "--gateway-port", str(port),
+    )  # fmt: skip
+    assert started.returncode == 0, started.stdout + started.stderr
+    try:
+        yield LocalFleet(folder, f"http://127.0.0.1:{port}")
+    finally:
+        stopped = fairlead("local", "down", "--data-dir", str(folder))
+        assert stopped.returncode == 0, stopped.stdout + stopped.stderr

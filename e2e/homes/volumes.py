@@ -1,0 +1,73 @@
+"""A PersistentVolumeClaim that holds a model, on any cluster that allows hostPath volumes. Pure: objects only."""
+
+from collections.abc import Sequence
+
+from homes.kubectl import OURS, Json
+
+FOLDER = "/var/tmp/fairlead-e2e-volumes"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+FILL = """
+import shutil, sys
+from pathlib import Path
+import fairlead_engine
+source = Path(fairlead_engine.__file__).parent / "demo/dinghy"
+shutil.copytree(source, Path("/volume") / sys.argv[1], dirs_exist_ok=True)
+"""
+ERASE = """
+import shutil, sys
+shutil.rmtree("/volume/" + sys.argv[1], ignore_errors=True)
+"""
+
+
+def volume(claim: Json, namespace: str, node: Json, storage_classes: Sequence[Json]) -> Json:
+    """A PersistentVolume for exactly this claim: a folder of that node."""
+    name, spec = claim["metadata"]["name"], claim["spec"]
+    host = node["metadata"]["labels"]["kubernetes.io/hostname"]
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}
+    wanted: Json = {
+        "capacity": spec["resources"]["requests"],
+        "accessModes": spec["accessModes"],
+        "claimRef": {"namespace": namespace, "name": name},
+        "persistentVolumeReclaimPolicy": "Retain",
+        "hostPath": {"path": f"{FOLDER}/{namespace}-{name}", "type": "DirectoryOrCreate"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    }
+    # A claim that names no class is given the default one; the volume must be of the same.
+    for known in storage_classes:
+        if known["metadata"].get("annotations", {}).get(DEFAULT_CLASS) == "true":
+            wanted["storageClassName"] = known["metadata"]["name"]
+    metadata = {"name": f"{namespace}-{name}", "labels": OURS}
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": wanted}
+
+
+def filler(claim: str, image: str, folder: str) -> Json:
+    """A pod of the engine's image that copies the dinghy into `folder` of the claim."""
+    source = {"persistentVolumeClaim": {"claimName": claim}}
+    return _pod(f"{claim}-filler", image, ["python", "-c", FILL, folder], source)
+
+
+def eraser(claim: str, namespace: str, image: str, node: Json) -> Json:
+    """A pod of the engine's image that removes the claim's folder from the node."""
+    source = {"hostPath": {"path": FOLDER, "type": "DirectoryOrCreate"}}
+    pod = _pod(f"{claim}-eraser", image, ["python", "-c", ERASE, f"{namespace}-{claim}"], source)
+    pod["spec"]["nodeName"] = node["metadata"]["name"]
+    return pod
+
+
+def _pod(name: str, image: str, command: list[str], source: Json) -> Json:
+    """As root: the folders on the node are root's."""
+    container = {
+        "name": "volume",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "securityContext": {"runAsUser": 0},
+        "volumeMounts": [{"name": "volume", "mountPath": "/volume"}],
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        "volumes": [{"name": "volume", **source}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": OURS}, "spec": spec}

@@ -1,0 +1,80 @@
+"""Every file in examples/ is applied as it is, and its models answer.
+
+One document after another, so that they fit onto a machine of two cores. What a home cannot do is decided by what its
+API server says it serves, and told.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.yaml"))
+QUESTION = {"messages": [{"role": "user", "content": "What is the opposite of quiet?"}], "temperature": 0}
+ANSWER = "loud"
+SAME_BEFORE = {"autoscaling/v2": "autoscaling/v2beta2"}
+"""Versions that were served before, with the same fields."""
+
+Json = dict[str, Any]
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
+def test_an_example_is_applied_and_its_models_answer(fleet, file: Path, say: Callable[[str], None]) -> None:
+    documents = [document for document in yaml.safe_load_all(file.read_text()) if document]
+    claims = {each["metadata"]["name"]: each for each in documents if each["kind"] == "PersistentVolumeClaim"}
+    deployments = [each for each in documents if each["kind"] == "LLMDeployment"]
+    assert deployments
+    for document in documents:
+        if document not in deployments and document["metadata"]["name"] not in claims:
+            apply_or_tell(fleet, document, say)
+    for deployment in deployments:
+        assert_served(fleet, deployment, claims)
+    for document in documents:
+        if document not in deployments:
+            fleet.kubectl("delete", document["kind"], document["metadata"]["name"], "--ignore-not-found", check=False)
+
+
+def apply_or_tell(fleet, document: Json, say: Callable[[str], None]) -> None:
+    """What the API server serves under an older version only is applied so; what it does not serve at all, kubectl must
+    refuse by its name."""
+    served = fleet.kubectl("api-versions").stdout.split()
+    version, kind = document["apiVersion"], document["kind"]
+    if version not in served and SAME_BEFORE.get(version) in served:
+        document = {**document, "apiVersion": SAME_BEFORE[version]}
+        say(f"{kind} as {document['apiVersion']}: this API server does not serve {version}")
+    applied = fleet.apply(document, check=False)
+    if document["apiVersion"] in served:
+        assert applied.returncode == 0, applied.stderr
+    else:
+        assert applied.returncode != 0
+        assert f'no matches for kind "{kind}"' in applied.stderr
+        say(f"without {kind}: this API server does not serve {version}")
+
+
+def assert_served(fleet, deployment: Json, claims: dict[str, Json]) -> None:
+    """Applies it, asks it, deletes it."""
+    name, source = deployment["metadata"]["name"], deployment["spec"]["model"]["source"]
+    claim, _, folder = source.removeprefix("pvc://").partition("/")
+    if source.startswith("pvc://"):
+        fleet.fill_claim(claim, folder, claims.get(claim))
+    fleet.apply(deployment)
+    try:
+        wait_ready(fleet, name)
+        reply = fleet.post("/v1/chat/completions", {"model": name, "max_tokens": 16, **QUESTION})
+        assert reply["choices"][0]["message"]["content"] == ANSWER
+    finally:
+        fleet.kubectl("delete", "llm", name)
+        fleet.wait("its engines to go", lambda: not fleet.pods(name))
+        if source.startswith("pvc://"):
+            fleet.remove_claim(claim)
+
+
+def wait_ready(fleet, name: str) -> None:
+    """As many replicas as are wanted, which may be none where a request starts the first."""
+    fleet.wait(f"{name} to be Ready", lambda: fleet.condition(name, "Ready").get("status") == "True")
