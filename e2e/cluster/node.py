@@ -45,7 +45,8 @@ class Node:
         self.mode = _CONTROL_PLANE if control_plane_only else _NODE
         self.layout = layout or Layout.default()
         self.progress = progress or Progress()
-        self._started_here = False
+        self.started_here = False
+        """Whether this object started it, and `with` takes it down in the end."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -75,7 +76,7 @@ class Node:
                 with _undisturbed():
                     take_down(self.layout)
                 raise
-        self._started_here = True
+        self.started_here = True
         return self
 
     def down(self) -> None:
@@ -94,7 +95,7 @@ class Node:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._started_here:
+        if self.started_here:
             self.down()
 
     def _runs(self, binaries: Binaries) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 from cluster import diagnostics
+from cluster.node import Node
 from helm import HelmError, Release
 
 from fairlead import __version__
@@ -275,10 +276,9 @@ def own_kubeconfig(source: Path | None, chosen: str | None, target: Path) -> str
 
 
 @contextmanager
-def own_node() -> Iterator[Path]:
-    """A node of this machine that has the images; gives its kubeconfig. One that is up already stays up."""
+def own_node() -> Iterator[Node]:
+    """A node of this machine that has the images. One that is up already stays up."""
     from cluster.commands import Progress
-    from cluster.node import Node
     from images.build import build
     from images.layout import Layout
     from images.recipes import DEFAULT_IMAGES
@@ -287,7 +287,7 @@ def own_node() -> Iterator[Path]:
     with Node() as node:
         for archive in archives.values():
             node.load_image(archive)
-        yield node.kubeconfig
+        yield node
 
 
 @contextmanager
@@ -298,9 +298,9 @@ def kubernetes_fleet(
     without the former a node is started here. `out`: for what explains a failed install. `keep`: leave it installed,
     for the next run to take over."""
     with ExitStack() as stack:
-        source = None if environment.get("KUBECONFIG") else stack.enter_context(own_node())
+        node = None if environment.get("KUBECONFIG") else stack.enter_context(own_node())
         kubeconfig = folder / "kubeconfig"
-        own_kubeconfig(source, environment.get(VARIABLE), kubeconfig)
+        own_kubeconfig(node.kubeconfig if node else None, environment.get(VARIABLE), kubeconfig)
         fleet = KubernetesFleet(kubeconfig)
         stack.enter_context(fleet.release)
         fleet.claim_namespace(fleet.system_namespace)
@@ -315,5 +315,5 @@ def kubernetes_fleet(
             with fleet.reaching_the_gateway():
                 yield fleet
         finally:
-            if not keep:
+            if not keep and not (node and node.started_here):  # a node that goes takes everything with it
                 fleet.remove(with_crd=created_crd)
