@@ -126,7 +126,9 @@ def test_other_operations_are_not_implemented() -> None:
     assert dns.message.from_wire(caught.value.reply).rcode() == dns.rcode.NOTIMP
 
 
-@pytest.mark.parametrize("wire", [b"", b"\0" * 11, dns_packets.failure(ask(NAME))])
+@pytest.mark.parametrize(
+    "wire", [b"", b"\0" * 11, dns_packets.failure(ask(NAME))], ids=["nothing", "too short", "an answer"]
+)
 def test_what_is_no_query_gets_no_answer(wire: bytes) -> None:
     """An answer to an answer could go back and forth for ever."""
     with pytest.raises(dns_packets.BadQuery) as caught:
