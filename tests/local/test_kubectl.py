@@ -166,7 +166,10 @@ def deployment(script: str) -> dict[str, Any]:
 async def test_deployments_roll_out_and_back(kubectl: Kubectl, node_api: LocalApi) -> None:
     await kubectl("apply", "-f", "-", stdin=deployment("import time; print('hello', flush=True); time.sleep(60)"))
     assert "successfully rolled out" in (await kubectl("rollout", "status", "deploy/x", "--timeout=20s")).out
-    assert (await kubectl("logs", "deploy/x")).out == "hello\n"
+    async with asyncio.timeout(15):  # it runs before it prints
+        while not (log := (await kubectl("logs", "deploy/x")).out):
+            await asyncio.sleep(0.02)
+    assert log == "hello\n"
     assert "Successfully assigned" in (await kubectl("describe", "pod", "-l", "app=x")).out
     assert "ScalingReplicaSet" in (await kubectl("events", "--for", "deploy/x")).out
     await kubectl("set", "env", "deploy/x", "K=V")

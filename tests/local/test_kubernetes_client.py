@@ -66,7 +66,10 @@ async def test_a_deployment_runs_scales_and_shows_its_logs(kubernetes: client.Ap
     await eventually(running)
     pods = (await call(core.list_namespaced_pod, "default", label_selector="app=x")).items
     assert all(pod.status.pod_ip.startswith("127.20.") for pod in pods)
-    assert (await call(core.read_namespaced_pod_log, pods[0].metadata.name, "default")) == "hello\n"
+    async with asyncio.timeout(15):  # it runs before it prints
+        while not (log := await call(core.read_namespaced_pod_log, pods[0].metadata.name, "default")):
+            await asyncio.sleep(0.02)
+    assert log == "hello\n"
     scale = await call(apps.read_namespaced_deployment_scale, "x", "default")
     assert (scale.spec.replicas, scale.status.selector) == (2, "app=x")
     options = client.V1DeleteOptions(propagation_policy="Foreground", grace_period_seconds=1)
