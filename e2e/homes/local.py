@@ -1,6 +1,7 @@
 """The fleet on this machine alone: `fairlead local up`, started and stopped by the real command."""
 
 import http.client
+import json
 import os
 import shutil
 import socket
@@ -71,8 +72,15 @@ class LocalFleet(Fleet):
         shutil.rmtree(self.folder / "volumes" / self.namespace / name, ignore_errors=True)
 
     def processes(self, pod: Json) -> Sequence[psutil.Process]:
+        """Those whose environment or record says so: the operator's pod is not told its own name."""
         name = pod["metadata"]["name"]
-        return [process for process in psutil.process_iter() if _environment(process).get("POD_NAME") == name]
+        records = [json.loads(path.read_text()) for path in (self.folder / "run").glob("*.json")]
+        pids = {record["pid"] for record in records if name in record["name"].split("/")}
+        return [
+            process
+            for process in psutil.process_iter()
+            if process.pid in pids or _environment(process).get("POD_NAME") == name
+        ]
 
 
 def claim(name: str) -> Json:
