@@ -9,7 +9,7 @@ import aiohttp
 import openai
 import pytest
 
-from fairlead.gateway.access import KeyedAccess, OpenAccess
+from fairlead.gateway.access.check import KeyedAccess, OpenAccess
 from fairlead.logs import LogfmtFormatter
 
 KEY, ROTATED, WRONG = "alice-0123456789abcdef", "alice-fedcba9876543210", "mallory-0123456789abc"

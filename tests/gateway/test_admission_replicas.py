@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.fleet.pool import Outlook
-from fairlead.gateway.openai_errors import OpenAIError
+from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.routing.health import Failure
 from fairlead.testing.clock import run_in_virtual_time
 from fairlead.testing.gateways import SCALED_TO_ZERO, make_pool

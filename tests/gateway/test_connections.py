@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.gateway.heads import check_head
-from fairlead.gateway.protocol import MAX_REQUESTS_AHEAD
+from fairlead.gateway.downstream.heads import check_head
+from fairlead.gateway.downstream.protocol import MAX_REQUESTS_AHEAD
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 BODY = json.dumps(CHAT).encode()

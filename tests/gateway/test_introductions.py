@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.gateway.introductions import INTRODUCTION_SECONDS, Introductions
+from fairlead.gateway.dispatch.introductions import INTRODUCTION_SECONDS, Introductions
 from fairlead.routing.replica import Replica
 
 

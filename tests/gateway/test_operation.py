@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from fairlead.docstrings import docstrings
-from fairlead.gateway.protocol import LINGER_SECONDS
+from fairlead.gateway.downstream.protocol import LINGER_SECONDS
 from fairlead.gateway.settings import GatewaySettings, SettingsError
 from fairlead.logs import LogfmtFormatter
 from fairlead.testing.fake_engine import FakeEngine

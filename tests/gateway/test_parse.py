@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.gateway.openai_errors import OpenAIError
-from fairlead.gateway.parse import InferenceRequest, parse, request_id_from
+from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.parse import InferenceRequest, parse, request_id_from
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import fairlead_engine.demo
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.parse import InferenceRequest, parse
-from fairlead.gateway.prompts import MAX_WAITING, PromptReader, ReadPrompt
+from fairlead.gateway.openai.parse import InferenceRequest, parse
+from fairlead.gateway.prompts.reader import MAX_WAITING, PromptReader, ReadPrompt
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.app import build_app
@@ -231,7 +231,7 @@ async def test_the_field_is_encoded_once_per_digest(reader: PromptReader) -> Non
 async def test_more_tokens_than_an_engine_takes_in_a_body_are_not_sent(
     reader: PromptReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.gateway.prompts.MAX_TOKENS_SENT", 20)
+    monkeypatch.setattr("fairlead.gateway.prompts.reader.MAX_TOKENS_SENT", 20)
     few, many = [await reader.read(chat("x " * number), [DIGEST]) for number in (3, 30)]
     assert few.tokens_field(DIGEST) is not None
     assert many.tokens_field(DIGEST) is None

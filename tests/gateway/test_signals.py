@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from fairlead.api.signals import SECONDS_BOUNDS, TOKENS_BOUNDS, ModelSignals, SignalsLine
-from fairlead.gateway.counters import ModelCounters
-from fairlead.gateway.observe import Observation
-from fairlead.gateway.prompts import ReadPrompt
-from fairlead.gateway.sse import PromptTokensDetails, Usage
+from fairlead.gateway.dispatch.counters import ModelCounters
+from fairlead.gateway.observation import Observation
+from fairlead.gateway.prompts.reader import ReadPrompt
+from fairlead.gateway.upstream.sse import PromptTokensDetails, Usage
 from fairlead.routing.load import Load, StepCost
 from fairlead.routing.replica import Decision, Replica
 from fairlead.testing.gateways import SCALED_TO_ZERO, make_pool
@@ -195,7 +195,7 @@ async def test_draining_is_told_at_once_and_the_stream_ends_with_the_gateway(sta
 
 
 async def test_followers_that_leave_or_do_not_read_are_let_go(start, monkeypatch) -> None:
-    monkeypatch.setattr("fairlead.gateway.signals_stream.SLOW_FOLLOWER_SECONDS", 0.2)
+    monkeypatch.setattr("fairlead.gateway.telemetry.signals_stream.SLOW_FOLLOWER_SECONDS", 0.2)
     setup = await start()
     signals = setup.gateway.signals
     large = b" " * 16_000_000 + b'{"gateway":"large","uptime_seconds":1}\n'

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.gateway.sse import MAX_EVENT_BYTES, EventTooLarge, UsageFilter, usage_of
+from fairlead.gateway.upstream.sse import MAX_EVENT_BYTES, EventTooLarge, UsageFilter, usage_of
 
 texts = st.one_of(
     st.text(max_size=20),

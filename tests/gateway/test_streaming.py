@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from fairlead.gateway.parse import InferenceRequest
-from fairlead.gateway.prompts import ReadPrompt
+from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.testing.fake_engine.prompts import read_prompt
 from fairlead.testing.gateways import make_pool
 from fairlead.testing.http import Responder

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.gateway.openai_errors import OpenAIError
-from fairlead.gateway.parse import FORWARDED_HEADERS, PRIVATE_FIELD_PREFIX, parse, request_id_from
+from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.parse import FORWARDED_HEADERS, PRIVATE_FIELD_PREFIX, parse, request_id_from
 from fairlead.routing.replica import Replica
 from fairlead.testing.gateways import make_pool, running_gateway
 from fairlead.testing.http import RecordedRequest, Responder, serve_http

@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from fairlead.gateway.connection import (
+from fairlead.gateway.settings import GatewaySettings
+from fairlead.gateway.upstream.connection import (
     HIGH_WATER_BYTES,
     ConnectFailed,
     ConnectionLost,
@@ -14,8 +15,7 @@ from fairlead.gateway.connection import (
     UpstreamError,
     UpstreamSilent,
 )
-from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.upstream import Address, Upstream
+from fairlead.gateway.upstream.upstream import Address, Upstream
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 Raw = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -14,21 +14,21 @@ from typing import Any
 import msgspec
 
 from fairlead.api.signals import PATH_SIGNALS
-from fairlead.gateway import openai_errors as errors
-from fairlead.gateway.access import Access
-from fairlead.gateway.body import BodyReader, ClientGone, ClientWatch
-from fairlead.gateway.client import Client, Receive, Send
+from fairlead.gateway.access.check import Access
 from fairlead.gateway.director import Director
-from fairlead.gateway.listing import find_model, list_models
-from fairlead.gateway.metrics import CONTENT_TYPE, Metrics
-from fairlead.gateway.observe import Observation, log_request
-from fairlead.gateway.openai_errors import OpenAIError
+from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.downstream.body import BodyReader, ClientGone, ClientWatch
+from fairlead.gateway.downstream.client import Client, Receive, Send
+from fairlead.gateway.observation import Observation, log_request
+from fairlead.gateway.openai import errors
+from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.listing import find_model, list_models
+from fairlead.gateway.openai.parse import parse, request_id_from
+from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
 from fairlead.gateway.outcomes import RequestOutcome
-from fairlead.gateway.parse import parse, request_id_from
-from fairlead.gateway.pools import Pools
-from fairlead.gateway.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.signals_stream import SignalsStream
+from fairlead.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
+from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 logger = logging.getLogger(__name__)

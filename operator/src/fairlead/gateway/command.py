@@ -12,9 +12,9 @@ from fairlead.docstrings import docstrings
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.access import Access, KeyedAccess, OpenAccess
+from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
+from fairlead.gateway.access.keys import KeysError
 from fairlead.gateway.descriptors import allow_descriptors
-from fairlead.gateway.keys import KeysError
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings, SettingsError

@@ -1,11 +1,11 @@
 """The director: a request's way through the gateway, top to bottom. Read this file first."""
 
-from fairlead.gateway.client import Client
-from fairlead.gateway.metrics import Metrics
-from fairlead.gateway.observe import Observation
-from fairlead.gateway.parse import InferenceRequest
-from fairlead.gateway.pools import Pools
-from fairlead.gateway.proxy import Proxy, ReplicaFailed
+from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.dispatch.proxy import Proxy, ReplicaFailed
+from fairlead.gateway.downstream.client import Client
+from fairlead.gateway.observation import Observation
+from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.telemetry.metrics import Metrics
 
 
 class Director:

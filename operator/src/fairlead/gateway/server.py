@@ -16,19 +16,19 @@ import uvicorn
 from fairlead.fleet.fleet import Fleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.access import Access
-from fairlead.gateway.admission import Shared
+from fairlead.gateway.access.check import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
 from fairlead.gateway.director import Director
-from fairlead.gateway.engines import EngineNews
-from fairlead.gateway.metrics import Metrics
-from fairlead.gateway.pools import Pools
-from fairlead.gateway.prompts import PromptReader
-from fairlead.gateway.protocol import LINGER_SECONDS, make_protocol
-from fairlead.gateway.proxy import Proxy
+from fairlead.gateway.dispatch.admission import Shared
+from fairlead.gateway.dispatch.engines import EngineNews
+from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.dispatch.proxy import Proxy
+from fairlead.gateway.downstream.protocol import LINGER_SECONDS, make_protocol
+from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.signals_stream import SignalsStream
-from fairlead.gateway.upstream import Upstream
+from fairlead.gateway.telemetry.metrics import Metrics
+from fairlead.gateway.telemetry.signals_stream import SignalsStream
+from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.knowledge import Knowledge
 
 logger = logging.getLogger(__name__)

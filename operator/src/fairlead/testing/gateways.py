@@ -9,7 +9,7 @@ from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.access import Access, OpenAccess
+from fairlead.gateway.access.check import Access, OpenAccess
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.routing.replica import Replica

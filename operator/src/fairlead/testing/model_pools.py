@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from fairlead.fleet.pool import Pool
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.admission import ModelPool, Shared
-from fairlead.gateway.openai_errors import OpenAIError
-from fairlead.gateway.parse import InferenceRequest
-from fairlead.gateway.prompts import PromptReader, ReadPrompt
+from fairlead.gateway.dispatch.admission import ModelPool, Shared
+from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.access import OpenAccess
+from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings

@@ -4,7 +4,7 @@ Who calls it: `SignalsStream`, once per line and model.
 """
 
 from fairlead.api.signals import ModelSignals, ReplicaSignals
-from fairlead.gateway.admission import ModelPool
+from fairlead.gateway.dispatch.admission import ModelPool
 from fairlead.routing.load import Load, StepCost
 
 MAX_PROMPTS_LOOKED_AT = 64

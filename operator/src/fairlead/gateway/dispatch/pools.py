@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from fairlead.fleet.directory import Directory, answers_to
 from fairlead.fleet.fleet import Fleet
 from fairlead.fleet.pool import Pool
-from fairlead.gateway.admission import ModelPool, Shared
-from fairlead.gateway.openai_errors import bad_request, model_not_found, not_synced
-from fairlead.gateway.upstream import Upstream
+from fairlead.gateway.dispatch.admission import ModelPool, Shared
+from fairlead.gateway.openai.errors import bad_request, model_not_found, not_synced
+from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.load import Load
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fairlead.fleet.pool import ServedModel
+from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.outcomes import RequestOutcome
-from fairlead.gateway.parse import InferenceRequest
-from fairlead.gateway.prompts import ReadPrompt
-from fairlead.gateway.sse import Usage
+from fairlead.gateway.prompts.reader import ReadPrompt
+from fairlead.gateway.upstream.sse import Usage
 from fairlead.routing.replica import Decision
 
 logger = logging.getLogger("fairlead.gateway.requests")

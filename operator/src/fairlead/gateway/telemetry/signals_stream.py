@@ -10,10 +10,10 @@ import logging
 import msgspec
 
 from fairlead.api.signals import INTERVAL_SECONDS, SignalsLine
-from fairlead.gateway.body import BodyReader, ClientGone, ClientWatch
-from fairlead.gateway.client import Client, Receive, Send
-from fairlead.gateway.pools import Pools
-from fairlead.gateway.signals import model_signals
+from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.downstream.body import BodyReader, ClientGone, ClientWatch
+from fairlead.gateway.downstream.client import Client, Receive, Send
+from fairlead.gateway.telemetry.signals import model_signals
 
 logger = logging.getLogger(__name__)
 

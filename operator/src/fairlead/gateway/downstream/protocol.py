@@ -9,8 +9,8 @@ import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from fairlead.gateway.heads import check_head, framing
-from fairlead.gateway.openai_errors import (
+from fairlead.gateway.downstream.heads import check_head, framing
+from fairlead.gateway.openai.errors import (
     OpenAIError,
     bad_request,
     headers_too_large,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fairlead.api.signals import PATH_SIGNALS
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.pool import Pool
-from fairlead.gateway.openai_errors import model_not_found
+from fairlead.gateway.openai.errors import model_not_found
 
 INFERENCE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"})
 """Forwarded to engines, by POST; the same paths as there."""

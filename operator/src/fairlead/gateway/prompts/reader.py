@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.fleet.tokenizers import ModelTokenizer, Tokenizers
-from fairlead.gateway.parse import InferenceRequest
-from fairlead.gateway.prompt_fields import RawPrompt, raw_prompt
-from fairlead.gateway.tokenising import LeftToEngine, Tokenising
+from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.prompts.fields import RawPrompt, raw_prompt
+from fairlead.gateway.prompts.tokenising import LeftToEngine, Tokenising
 from fairlead.routing.prompt import Prompt
 from fairlead_protocol.hash_chains import HashChains
 from fairlead_protocol.messages import PromptTokens

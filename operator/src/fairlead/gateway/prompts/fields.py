@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.gateway.parse import InferenceRequest
+from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptFields
 

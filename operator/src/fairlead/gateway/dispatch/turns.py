@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from fairlead.gateway.parse import InferenceRequest
-from fairlead.gateway.prompts import ReadPrompt
+from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import Slot
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision
 
 if TYPE_CHECKING:
-    from fairlead.gateway.admission import ModelPool
+    from fairlead.gateway.dispatch.admission import ModelPool
 
 Grant = tuple[Decision, Slot]
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.gateway.keys import KeysError, KeySet, read_keys
-from fairlead.gateway.openai_errors import Header, invalid_api_key
+from fairlead.gateway.access.keys import KeysError, KeySet, read_keys
+from fairlead.gateway.openai.errors import Header, invalid_api_key
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """How a model's line turns requests away: outcome → the sentence, status and Retry-After that the client gets. Pure."""
 
 from fairlead.fleet.pool import Pool
-from fairlead.gateway.openai_errors import OpenAIError, refused
+from fairlead.gateway.openai.errors import OpenAIError, refused
 from fairlead.routing.outcomes import QueueOutcome
 
 COLD_RETRY_AFTER_SECONDS = 10.0

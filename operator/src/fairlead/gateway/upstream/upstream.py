@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from fairlead.gateway.connection import ConnectFailed, Connection, ConnectionLost, ProtocolViolation
+from fairlead.gateway.upstream.connection import ConnectFailed, Connection, ConnectionLost, ProtocolViolation
 
 Address = tuple[str, int]
 

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairlead.gateway.access import Access
-from fairlead.gateway.observe import Observation
-from fairlead.gateway.pools import Pools
-from fairlead.gateway.prompts import PromptReader
-from fairlead.gateway.proxy import ReplicaFailed
+from fairlead.gateway.access.check import Access
+from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.dispatch.proxy import ReplicaFailed
+from fairlead.gateway.observation import Observation
+from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.routing.knowledge import Knowledge
 
 _SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

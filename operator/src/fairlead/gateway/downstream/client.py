@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from fairlead.gateway.openai_errors import Header, OpenAIError
+from fairlead.gateway.openai.errors import Header, OpenAIError
 from fairlead.gateway.stall import StallTimer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 

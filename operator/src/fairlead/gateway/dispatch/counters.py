@@ -5,7 +5,7 @@ They begin anew with the gateway, and with an LLMDeployment created again under 
 """
 
 from fairlead.api.signals import count_seconds, count_tokens, no_seconds, no_tokens
-from fairlead.gateway.observe import Observation
+from fairlead.gateway.observation import Observation
 
 
 class ModelCounters:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.fleet.pool import Pool
-from fairlead.gateway.openai_errors import bad_request
+from fairlead.gateway.openai.errors import bad_request
 from fairlead_protocol.messages import FIELD_TOKENS
 
 PRIVATE_FIELD_PREFIX = "fairlead_"

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 
-from fairlead.gateway.client import Message, Receive
-from fairlead.gateway.openai_errors import body_too_large, body_too_slow, too_many_bodies, unsupported_encoding
+from fairlead.gateway.downstream.client import Message, Receive
+from fairlead.gateway.openai.errors import body_too_large, body_too_slow, too_many_bodies, unsupported_encoding
 
 
 class ClientGone(Exception):

@@ -7,7 +7,7 @@ gateway and another to the gateway itself: that is what requests are smuggled wi
 import re
 from collections.abc import Sequence
 
-from fairlead.gateway.openai_errors import Header, OpenAIError, bad_request, headers_too_large, too_many_headers
+from fairlead.gateway.openai.errors import Header, OpenAIError, bad_request, headers_too_large, too_many_headers
 
 VERSIONS = frozenset({"1.0", "1.1"})
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")

@@ -6,16 +6,16 @@ whole first.
 """
 
 from fairlead.addresses import authority
-from fairlead.gateway.client import JSON, Client
-from fairlead.gateway.connection import ConnectFailed, UpstreamError, UpstreamSilent
-from fairlead.gateway.observe import Observation
-from fairlead.gateway.openai_errors import Header, OpenAIError, upstream_failed, upstream_timed_out
+from fairlead.gateway.dispatch.turns import Turn
+from fairlead.gateway.downstream.client import JSON, Client
+from fairlead.gateway.observation import Observation
+from fairlead.gateway.openai.errors import Header, OpenAIError, upstream_failed, upstream_timed_out
+from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.outcomes import RequestOutcome
-from fairlead.gateway.parse import InferenceRequest
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.sse import EventTooLarge, UsageFilter, error_code_of, usage_of
-from fairlead.gateway.turns import Turn
-from fairlead.gateway.upstream import Upstream, UpstreamResponse
+from fairlead.gateway.upstream.connection import ConnectFailed, UpstreamError, UpstreamSilent
+from fairlead.gateway.upstream.sse import EventTooLarge, UsageFilter, error_code_of, usage_of
+from fairlead.gateway.upstream.upstream import Upstream, UpstreamResponse
 from fairlead.routing.health import Failure
 from fairlead.routing.replica import Decision, Replica
 from fairlead_protocol.messages import (

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.counters import ModelCounters
-from fairlead.gateway.introductions import Introductions
-from fairlead.gateway.openai_errors import OpenAIError
-from fairlead.gateway.parse import InferenceRequest
-from fairlead.gateway.prompts import PromptReader, ReadPrompt
-from fairlead.gateway.refusals import refusal
+from fairlead.gateway.dispatch.counters import ModelCounters
+from fairlead.gateway.dispatch.introductions import Introductions
+from fairlead.gateway.dispatch.refusals import refusal
+from fairlead.gateway.dispatch.turns import Grant, Place, Turn
+from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.turns import Grant, Place, Turn
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load
 from fairlead.routing.outcomes import QueueOutcome

@@ -1,0 +1,1 @@
+"""Who is served: API keys, and the check of a request's."""

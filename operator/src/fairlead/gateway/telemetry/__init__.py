@@ -1,0 +1,1 @@
+"""What the gateway tells: metrics to Prometheus, signals to the operator."""

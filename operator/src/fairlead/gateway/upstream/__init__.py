@@ -1,0 +1,1 @@
+"""Towards replicas: kept-alive connections, and the streams that come over them."""
