@@ -70,7 +70,8 @@ def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(
 ) -> None:
     def down_and_back(_: int) -> None:
         fleet.kubectl("scale", "llm", model, "--replicas=1")
-        fleet.wait("a victim to drain", lambda: fleet.get("llm", model)["status"].get("drainingReplicas") == 1)
+        # ReplicaSets before Kubernetes 1.22 know no cost of deletion: they may choose another one, and both drain.
+        fleet.wait("a victim to drain", lambda: fleet.get("llm", model)["status"].get("drainingReplicas"))
         fleet.kubectl("scale", "llm", model, "--replicas=2")
         fleet.wait("nothing to be draining", lambda: not fleet.get("llm", model)["status"].get("drainingReplicas"))
         fleet.wait_ready(model, 2)

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from fairlead.gateway.access.check import KeyedAccess, OpenAccess
+from fairlead.gateway.app import REFUSALS_LOGGED_AT_ONCE
 from fairlead.logs import LogfmtFormatter
 
 KEY, ROTATED, WRONG = "alice-0123456789abcdef", "alice-fedcba9876543210", "mallory-0123456789abc"
@@ -114,6 +115,18 @@ async def test_the_log_has_the_clients_name_and_no_key(setup, caplog) -> None:
     assert "status=401 outcome=unauthorized" in refused
     assert "client=" not in refused
     assert not any(key in line for line in lines for key in (KEY, WRONG))
+
+
+async def test_strangers_cannot_fill_the_log(setup, caplog) -> None:
+    caplog.set_level(logging.INFO, logger="fairlead.gateway.requests")
+    num_sent = REFUSALS_LOGGED_AT_ONCE + 30
+    for _ in range(num_sent):
+        assert (await setup.post(CHAT, headers=bearer(WRONG)))[0] == 401
+    lines = [record for record in caplog.records if record.name == "fairlead.gateway.requests"]
+    assert REFUSALS_LOGGED_AT_ONCE <= len(lines) < num_sent
+    assert (await setup.post(CHAT, headers=bearer(KEY)))[0] == 200
+    assert caplog.records[-1].client == "alice", "those with a key are logged all the same"
+    assert f'outcome="unauthorized",status="401"}} {num_sent}.0' in await setup.metrics()
 
 
 async def test_metrics_count_refusals_and_clients(setup) -> None:

@@ -29,6 +29,7 @@ from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
+from fairlead.logs import LineBudget
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ Headers = dict[bytes, bytes]
 
 MAX_LOGGED_PATH_LENGTH = 200
 """Characters of a path that may be anything, because nobody is known to have asked for it."""
+
+REFUSALS_LOGGED_AT_ONCE = 20
+REFUSALS_LOGGED_PER_SECOND = 1.0
+"""Lines about requests without a good key. Whoever reaches the port can send any number; metrics count them all."""
 
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _EXPECT = b"expect"
@@ -61,6 +66,7 @@ class GatewayApp:
             timeout=settings.body_timeout,
             total_limit=settings.max_partial_body_bytes,
         )
+        self._refusal_lines = LineBudget(burst=REFUSALS_LOGGED_AT_ONCE, per_second=REFUSALS_LOGGED_PER_SECOND)
         self.draining = False
 
     @property
@@ -116,7 +122,9 @@ class GatewayApp:
             path = scope["path"][:MAX_LOGGED_PATH_LENGTH]
             seen = Observation(client.request_id, path, observers=(self._metrics,), outcome=error.outcome)
             seen.ended(error.status)
-            log_request(seen)
+            num_left_out = self._refusal_lines.take(seen.arrived)
+            if num_left_out is not None:
+                log_request(seen, num_left_out=num_left_out)
             raise
 
     async def _infer(self, target: Target, call: "_Call", client_name: str | None) -> None:

@@ -144,8 +144,9 @@ class Observation:
             observer.ended(self)
 
 
-def log_request(seen: Observation) -> None:
-    """One line per request, with what the decision rested on and how it turned out."""
+def log_request(seen: Observation, *, num_left_out: int = 0) -> None:
+    """One line per request, with what the decision rested on and how it turned out. `num_left_out`: requests like this
+    one that had no line of their own, since the last one that had."""
     if not logger.isEnabledFor(logging.INFO):
         return
     usage = seen.usage
@@ -170,6 +171,7 @@ def log_request(seen: Observation) -> None:
         "num_predicted_cached_tokens": seen.predicted_cached_tokens,
         "num_cached_tokens": usage.cached_tokens if usage else None,
         "num_completion_tokens": usage.completion_tokens if usage else None,
+        "num_left_out": num_left_out or None,
     }
     logger.info("request", extra=fields)
 
