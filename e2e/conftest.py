@@ -1,7 +1,6 @@
 """One fleet for all scenarios, in the home that `--home` names, driven by kubectl and HTTP."""
 
 import os
-import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import kubectl
 from homes import Fleet
 from homes.contexts import NotForTests
 from homes.local import fairlead, local_fleet
@@ -35,19 +35,20 @@ def llm(name: str, source: str = "demo://dinghy", **spec: Any) -> dict[str, Any]
 @pytest.fixture(scope="session")
 def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet, shared by all scenarios of this process."""
-    if shutil.which("kubectl") is None:
-        pytest.skip("kubectl is not installed: the end-to-end scenarios need it")
     folder = tmp_path_factory.mktemp("fleet")
     with ExitStack() as stack:
         if request.config.getoption("--home") == "local":
-            yield stack.enter_context(local_fleet(folder))
+            program = kubectl.find()
+            if program is None:
+                pytest.skip(f"{kubectl.explained()} The end-to-end scenarios need it")
+            yield stack.enter_context(local_fleet(folder, program))
             return
         from homes.kubernetes import kubernetes_fleet
 
         try:
             keep = request.config.getoption("--keep-fleet")
             fleet = stack.enter_context(kubernetes_fleet(folder, os.environ, OUT, keep=keep))
-        except NotForTests as refusal:
+        except (NotForTests, kubectl.NoKubectl) as refusal:
             pytest.exit(f"refused: {refusal}", returncode=3)
         yield fleet
 

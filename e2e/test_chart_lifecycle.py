@@ -23,6 +23,8 @@ from helm import HelmError, Release
 from fairlead import __version__
 from fairlead.api.names import CRD_NAME, OPERATOR_IMAGE
 
+CRDS = Path(__file__).parents[1] / "charts/fairlead/crds"
+
 pytestmark = pytest.mark.kubernetes_only(reason="local mode is not installed by Helm")
 
 NAMESPACE = "fairlead-lifecycle"
@@ -52,11 +54,13 @@ def values(**gateway: Any) -> dict[str, Any]:
 class Cluster:
     """kubectl, in the release's namespace."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, program: str) -> None:
+        """`program`: kubectl."""
         self.kubeconfig = kubeconfig
+        self.program = program
 
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
-        command = ["kubectl", "--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE, *arguments]
+        command = [self.program, "--kubeconfig", str(self.kubeconfig), "--namespace", NAMESPACE, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
@@ -93,7 +97,8 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(fleet: Fleet) -> Iterator[Cluster]:
     """The suite's cluster, which has the CRD; the suite's own release looks after other namespaces."""
-    cluster = Cluster(fleet.kubeconfig)
+    fleet.claim_namespace(NAMESPACE)
+    cluster = Cluster(fleet.kubeconfig, fleet.program)
     yield cluster
     cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
 
@@ -182,6 +187,32 @@ def test_uninstalling_leaves_what_people_made_and_installing_again_takes_it_up(
     release.install(values(), crds=False)
     cluster.wait("the operator to look at it again", lambda: _is_observed(cluster))
     assert cluster.key() == key
+
+
+def test_the_documented_command_upgrades_the_crd(fleet: Fleet, cluster: Cluster, release: Release) -> None:
+    """Helm leaves `crds/` as it is. What an older one lacked is there afterwards, and so is every LLMDeployment."""
+    columns = "/spec/versions/0/additionalPrinterColumns"
+    wanted = printed_columns(cluster)
+    older = json.dumps([{"op": "replace", "path": columns, "value": wanted[:1]}])
+    cluster.kubectl("patch", "crd", CRD_NAME, "--type=json", "-p", older)
+    release.upgrade(values())
+    assert printed_columns(cluster) == wanted[:1]
+    try:
+        if fleet.checks_rules:
+            cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
+        else:
+            cluster.kubectl("replace", "--validate=false", "-f", str(CRDS))
+        assert printed_columns(cluster) == wanted
+        assert cluster.get("llmdeployment", "moored") is not None
+    finally:
+        fleet.apply_crd()
+
+
+def printed_columns(cluster: Cluster) -> list[Any]:
+    """What `kubectl get llm` shows."""
+    crd = cluster.get("crd", CRD_NAME)
+    assert crd is not None
+    return list(crd["spec"]["versions"][0]["additionalPrinterColumns"])
 
 
 def _holder(cluster: Cluster) -> str:

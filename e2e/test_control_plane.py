@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from cluster import kubectl
 from homes.contexts import VARIABLE, NotForTests
 from homes.kubectl import LABEL_LLMDEPLOYMENT
 from hopeless import HOPELESS, MIN_ABOVE_MAX, MIN_ABOVE_MAX_SENTENCE, Hopeless
@@ -63,15 +64,17 @@ def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with ExitStack() as stack:
         has_fleet = request.config.getoption("--home") == "kubernetes"
         if has_fleet:
-            kubeconfig = request.getfixturevalue("fleet").kubeconfig
+            fleet = request.getfixturevalue("fleet")
+            kubeconfig, program = fleet.kubeconfig, fleet.program
         else:
             kubeconfig = folder / "kubeconfig"
             source = None if os.environ.get("KUBECONFIG") else stack.enter_context(own_control_plane())
             try:
-                own_kubeconfig(source, os.environ.get(VARIABLE) if source is None else None, kubeconfig)
-            except NotForTests as refusal:
+                program = kubectl.require(or_built=kubectl.is_ours(os.environ.get("KUBECONFIG")))
+                own_kubeconfig(program, source, os.environ.get(VARIABLE) if source is None else None, kubeconfig)
+            except (NotForTests, kubectl.NoKubectl) as refusal:
                 pytest.exit(f"refused: {refusal}", returncode=3)
-        yield stack.enter_context(control_plane(kubeconfig, folder, with_crd=not has_fleet))
+        yield stack.enter_context(control_plane(kubeconfig, folder, program, with_crd=not has_fleet))
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_kubectl_wait_describe_logs_and_events_work(fleet, dinghy: str) -> None:
     assert "Conditions:" in described
     assert "Events:" in described
     assert fleet.kubectl("logs", f"deployment/{dinghy}-engine", "--tail=5").stdout
-    assert dinghy in fleet.kubectl("events", "--for", f"llm/{dinghy}").stdout
+    assert dinghy in fleet.events(dinghy)
 
 
 def test_scaling_by_the_scale_subresource_makes_both_replicas_answer(

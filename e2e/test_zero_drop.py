@@ -116,10 +116,23 @@ def test_an_evicted_pod_drops_nothing_and_is_replaced(
     fleet, model: str, under_load: Callable[[Disturbance], None]
 ) -> None:
     def evict(_: int) -> None:
-        victim = min(fleet.pods(model))
-        fleet.evict(victim)
+        victim, pod = min(fleet.pods(model).items())
+        fleet.evict(pod)
         fleet.wait("the victim to be gone", lambda: victim not in fleet.pods(model))
         fleet.wait_ready(model, 2)
+
+    under_load(evict)
+
+
+@pytest.mark.kubernetes_only(reason="local mode serves no eviction, and its gateways are no pods that could be evicted")
+def test_an_evicted_gateway_drops_nothing_and_is_replaced(
+    fleet, model: str, under_load: Callable[[Disturbance], None]
+) -> None:
+    def evict(_: int) -> None:
+        victim, pod = min(fleet.system_pods("gateway").items())
+        fleet.evict(pod)
+        fleet.wait("the victim to be gone", lambda: victim not in fleet.system_pods("gateway"))
+        fleet.wait_rolled_out("gateway")
 
     under_load(evict)
 

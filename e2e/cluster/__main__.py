@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from cluster import node, preflight
-from cluster.build import build
+from cluster import kubectl, node, preflight
 from cluster.commands import ClusterError, Progress
+from cluster.entries import obtain
 from cluster.layout import Layout
 
 
@@ -60,7 +60,7 @@ def _preflight(arguments: argparse.Namespace) -> int:
 
 
 def _build(_: argparse.Namespace) -> int:
-    build(Progress())
+    obtain(Progress())
     return 0
 
 
@@ -68,6 +68,8 @@ def _up(arguments: argparse.Namespace) -> int:
     started = node.Node(control_plane_only=arguments.control_plane_only)
     started.up()
     started.progress.say("up")
+    if kubectl.find() is None:
+        started.progress.say(f"there is no kubectl on PATH; the node's own is {kubectl.require(or_built=True)}")
     print(f"export KUBECONFIG={started.kubeconfig}")
     return 0
 

@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from cluster import kubectl
 from cluster.api import Api, ApiError
-from cluster.build import built
 from cluster.layout import Layout
 
 _LISTED = (
@@ -41,11 +41,12 @@ def dump(kubeconfig: Path, folder: Path) -> None:
 class _Dump:
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self.kubeconfig, self.folder = kubeconfig, folder
-        binaries = built()
-        self.kubectl = shutil.which("kubectl") or (str(binaries.program("kubectl")) if binaries else "kubectl")
+        self.kubectl = kubectl.find(or_built=True)
 
     def ask(self, *arguments: str) -> str:
         """What kubectl says, its errors included."""
+        if self.kubectl is None:
+            return f"{kubectl.explained(or_built=True)}\n"
         words = [self.kubectl, "--kubeconfig", str(self.kubeconfig), *arguments]
         try:
             completed = subprocess.run(

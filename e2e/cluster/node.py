@@ -19,11 +19,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from caches import using
+
 from cluster import cgroups, control_plane, dns_packets, network, processes, worker
 from cluster.api import Api, ApiError
-from cluster.build import Binaries, build, built
+from cluster.build import Binaries, built
 from cluster.commands import ClusterError, Progress, run, tail
 from cluster.control_plane import Endpoints
+from cluster.entries import obtain
 from cluster.layout import API_SERVICE_ADDRESS, CLUSTER_DOMAIN, NAME, NODE_ADDRESS, Layout
 from cluster.processes import ComponentFailed, Process, Record, Starter
 
@@ -31,6 +34,7 @@ PATIENCE_SECONDS = 180.0
 """How long any one step of a start may take, on a machine that is busy with other things."""
 _POLL_SECONDS = 0.1
 _NODE, _CONTROL_PLANE = "node", "control-plane"
+_CALLED = {_NODE: "a whole node", _CONTROL_PLANE: "a control plane alone"}
 
 
 class Node:
@@ -57,10 +61,12 @@ class Node:
         """Starts the cluster unless it runs already, building Kubernetes first where the cache lacks it.
 
         What a killed start has left is removed first. A start that fails, or is interrupted, removes what it had made;
-        the error is a ClusterError with the end of the log of the component that failed.
+        the error is a ClusterError with the end of the log of the component that failed. So is a cluster of the other
+        mode that runs in this state folder: nobody's node goes because somebody else wants a control plane.
         """
-        binaries = build(self.progress)
-        with _exclusively(self.layout):
+        binaries = obtain(self.progress)
+        with _exclusively(self.layout), using(binaries.folder):
+            self._refuse_other_mode()
             if self._runs(binaries):
                 self.progress.say("the cluster is up already")
                 return self
@@ -97,6 +103,16 @@ class Node:
     ) -> None:
         if self.started_here:
             self.down()
+
+    def _refuse_other_mode(self) -> None:
+        record = Record.read(self.layout.record)
+        if record is None or record.mode == self.mode or not record.living():
+            return
+        raise ClusterError(
+            f"{_CALLED[record.mode].capitalize()} is up in {self.layout.state}, and {_CALLED[self.mode]} would take "
+            f"its place. Give this one a folder of its own (FAIRLEAD_E2E_STATE={self.layout.state}-2, say), or end "
+            "the other first: `PYTHONPATH=e2e python -m cluster down`."
+        )
 
     def _runs(self, binaries: Binaries) -> bool:
         """Whether a cluster of this mode and build is up, with every process that it was started with."""

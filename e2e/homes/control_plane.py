@@ -68,10 +68,11 @@ class ControlPlane(Kubectl):
     patience = 90.0
     namespace = "fairlead-control-plane"
 
-    def __init__(self, kubeconfig: Path, folder: Path) -> None:
+    def __init__(self, kubeconfig: Path, folder: Path, program: str) -> None:
         """`kubeconfig`: the administrator's, complete in itself, with one context. `folder`: for the operators' files;
-        it exists."""
+        it exists. `program`: kubectl."""
         self.kubeconfig = kubeconfig
+        self.program = program
         self._folder = folder
         self._operators: list[OperatorProcess] = []
 
@@ -147,10 +148,10 @@ def own_control_plane() -> Iterator[Path]:
 
 
 @contextmanager
-def control_plane(kubeconfig: Path, folder: Path, *, with_crd: bool) -> Iterator[ControlPlane]:
-    """With an operator that leads; everything is removed again. `with_crd`: bring the CRD along, and remove it where it
-    was not there before; False where a fleet on the same cluster takes care of it."""
-    plane = ControlPlane(kubeconfig, folder)
+def control_plane(kubeconfig: Path, folder: Path, program: str, *, with_crd: bool) -> Iterator[ControlPlane]:
+    """With an operator that leads; everything is removed again. `program`: kubectl. `with_crd`: bring the CRD along,
+    and remove it where it was not there before; False where a fleet on the same cluster takes care of it."""
+    plane = ControlPlane(kubeconfig, folder, program)
     plane.claim_namespace(plane.namespace)
     created_crd = with_crd and plane.apply_crd()
     try:

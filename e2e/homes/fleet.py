@@ -174,8 +174,12 @@ class Fleet(Kubectl, ABC):
         self.wait("the old gateways to be gone", lambda: not before & set(self.system_pods("gateway")))
 
     def _rollout(self, component: str) -> None:
+        self.kubectl("rollout", "restart", f"deployment/fairlead-{component}", "-n", self.system_namespace)
+        self.wait_rolled_out(component)
+
+    def wait_rolled_out(self, component: str) -> None:
+        """Until every pod of `operator` or `gateway` is there, of the newest kind, and ready."""
         deployment, where = f"deployment/fairlead-{component}", ("-n", self.system_namespace)
-        self.kubectl("rollout", "restart", deployment, *where)
         self.kubectl("rollout", "status", deployment, *where, f"--timeout={self.patience:.0f}s", timeout=300)
 
     def kill(self, pod: Json) -> None:

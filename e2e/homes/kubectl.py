@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from fairlead.api.names import CRD_NAME
+from fairlead.api.names import CRD_NAME, KIND
 
 Json = dict[str, Any]
 
@@ -19,6 +19,8 @@ LABEL_LLMDEPLOYMENT = "fairlead.dev/llmdeployment"
 LABEL_OURS = "fairlead.dev/e2e"
 """On what the suite itself created on a cluster, and so may delete."""
 OURS = {LABEL_OURS: "true"}
+KUBECTL_WITH_EVENTS = (1, 26)
+"""Since then `kubectl events` is a verb; the built kubectl is older."""
 
 
 class Kubectl:
@@ -32,6 +34,8 @@ class Kubectl:
     """Of the scenarios' LLMDeployments."""
 
     kubeconfig: Path
+    program: str
+    """kubectl itself, as `cluster.kubectl` finds it for this API server."""
 
     def kubectl(
         self, *arguments: str, stdin: str | None = None, check: bool = True, timeout: float | None = None
@@ -47,7 +51,7 @@ class Kubectl:
 
     def kubectl_command(self, *arguments: str) -> list[str]:
         """The command line that reaches this API server."""
-        return ["kubectl", "--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace, *arguments]
+        return [self.program, "--kubeconfig", str(self.kubeconfig), "--namespace", self.namespace, *arguments]
 
     def get(self, kind: str, name: str = "", *options: str) -> Json:
         """An object, or a list of them."""
@@ -59,6 +63,13 @@ class Kubectl:
         """`kubectl apply -f -`."""
         where = ["-n", namespace] if namespace else []
         return self.kubectl("apply", *where, "-f", "-", stdin=yaml.safe_dump_all(manifests), check=check)
+
+    def events(self, name: str) -> str:
+        """The LLMDeployment's Events, as a person lists them."""
+        if self.client_version() >= KUBECTL_WITH_EVENTS:
+            return self.kubectl("events", "--for", f"llm/{name}").stdout
+        about = f"involvedObject.kind={KIND},involvedObject.name={name}"
+        return self.kubectl("get", "events", "--field-selector", about).stdout
 
     def delete(self, kind: str, name: str = "", *options: str) -> None:
         """Deletes what may be there, without waiting for it to be gone."""
@@ -117,9 +128,17 @@ class Kubectl:
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": OURS}})
 
     def apply_crd(self) -> bool:
-        """Creates or replaces the CRD; a server without CEL drops the rules. Returns whether it was created."""
-        exists = self.kubectl("get", "crd", CRD_NAME, check=False).returncode == 0
-        self.kubectl("replace" if exists else "create", "--validate=false", "-f", str(CRD))
+        """Creates or replaces the suite's CRD; a server without CEL drops the rules. Returns whether it was created.
+
+        Ends the run where somebody else created it: there may be LLMDeployments of theirs, and the suite deletes all.
+        """
+        found = self.kubectl("get", "crd", CRD_NAME, "-o", "json", check=False)
+        exists = found.returncode == 0
+        if exists and LABEL_OURS not in json.loads(found.stdout)["metadata"].get("labels", {}):
+            pytest.exit(f"the CRD {CRD_NAME} exists and is not the suite's: leaving the cluster alone", 3)
+        crd = yaml.safe_load(CRD.read_text())
+        crd["metadata"]["labels"] = {**crd["metadata"].get("labels", {}), **OURS}
+        self.kubectl("replace" if exists else "create", "--validate=false", "-f", "-", stdin=yaml.safe_dump(crd))
         self.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=60s")
         return not exists
 
@@ -132,8 +151,11 @@ class Kubectl:
 
     def server_version(self) -> tuple[int, int]:
         """Major and minor version of the API server."""
-        told = json.loads(self.kubectl("get", "--raw", "/version").stdout)
-        return int(told["major"]), int("".join(c for c in told["minor"] if c.isdigit()))
+        return _version(json.loads(self.kubectl("get", "--raw", "/version").stdout))
+
+    def client_version(self) -> tuple[int, int]:
+        """Major and minor version of kubectl."""
+        return _version(json.loads(self.kubectl("version", "--client", "-o", "json").stdout)["clientVersion"])
 
     def state(self) -> str:
         """What a person would look at first when something is wrong."""
@@ -143,3 +165,8 @@ class Kubectl:
             ("get", "events", "-A"),
         ]
         return "\n".join(self.kubectl(*command, check=False).stdout for command in commands)
+
+
+def _version(told: Json) -> tuple[int, int]:
+    """Some say `32+` for the minor one."""
+    return int(told["major"]), int("".join(c for c in told["minor"] if c.isdigit()))

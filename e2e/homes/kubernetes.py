@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from cluster import diagnostics
+from cluster import diagnostics, kubectl
 from cluster.node import Node
 from helm import HelmError, Release
 
@@ -67,9 +67,10 @@ class KubernetesFleet(Fleet):
     poll_seconds = 0.5
     cold_start_seconds = 45
 
-    def __init__(self, kubeconfig: Path) -> None:
-        """`kubeconfig`: complete in itself, with one context."""
+    def __init__(self, kubeconfig: Path, program: str) -> None:
+        """`kubeconfig`: complete in itself, with one context. `program`: kubectl."""
         self.kubeconfig = kubeconfig
+        self.program = program
         self.api_key = secrets.token_urlsafe(24)
         self.gateway = ""  # known once there is a Service
         self.public_url = f"http://{RELEASE}-gateway.{self.system_namespace}"
@@ -116,8 +117,8 @@ class KubernetesFleet(Fleet):
             yield
             return
         local_port = free_port()
-        kubectl = self.kubectl_command("--namespace", self.system_namespace)
-        with forwarded(kubectl, f"service/{RELEASE}-gateway", local_port, port):
+        command = self.kubectl_command("--namespace", self.system_namespace)
+        with forwarded(command, f"service/{RELEASE}-gateway", local_port, port):
             self.wait("the tunnel to the gateway", lambda: is_reachable("127.0.0.1", local_port), 30)
             self.gateway = f"http://127.0.0.1:{local_port}"
             yield
@@ -128,14 +129,13 @@ class KubernetesFleet(Fleet):
         self.delete("pods,configmaps,persistentvolumeclaims,persistentvolumes", "", "-l", LABEL_OURS)
         self.wait("engines to go", lambda: not self.get("pods", "", "-l", "fairlead.dev/llmdeployment")["items"])
 
-    def remove(self, *, with_crd: bool) -> None:
-        """Uninstalls the chart and deletes the namespace."""
+    def remove(self) -> None:
+        """Uninstalls the chart and deletes its namespace and the CRD."""
         self.remove_leftovers()
         self.release.uninstall()
         self.delete("secret", KEYS_SECRET)
-        self.kubectl("delete", "namespace", self.system_namespace, "--timeout=180s")
-        if with_crd:
-            self.kubectl("delete", "crd", CRD_NAME, "--timeout=60s")
+        self.kubectl("delete", "namespace", self.system_namespace, "--timeout=300s", timeout=320)
+        self.kubectl("delete", "crd", CRD_NAME, "--timeout=60s")
 
     def dump(self, folder: Path) -> None:
         diagnostics.dump(self.kubeconfig, folder)
@@ -203,22 +203,23 @@ class KubernetesFleet(Fleet):
 
     # -- disturbances that need a cluster --
 
-    def evict(self, pod: str) -> None:
-        """Asks for the eviction as `kubectl drain` does; again while a disruption budget says no."""
+    def evict(self, pod: Json) -> None:
+        """Asks for the eviction as `kubectl drain` does, again while a disruption budget says no."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         groups = json.loads(self.kubectl("get", "--raw", "/apis/policy").stdout)
         served = {version["version"] for version in groups["versions"]}
         # Servers took policy/v1beta1 for evictions before they knew policy/v1.
         version = "policy/v1" if "v1" in served else "policy/v1beta1"
-        metadata = {"name": pod, "namespace": self.namespace}
+        metadata = {"name": name, "namespace": namespace}
         eviction = json.dumps({"apiVersion": version, "kind": "Eviction", "metadata": metadata})
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
 
         def allowed() -> bool:
             asked = self.kubectl("create", "--raw", path, "-f", "-", stdin=eviction, check=False)
             assert asked.returncode == 0 or "disruption budget" in asked.stderr, asked.stderr
             return asked.returncode == 0
 
-        self.wait(f"the eviction of {pod} to be allowed", allowed)
+        self.wait(f"the eviction of {name} to be allowed", allowed)
 
     def upgrade(self) -> None:
         """`helm upgrade` with values that change the pods of operator and gateways, until all old ones are gone."""
@@ -258,16 +259,16 @@ def _shell_pod() -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": SHELL_POD, "labels": OURS}, "spec": spec}
 
 
-def own_kubeconfig(source: Path | None, chosen: str | None, target: Path) -> str:
+def own_kubeconfig(program: str, source: Path | None, chosen: str | None, target: Path) -> str:
     """Writes a kubeconfig with one context that is meant for tests, complete in itself. Returns the context's name.
 
-    `source`: None = what KUBECONFIG says. Raises NotForTests.
+    `program`: kubectl. `source`: None = what KUBECONFIG says. Raises NotForTests.
     """
-    kubectl = ["kubectl", *(["--kubeconfig", str(source)] if source else [])]
-    viewed = subprocess.run([*kubectl, "config", "view", "-o", "json"], capture_output=True, text=True, check=True)
+    command = [program, *(["--kubeconfig", str(source)] if source else [])]
+    viewed = subprocess.run([*command, "config", "view", "-o", "json"], capture_output=True, text=True, check=True)
     context = context_for_tests(json.loads(viewed.stdout), chosen)
     flat = subprocess.run(
-        [*kubectl, "config", "view", "--raw", "--flatten", "--minify", "--context", context],
+        [*command, "config", "view", "--raw", "--flatten", "--minify", "--context", context],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     target.touch(mode=0o600)
@@ -296,15 +297,16 @@ def kubernetes_fleet(
 ) -> Iterator[KubernetesFleet]:
     """Installed, and removed again. `folder`: for the kubeconfig. `environment`: KUBECONFIG and FAIRLEAD_E2E_CONTEXT;
     without the former a node is started here. `out`: for what explains a failed install. `keep`: leave it installed,
-    for the next run to take over."""
+    for the next run to take over. Raises NoKubectl and NotForTests."""
     with ExitStack() as stack:
         node = None if environment.get("KUBECONFIG") else stack.enter_context(own_node())
+        program = kubectl.require(or_built=kubectl.is_ours(environment.get("KUBECONFIG")))
         kubeconfig = folder / "kubeconfig"
-        own_kubeconfig(node.kubeconfig if node else None, environment.get(VARIABLE), kubeconfig)
-        fleet = KubernetesFleet(kubeconfig)
+        own_kubeconfig(program, node.kubeconfig if node else None, environment.get(VARIABLE), kubeconfig)
+        fleet = KubernetesFleet(kubeconfig, program)
         stack.enter_context(fleet.release)
         fleet.claim_namespace(fleet.system_namespace)
-        created_crd = fleet.apply_crd()
+        fleet.apply_crd()
         try:
             fleet.remove_leftovers()
             try:
@@ -316,4 +318,4 @@ def kubernetes_fleet(
                 yield fleet
         finally:
             if not keep and not (node and node.started_here):  # a node that goes takes everything with it
-                fleet.remove(with_crd=created_crd)
+                fleet.remove()

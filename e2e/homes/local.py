@@ -45,9 +45,10 @@ class LocalFleet(Fleet):
     patience = 120.0
     cold_start_seconds = 6
 
-    def __init__(self, folder: Path, gateway: str) -> None:
-        """`folder`: the fleet's data folder. `gateway`: base URL."""
+    def __init__(self, folder: Path, gateway: str, program: str) -> None:
+        """`folder`: the fleet's data folder. `gateway`: base URL. `program`: kubectl."""
         self.folder = folder
+        self.program = program
         self.kubeconfig = folder / "kubeconfig"
         self.gateway = self.public_url = gateway
 
@@ -101,8 +102,8 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 
 @contextmanager
-def local_fleet(folder: Path) -> Iterator[LocalFleet]:
-    """Up, and down again."""
+def local_fleet(folder: Path, program: str) -> Iterator[LocalFleet]:
+    """Up, and down again. `program`: kubectl."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     port = free_port()
     started = fairlead(
@@ -111,7 +112,7 @@ def local_fleet(folder: Path) -> Iterator[LocalFleet]:
     )  # fmt: skip
     assert started.returncode == 0, started.stdout + started.stderr
     try:
-        yield LocalFleet(folder, f"http://127.0.0.1:{port}")
+        yield LocalFleet(folder, f"http://127.0.0.1:{port}", program)
     finally:
         stopped = fairlead("local", "down", "--data-dir", str(folder))
         assert stopped.returncode == 0, stopped.stdout + stopped.stderr

@@ -23,6 +23,8 @@ from images.storage import Storage
 
 REVISION_LABEL = "org.opencontainers.image.revision"
 SOURCE_LABEL = "org.opencontainers.image.source"
+UNKNOWN = "unknown"
+"""The revision of sources that git knows nothing of."""
 
 
 def build(names: Iterable[str], layout: Layout, out: Path | None, progress: Progress) -> Mapping[str, Path]:
@@ -37,17 +39,25 @@ def build(names: Iterable[str], layout: Layout, out: Path | None, progress: Prog
         _require_tools(progress)
         storage = Storage(layout.storage)
         base = ensure_base(storage, layout, progress)
-        written = {}
+        named = labels(REPOSITORY)
+        has_revision = named[REVISION_LABEL] != UNKNOWN
+        if not has_revision:
+            progress.say(f"No git, or no checkout of its own: the images' {REVISION_LABEL} is {UNKNOWN!r}")
+        written, any_built = {}, False
         for recipe in recipes:
             with tempfile.TemporaryDirectory(prefix="fairlead-image-") as folder:
                 context = snapshot(recipe, REPOSITORY, Path(folder) / "context")
-                archive = layout.archives / f"{recipe.name}-{recipe.key(context, base)}.tar"
+                key = recipe.key(context, base, has_revision=has_revision)
+                archive = layout.archives / f"{recipe.name}-{key}.tar"
                 if archive.exists():
                     progress.say(f"{recipe.tag}: unchanged")
                 else:
-                    _build(recipe, storage, context, archive, progress)
+                    _build(recipe, storage, context, named, archive, progress)
                     _forget_older(archive, recipe)
+                    any_built = True
             written[recipe.name] = publish(archive, target / f"{recipe.name}.tar")
+        if any_built:
+            _remove_dangling(storage, progress)
         return written
 
 
@@ -74,14 +84,25 @@ def publish(archive: Path, place: Path) -> Path:
     return place
 
 
-def labels(repository: Path) -> dict[str, str]:
-    """Where the sources come from, as far as git tells: revision (`-dirty` with uncommitted changes) and address."""
+def revision(repository: Path) -> str:
+    """The commit that the sources are of, `-dirty` with uncommitted changes; UNKNOWN without git, or outside a checkout
+    (the sources of an archive may lie in somebody else's)."""
     try:
-        revision = run("git", "-C", repository, "rev-parse", "HEAD").strip()
+        top = Path(run("git", "-C", repository, "rev-parse", "--show-toplevel").strip())
+        if top.resolve() != repository.resolve():
+            return UNKNOWN
+        commit = run("git", "-C", repository, "rev-parse", "HEAD").strip()
         dirty = run("git", "-C", repository, "status", "--porcelain").strip()
     except ClusterError:
-        return {}
-    found = {REVISION_LABEL: revision + ("-dirty" if dirty else "")}
+        return UNKNOWN
+    return commit + ("-dirty" if dirty else "")
+
+
+def labels(repository: Path) -> dict[str, str]:
+    """Where the sources come from, as far as git tells: revision and address."""
+    found = {REVISION_LABEL: revision(repository)}
+    if found[REVISION_LABEL] == UNKNOWN:
+        return found
     try:
         address = run("git", "-C", repository, "config", "remote.origin.url").strip()
     except ClusterError:
@@ -92,7 +113,10 @@ def labels(repository: Path) -> dict[str, str]:
     return found
 
 
-def _build(recipe: Recipe, storage: Storage, context: Path, archive: Path, progress: Progress) -> None:
+def _build(
+    recipe: Recipe, storage: Storage, context: Path, named: Mapping[str, str], archive: Path, progress: Progress
+) -> None:
+    """Writes `archive`. `named`: the labels of an image that has our packages in it."""
     progress.say(f"{recipe.tag}: building")
     common: list[str | Path] = [
         "bud", "--quiet", "--isolation", "chroot", "--pull-never", "--network", "host", "--layers",
@@ -109,8 +133,8 @@ def _build(recipe: Recipe, storage: Storage, context: Path, archive: Path, progr
             stage = ("--target", recipe.packages_stage, "--tag", f"localhost/build/{recipe.name}")
             storage.buildah(*common, *secrets, *mounts, *stage, context)
             progress.say(f"{recipe.tag}: packages installed")
-            named = [word for key, value in labels(REPOSITORY).items() for word in ("--label", f"{key}={value}")]
-            storage.buildah(*common, *_no_index(folder), *named, "--tag", recipe.reference, context)
+            told = [word for key, value in named.items() for word in ("--label", f"{key}={value}")]
+            storage.buildah(*common, *_no_index(folder), *told, "--tag", recipe.reference, context)
     storage.export(recipe.reference, archive)
     progress.say(f"{recipe.tag}: {archive.stat().st_size / 1e6:.0f} MB")
 
@@ -153,6 +177,15 @@ def _require_tools(progress: Progress) -> None:
         raise ClusterError(f"This machine has no {' and no '.join(lacking)}, and no apt-get to install it with.")
     progress.say(f"Installing {', '.join(lacking)}")
     packages.install(packages.IMAGE_TOOLS)
+
+
+def _remove_dangling(storage: Storage, progress: Progress) -> None:
+    """Every build leaves the layers of the one before without a name: gigabytes after a few."""
+    removed = storage.remove_dangling()
+    if removed is None:
+        progress.say("Containers run from the build cache, so what no tag leads to stays in it for now")
+    elif removed:
+        progress.say(f"Removed from the build cache, where no tag leads to them: {', '.join(removed)}")
 
 
 def _forget_older(archive: Path, recipe: Recipe) -> None:

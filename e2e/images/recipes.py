@@ -53,13 +53,18 @@ class Recipe:
                 path for path in sources if not any(word in str(path.relative_to(repository)) for word in _NOT_SOURCES)
             )
 
-    def key(self, repository: Path, base: str) -> str:
-        """Sixteen hex digits that change with anything the image is built from; `base` identifies the base image."""
+    def key(self, repository: Path, base: str, *, has_revision: bool = True) -> str:
+        """Sixteen hex digits that change with anything the image is built from; `base` identifies the base image.
+
+        Which revision an image names does not change it, but whether it names one (`has_revision`) does.
+        """
         digest = hashlib.sha256(json.dumps([FORMAT, base, self.reference, sorted(self.arguments.items())]).encode())
         for path in self.files(repository):
             content = path.read_bytes()
             digest.update(f"\0{path.relative_to(repository)}\0{path.stat().st_mode & 0o111}\0{len(content)}\0".encode())
             digest.update(content)
+        if self.packages and not has_revision:
+            digest.update(b"\0no revision\0")
         return digest.hexdigest()[:16]
 
 

@@ -9,7 +9,8 @@ import sys
 
 from cluster.commands import ClusterError, Progress
 
-from oracle.build import BuildError, build
+from oracle.build import BuildError
+from oracle.entries import renew
 from oracle.processes import OracleError
 from oracle.server import start_in_background, state_folder, stop
 
@@ -32,8 +33,7 @@ def _act(verb: str) -> int:
     folder = state_folder()
     match verb:
         case "build":
-            made = build(say=say)
-            print(made.binary)
+            print(renew(say).binary)
         case "up":
             oracle = start_in_background(folder)
             say(f"the apiextensions-apiserver of Kubernetes {oracle.kubernetes} answers at {oracle.url}")

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from caches import alone
+from caches import alone, using
 
 from oracle import processes
-from oracle.build import Build, build, cache_root, ready
+from oracle.build import Build, cache_root
 from oracle.certificates import Certificates, make_certificates
+from oracle.entries import obtain
 from oracle.verdicts import DEFINITIONS
 
 DEFAULT_STATE = Path("/var/tmp/fairlead-oracle")
@@ -48,8 +49,8 @@ class Oracle:
 
         Raises build.BuildError, ClusterError or processes.OracleError.
         """
-        made = ready() or build()
-        with tempfile.TemporaryDirectory(prefix="fairlead-oracle-") as folder:
+        made = obtain()
+        with using(made.folder), tempfile.TemporaryDirectory(prefix="fairlead-oracle-") as folder:
             oracle, children = _launch(made, Path(folder), outlive=False)
             try:
                 yield oracle
@@ -104,8 +105,8 @@ def _launch(made: Build, folder: Path, *, outlive: bool) -> "tuple[Oracle, list[
 
 def start_in_background(folder: Path) -> Oracle:
     """Starts an oracle that goes on after this process, or returns the one that runs in this folder already."""
-    made = ready() or build()
-    with _alone():
+    made = obtain()
+    with _alone(), using(made.folder):
         running = recorded(folder)
         if running and all(processes.works_in(pid, folder) for pid in running.pids):
             return running

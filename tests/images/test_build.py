@@ -1,5 +1,6 @@
 """The parts of a build that need no buildah: publishing, labels, the registry probe, proxies."""
 
+import shutil
 import socket
 import subprocess
 import time
@@ -9,7 +10,7 @@ import pytest
 from cluster.commands import ClusterError, Progress
 from images import base, build
 from images.layout import REPOSITORY, Layout
-from images.recipes import RECIPES
+from images.recipes import RECIPES, Recipe
 
 
 def test_publishing_replaces_and_keeps_what_is_the_same(tmp_path: Path) -> None:
@@ -36,13 +37,16 @@ def test_publishing_copies_where_a_hard_link_cannot_be(tmp_path: Path, monkeypat
     assert place.read_bytes() == b"new" and not place.samefile(archive)
 
 
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="makes repositories with git")
+
+
 def git(folder: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b.test")
     subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
 
 
+@needs_git
 def test_labels_name_the_revision_and_only_a_public_address(tmp_path: Path) -> None:
-    assert build.labels(tmp_path) == {}
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
     revision = build.labels(tmp_path)[build.REVISION_LABEL]
@@ -53,6 +57,63 @@ def test_labels_name_the_revision_and_only_a_public_address(tmp_path: Path) -> N
     assert build.SOURCE_LABEL not in build.labels(tmp_path)
     git(tmp_path, "remote", "set-url", "origin", "https://code.test/fairlead.git")
     assert build.labels(tmp_path)[build.SOURCE_LABEL] == "https://code.test/fairlead"
+
+
+def test_sources_that_git_knows_nothing_of_have_an_unknown_revision(tmp_path: Path) -> None:
+    assert build.labels(tmp_path) == {build.REVISION_LABEL: "unknown"}
+
+
+@needs_git
+def test_an_archive_unpacked_in_a_checkout_is_not_of_its_revision(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
+    (tmp_path / "unpacked").mkdir()
+    assert build.revision(tmp_path / "unpacked") == build.UNKNOWN != build.revision(tmp_path)
+
+
+@needs_git
+def test_a_machine_without_git_builds_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "one")
+    monkeypatch.setenv("PATH", "")
+    assert build.labels(tmp_path) == {build.REVISION_LABEL: build.UNKNOWN}
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What builds do, with no buildah: the revision that each image would be given, and when the cache is cleaned."""
+    done: list[str] = []
+
+    def make(recipe: Recipe, storage: object, context: Path, named: dict[str, str], archive: Path, _: object) -> None:
+        done.append(named[build.REVISION_LABEL])
+        archive.parent.mkdir(exist_ok=True)
+        archive.touch()
+
+    monkeypatch.setattr(build, "_require_tools", lambda progress: None)
+    monkeypatch.setattr(build, "ensure_base", lambda *_: "base")
+    monkeypatch.setattr(build, "_build", make)
+    monkeypatch.setattr(build.Storage, "remove_dangling", lambda self: done.append("cleaned") or ["image 1"])
+    return done
+
+
+def test_the_build_cache_is_cleaned_after_a_build_and_not_without_one(
+    tmp_path: Path, built: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "revision", lambda repository: "abc")
+    for _ in range(2):
+        build.build(["operator"], Layout(tmp_path), None, Progress())
+    assert built == ["abc", "cleaned"]
+    assert "no tag leads to them: image 1" in capsys.readouterr().err
+
+
+def test_an_image_without_a_revision_is_built_again_once_there_is_one(
+    tmp_path: Path, built: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for revision in (build.UNKNOWN, build.UNKNOWN, "abc", "def"):
+        monkeypatch.setattr(build, "revision", lambda repository, revision=revision: revision)
+        build.build(["operator"], Layout(tmp_path), None, Progress())
+    assert built == [build.UNKNOWN, "cleaned", "abc", "cleaned"]
+    assert "No git, or no checkout of its own" in capsys.readouterr().err
 
 
 def test_a_registry_that_never_answers_costs_little_time() -> None:

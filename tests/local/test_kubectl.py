@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
+from cluster import kubectl as kubectl_on_this_machine
 
 from fairlead.local.apiserver.resources import PODS
 from fairlead.testing.local_api import LocalApi, eventually
 
-KUBECTL = shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+KUBECTL = kubectl_on_this_machine.find()
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason=kubectl_on_this_machine.explained())
 
 
 @dataclass(frozen=True)
