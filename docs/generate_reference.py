@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import itertools
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -31,19 +30,19 @@ from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.docstrings import docstrings
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.admission import Shared
 from fairlead.gateway.command import add_arguments as add_gateway_arguments
-from fairlead.gateway.metrics import Metrics as GatewayMetrics
-from fairlead.gateway.observe import Observation
-from fairlead.gateway.openai_errors import internal_error
+from fairlead.gateway.dispatch.admission import Shared
+from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.dispatch.proxy import ReplicaFailed
+from fairlead.gateway.observation import Observation
+from fairlead.gateway.openai.errors import internal_error
+from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
 from fairlead.gateway.outcomes import RequestOutcome
-from fairlead.gateway.pools import Pools
-from fairlead.gateway.prompts import PromptReader, ReadPrompt
-from fairlead.gateway.proxy import ReplicaFailed
-from fairlead.gateway.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
+from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.sse import Usage
-from fairlead.gateway.upstream import Upstream
+from fairlead.gateway.telemetry.metrics import Metrics as GatewayMetrics
+from fairlead.gateway.upstream.sse import Usage
+from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.outcomes import QueueOutcome
 from fairlead.routing.replica import Decision, Replica
@@ -71,9 +70,11 @@ class Undocumented(Exception):
     """Something that people can see or set has no text."""
 
 
-def main() -> None:
-    """Writes every page into the folder named on the command line, else into `docs/reference/`."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes every page into the folder that the command line names. Raises SystemExit for help and wrong usage."""
+    parser = argparse.ArgumentParser(description="Writes the reference pages from the code.", allow_abbrev=False)
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER, help="default: docs/reference")
+    folder: Path = parser.parse_args(arguments).folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (folder / name).write_text(text, encoding="utf-8")

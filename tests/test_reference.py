@@ -27,6 +27,27 @@ def test_every_page_is_the_generated_text(generator: ModuleType) -> None:
     assert written == generator.pages(), "run `make reference`"
 
 
+def test_help_is_printed_and_nothing_is_written(
+    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for argument, status in (("--help", 0), ("--nope", 2)):
+        monkeypatch.setattr("sys.argv", ["generate_reference.py", argument])
+        with pytest.raises(SystemExit) as ended:
+            generator.main()
+        assert ended.value.code == status
+        assert "usage: generate_reference.py" in "".join(capsys.readouterr())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_pages_go_to_the_folder_that_is_named(
+    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generator, "pages", lambda: {"page.md": "text\n"})
+    generator.main([str(tmp_path / "new" / "folder")])
+    assert (tmp_path / "new" / "folder" / "page.md").read_text() == "text\n"
+
+
 class Sail(StrEnum):
     """An enum with a member that nobody described."""
 

@@ -179,6 +179,84 @@ def test_a_rule_about_the_past_is_checked_on_updates_only() -> None:
     assert [broken.path for broken in check_rules(SCHEMA, new, old)] == ["users[1]"]
 
 
+STRICTER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 2},
+        "count": {"type": "integer", "maximum": 1},
+        "inner": {"type": "object", "required": ["must"], "properties": {"free": {"type": "integer"}}},
+        "by_key": {
+            "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+            "items": {"type": "object", "properties": {"k": {}, "v": {"type": "integer", "maximum": 1}}},
+        },
+        "plain": {"type": "array", "items": {"type": "integer", "maximum": 1}},
+        "whole": {"type": "array", "x-kubernetes-list-type": "atomic", "items": {"type": "integer", "maximum": 1}},
+        "distinct": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+        "also": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+        "map": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 2}},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "changes", "paths"),
+    [
+        ({"name": "long", "count": 9}, {}, []),
+        ({"name": "long", "count": 9}, {"count": 8}, ["count"]),
+        ({"name": "long"}, {"count": 9}, ["count"]),
+        ({"name": 1}, {"name": True}, ["name"]),
+        ({"count": 9}, {"count": 9.0}, []),
+        ({"inner": {"free": 1}}, {"count": 1}, []),
+        ({"inner": {"free": 1}}, {"inner": {"free": 2}}, ["inner.must"]),
+        ({"by_key": [{"k": "a", "v": 9}, {"k": "b", "v": 9}]}, {"by_key": [{"k": "b", "v": 9}, {"k": "a", "v": 8}]},
+         ["by_key[1].v"]),
+        ({"by_key": [{"k": "a", "v": 9}]}, {"by_key": [{"k": "c", "v": 9}]}, ["by_key[0].v"]),
+        ({"plain": [9, 9]}, {"count": 1}, []),
+        ({"plain": [9, 9]}, {"plain": [9, 9, 1]}, ["plain[0]", "plain[1]"]),
+        ({"whole": [9, 9]}, {"count": 1}, []),
+        ({"whole": [9, 9]}, {"whole": [9, 9, 1]}, ["whole[0]", "whole[1]"]),
+        ({"whole": 9}, {"whole": [9]}, ["whole[0]"]),
+        ({"distinct": ["a", "a"]}, {"distinct": ["a", "a", "b"]}, []),
+        ({"distinct": ["a", "a"]}, {"also": ["b", "b"]}, []),
+        ({"distinct": ["a"]}, {"distinct": ["a", "a"]}, ["distinct[1]"]),
+        ({"map": {"x": "long", "y": "long"}}, {"map": {"x": "long", "y": "other"}}, ["map.y"]),
+    ],
+)  # fmt: skip
+def test_what_an_update_leaves_alone_is_not_held_against_it(
+    old: dict[str, Any], changes: dict[str, Any], paths: list[str]
+) -> None:
+    assert [problem.path for problem in validate(STRICTER, old | changes, old=old)] == paths
+
+
+def test_rules_are_not_held_against_what_an_update_leaves_alone_unless_they_are_about_the_past() -> None:
+    item = {
+        "type": "object",
+        "properties": {"low": {"type": "integer"}, "high": {"type": "integer"}},
+        "x-kubernetes-validations": [{"rule": "self.low <= self.high", "message": "order"}],
+    }
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": item,
+            "b": item,
+            "whole": {"type": "array", "x-kubernetes-list-type": "atomic", "items": item},
+            "once": {"type": "integer", "x-kubernetes-validations": [{"rule": "oldSelf != 1", "message": "stuck"}]},
+        },
+    }
+    bad = {"low": 2, "high": 1}
+    old = {"a": bad, "b": bad, "whole": [bad]}
+
+    def broken(**changes: Any) -> list[str]:
+        return [problem.path for problem in check_rules(schema, old | changes, old)]
+
+    assert broken() == []
+    assert broken(b={"low": 3, "high": 1}) == ["b"]
+    assert broken(whole=[bad, {"low": 1, "high": 1}]) == ["whole[0]"]
+    old["once"] = 1
+    assert broken() == ["once"]
+    assert [problem.path for problem in check_rules(schema, old)] == ["a", "b", "whole[0]"]
+
+
 def test_a_rule_that_has_no_value_counts_as_broken() -> None:
     schema = {"type": "object", "x-kubernetes-validations": [{"rule": "self.missing == 1", "message": "no"}]}
     (broken,) = check_rules(schema, {})

@@ -35,7 +35,9 @@ def test_examples_are_numbered_without_gaps() -> None:
 
 
 def test_the_demo_has_what_it_plays() -> None:
-    (deployment,) = decoded(FOLDER / "02-autoscaling.yaml")
+    path = FOLDER / "02-autoscaling.yaml"
+    assert path.read_text().startswith("# Between none and two replicas,")
+    (deployment,) = decoded(path)
     scaling = deployment.spec.autoscaling
     assert scaling is not None
     assert (deployment.spec.replicas, scaling.min_replicas, scaling.max_replicas) == (None, 0, 2)

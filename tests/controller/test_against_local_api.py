@@ -183,6 +183,28 @@ async def test_a_claim_that_appears_is_noticed(fleet: Fleet, monkeypatch: pytest
     assert await fleet.names(DEPLOYMENTS) == ["dinghy-engine"]
 
 
+async def test_a_volume_that_cannot_be_mounted_ends_in_a_condition_and_is_forgotten_when_it_can(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet tells it in Events only, which are of no object that is watched."""
+    monkeypatch.setattr("fairlead.controller.pod_warnings.SLOW_SECONDS", 0.0)
+    monkeypatch.setattr("fairlead.controller.pod_warnings.ASK_AGAIN_SECONDS", 0.2)
+    await fleet.create()
+    await fleet.pod("p", SCHEDULED, state={"waiting": {"reason": "ContainerCreating"}})
+    await fleet.pod("other", SCHEDULED, owner="another", state={"waiting": {"reason": "ContainerCreating"}})
+    await fleet.until_reason("ContainerCreating")
+    await fleet.warn("other", "FailedMount", "of another pod")
+    await fleet.warn("p", "FailedMount", 'MountVolume.SetUp failed for volume "creds" : secret "s" not found')
+    ready = await fleet.until_reason("FailedMount")
+    assert "p: a volume cannot be mounted; check the claims, Secrets" in ready["message"]
+    assert ready["message"].endswith('secret "s" not found')
+    assert (await fleet.until_reason("FailedMount", "Degraded"))["status"] == "True"
+    await fleet.at_rest()
+    await fleet.pod("p", SCHEDULED, READY, state={"running": {}}, started=True)
+    await fleet.until_reason("ReplicasReady")
+    await fleet.until_reason("AsExpected", "Degraded")
+
+
 async def test_an_edit_reaches_the_children_and_an_impossible_one_leaves_them(fleet: Fleet) -> None:
     await fleet.create()
     await fleet.pod("p", SCHEDULED, READY)

@@ -1,6 +1,8 @@
 """What the API server can do: what is done without, what is said about it, and how an operator notices a change."""
 
 import asyncio
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,17 +72,52 @@ async def test_what_is_switched_off_is_not_missed_but_watched_so_that_it_can_be_
     assert seen.done_without == ("Done without NetworkPolicy: this API server does not serve networking.k8s.io/v1.",)
 
 
-async def test_what_cannot_be_watched_ends_the_operator_and_what_cannot_be_written_is_named() -> None:
-    async with discovering(denied={("watch", "services", "b")}) as client:
-        with pytest.raises(MissingRights, match="lacks the right to watch services in the namespace b"):
-            await check_rights(client, NAMESPACED)
+async def test_a_namespace_that_cannot_be_watched_is_left_alone_and_what_cannot_be_written_is_named() -> None:
+    async with discovering(POD_DISRUPTION_BUDGETS, denied={("watch", "services", "b")}) as client:
+        seen = await look(client, NAMESPACED)
+    assert seen.namespaces == ("a",)
+    assert seen.lost == {
+        "b": "the namespace b is left alone, because the operator may not watch services in the namespace b: create it "
+        "again, and its Roles by `helm upgrade`, or take it out of watch.namespaces"
+    }
+    assert "PodDisruptionBudget" in seen.wanted, "what a lost namespace lacks is not missing in others"
     async with discovering(denied={("patch", "llmdeployments", "a"), ("list", "pods", "system")}) as client:
-        missing = await check_rights(client, NAMESPACED)
+        assert (await look(client, NAMESPACED)).lost == {}
+        missing = await check_rights(client, NAMESPACED, ("a", "b"))
+        elsewhere = await check_rights(client, NAMESPACED, ("b",))
     assert [right.sentence_part for right in missing] == [
         "patch llmdeployments.fairlead.dev/status in the namespace a",
         "patch llmdeployments.fairlead.dev/scale in the namespace a",
         "list pods in the namespace system",
     ]
+    assert [right.sentence_part for right in elsewhere] == ["list pods in the namespace system"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "denied", "words"),
+    [
+        (
+            NAMESPACED,
+            {("watch", "services", "a"), ("list", "pods", "b")},
+            "services in the namespace a, to list pods in",
+        ),
+        (OperatorSettings(), {("watch", "services", "")}, "lacks the right to watch services in all namespaces"),
+    ],
+)
+async def test_where_nothing_can_be_watched_that_is_the_end(
+    settings: OperatorSettings, denied: set[tuple[str, str, str]], words: str
+) -> None:
+    async with discovering(denied=denied) as client:
+        with pytest.raises(MissingRights, match=words):
+            await look(client, settings)
+
+
+async def test_where_rights_cannot_be_asked_for_a_lost_namespace_is_found_by_listing() -> None:
+    async with discovering(fail_reviews_with=403, lists={"b": 403}) as client:
+        seen = await look(client, NAMESPACED)
+    assert (seen.namespaces, list(seen.lost)) == (("a",), ["b"])
+    assert seen.unanswered is not None
+    assert "nobody may ask" in seen.unanswered
 
 
 async def until_gone(fleet: Fleet, resource: Resource, name: str) -> None:
@@ -151,6 +188,28 @@ async def test_an_operator_that_is_there_before_the_crd_waits_for_it(
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd())
             await fleet.create()
             await fleet.until(lambda status: "conditions" in status)
+
+
+async def test_signals_are_heard_when_kopf_that_took_them_has_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.controller.operator.KOPF_END_SECONDS", 1.0)
+    async with (
+        local_api_server(tmp_path) as server,
+        fleet_at(server.kubeconfig_path) as fleet,
+        running_operator(fleet, replace(SETTINGS, resync_interval=3.0)) as operator,
+    ):
+        operator.install_signal_handlers()
+        await fleet.create(replicas=0)
+        await fleet.until(lambda status: "conditions" in status)
+        await fleet.client.delete(CUSTOM_RESOURCE_DEFINITIONS, "llmdeployments.fairlead.dev")
+        await fleet.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(POD_MONITORS))  # so that it watches anew
+        async with asyncio.timeout(20):
+            while "waiting until the CRD is installed" not in caplog.text:
+                await asyncio.sleep(0.05)
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+            await operator.stop.wait()
 
 
 def text(status: JsonObject) -> str:

@@ -2,12 +2,13 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -17,8 +18,10 @@ from fairlead.controller.command import add_arguments, run
 from fairlead.controller.health import serve_health
 from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome
+from fairlead.kube.resources import LEASES
 from fairlead.logs import LogfmtFormatter
 from fairlead.testing.local_api import local_api_server
+from fairlead.testing.operators import bare_api_server, fleet_at
 
 
 def parse(*arguments: str) -> argparse.Namespace:
@@ -63,25 +66,58 @@ def test_a_port_that_is_taken_ends_with_status_1(tmp_path: Path, capsys: pytest.
     assert "address already in use" in capsys.readouterr().err
 
 
+@contextlib.asynccontextmanager
+async def leading_operator(folder: Path, kubeconfig: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    """The program once it leads, and its port; killed at the end if it still runs."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    settings = folder / "settings.yaml"
+    settings.write_text(f"host: 127.0.0.1\nport: {port}\nleaseNamespace: default\n")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", "operator", "--settings", str(settings), "--namespace", "default",
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        await until_leader(port)
+        yield process, port
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
 async def test_the_program_serves_health_and_ends_at_sigterm_with_status_0(tmp_path: Path) -> None:
-    async with local_api_server(tmp_path) as api:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        settings = tmp_path / "settings.yaml"
-        settings.write_text(f"host: 127.0.0.1\nport: {port}\nleaseNamespace: default\n")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "fairlead", "operator", "--settings", str(settings), "--namespace", "default",
-            env={**os.environ, "KUBECONFIG": str(api.kubeconfig_path)},
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            metrics = await until_leader(port)
-            assert "fairlead_operator_reconciliations_total" in metrics
-        finally:
-            process.send_signal(signal.SIGTERM)
-            _, log = await asyncio.wait_for(process.communicate(), 20)
+    async with (
+        local_api_server(tmp_path) as api,
+        leading_operator(tmp_path, api.kubeconfig_path) as (process, port),
+    ):
+        assert "fairlead_operator_reconciliations_total" in await until_leader(port)
+        process.send_signal(signal.SIGTERM)
+        _, log = await asyncio.wait_for(process.communicate(), 20)
     assert process.returncode == 0, log
     assert b'msg="acquired the lease default/fairlead-operator"' in log
+
+
+async def test_signals_that_are_repeated_change_nothing(tmp_path: Path) -> None:
+    async with (
+        bare_api_server(tmp_path) as kubeconfig,
+        fleet_at(kubeconfig) as fleet,
+        leading_operator(tmp_path, kubeconfig) as (process, _),
+    ):
+        await fleet.create()
+        await fleet.until_reason("Reconciling")
+        ended = asyncio.create_task(process.communicate())
+        async with asyncio.timeout(20):
+            while process.returncode is None:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    with contextlib.suppress(ProcessLookupError):  # it has ended, and the loop knows it in a moment
+                        os.kill(process.pid, number)  # `send_signal` would reap it behind the loop's back
+                    await asyncio.sleep(0.01)
+        _, log = await ended
+        assert process.returncode == 0, log
+        assert b"level=error" not in log
+        assert not (await fleet.get(LEASES, "fairlead-operator"))["spec"].get("holderIdentity"), "it is given back"
 
 
 async def until_leader(port: int) -> str:

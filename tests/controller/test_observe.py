@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.controller.fleet_figures import figures
 from fairlead.controller.observe import Cluster, name_claims
+from fairlead.controller.pods import Stage
 from fairlead.kube.client import JsonObject, KubeError
 
 
@@ -118,3 +120,26 @@ async def test_an_api_that_cannot_say_is_no_missing_claim() -> None:
     api = Claims(error=KubeError(503, "ServiceUnavailable", "soon"))
     with pytest.raises(KubeError):
         await cluster(body("a", source="pvc://models"), api=api).observe(("ns", "a"))
+
+
+async def test_what_keeps_a_pod_is_heard_once_and_known_to_whoever_looks_later() -> None:
+    """The metrics and the autoscaler look without asking, and must count as the conditions do."""
+
+    class Api(Claims):
+        async def list(self, resource: Any, namespace: str, *, field_selector: str) -> JsonObject:
+            assert (resource.plural, namespace, field_selector) == ("events", "ns", "involvedObject.uid=u")
+            seen = {"lastTimestamp": "2026-01-01T00:00:09Z"}
+            return {"items": [{"type": "Warning", "reason": "FailedMount", "message": "no secret"} | seen]}
+
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    deployment = body("a")
+    deployment["metadata"] |= {"uid": "u-a", "generation": 1}
+    here = cluster(deployment, api=Api(), pods=[{"metadata": metadata, "spec": {"nodeName": "n"}}])
+    before = here.last_seen(("ns", "a"))
+    await here.observe(("ns", "a"))
+    after = here.last_seen(("ns", "a"))
+    assert before is not None and after is not None
+    assert [each.stage for each in before.diagnoses] == [Stage.STARTING]
+    assert [(each.stage, each.reason) for each in after.diagnoses] == [(Stage.FAILING, "FailedMount")]
+    figures_of = {labels: value for name, labels, value in figures(after) if name == "pods"}
+    assert figures_of["failing",] == 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.controller.pods import MAX_MESSAGE_LENGTH, Diagnosis, Stage, diagnose, start_failure
+from fairlead.controller.pods import MAX_MESSAGE_LENGTH, Diagnosis, PodWarning, Stage, diagnose, start_failure
 
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
 
@@ -82,6 +82,36 @@ def test_a_container_that_cannot_be_created_says_why() -> None:
 def test_a_container_that_is_being_created_is_on_its_way() -> None:
     assert waiting("ContainerCreating").reason == "ContainerCreating"
     assert diagnose(pod()).reason == "ContainerCreating"
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected", "words"),
+    [
+        ("FailedMount", "FailedMount", "a volume cannot be mounted; check the claims, Secrets and ConfigMaps"),
+        ("FailedAttachVolume", "FailedMount", "a volume cannot be mounted"),
+        ("FailedCreatePodSandBox", "FailedCreatePodSandBox", "check the node's network and container runtime"),
+        ("NetworkNotReady", "FailedCreatePodSandBox", "check the node's network"),
+    ],
+)
+def test_what_the_cluster_warns_of_is_told_with_the_way_out(reason: str, expected: str, words: str) -> None:
+    found = diagnose(pod(engine(state={"waiting": {"reason": "ContainerCreating"}})), PodWarning(reason, "its words"))
+    assert (found.stage, found.reason) == (Stage.FAILING, expected)
+    assert words in found.message
+    assert found.message.endswith(f"The cluster says: {reason}: its words")
+    assert not found.model_failed
+
+
+def test_a_warning_that_may_mean_little_is_shown_and_the_pod_is_on_its_way() -> None:
+    found = diagnose(pod(), PodWarning("DNSConfigForming", "too many name servers"))
+    assert (found.stage, found.reason) == (Stage.STARTING, "ContainerCreating")
+    assert found.message.endswith("DNSConfigForming: too many name servers")
+
+
+def test_a_warning_is_bounded_and_says_nothing_of_a_pod_that_has_got_further() -> None:
+    warning = PodWarning("FailedMount", "y" * 5000)
+    assert len(diagnose(pod(), warning).message) == MAX_MESSAGE_LENGTH
+    running = pod(engine(state={"running": {}}, started=False))
+    assert diagnose(running, warning) == diagnose(running)
 
 
 def test_an_engine_that_runs_but_has_not_started_loads_the_model() -> None:

@@ -11,7 +11,8 @@ from fairlead.controller.desired import desired
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import Plan, make_plan
-from fairlead.controller.reconcile import ReconcileOutcome, Reconciler, recheck_after
+from fairlead.controller.pod_warnings import ASK_AGAIN_SECONDS
+from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS, Resource
 from fairlead.settings import OperatorSettings
@@ -142,8 +143,17 @@ async def test_a_status_that_cannot_be_written_is_tried_again() -> None:
 
 
 async def test_only_what_is_blocked_is_looked_at_again_without_an_event() -> None:
-    assert recheck_after(ReconcileOutcome.BLOCKED) is not None
-    assert [outcome for outcome in ReconcileOutcome if recheck_after(outcome)] == [ReconcileOutcome.BLOCKED]
+    at_rest = reconciler(FakeApi())
+    looked_at = [outcome for outcome in ReconcileOutcome if at_rest.recheck_after(KEY, outcome) is not None]
+    assert looked_at == [ReconcileOutcome.BLOCKED]
+
+
+async def test_a_node_that_prepares_a_pod_is_looked_at_again_because_no_watch_tells_what_keeps_it() -> None:
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    pods = {KEY: [{"metadata": metadata, "spec": {"nodeName": "n"}, "status": {}}]}
+    waiting = reconciler(FakeApi())
+    waiting.cluster.bind({"llmdeployments": {KEY: [BODY]}, "children": {}, "pods": pods, "name_claims": {}})
+    assert waiting.recheck_after(KEY, ReconcileOutcome.UNCHANGED) == ASK_AGAIN_SECONDS
 
 
 async def test_children_no_longer_wanted_are_deleted_and_a_lost_race_is_no_failure() -> None:

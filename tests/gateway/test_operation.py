@@ -1,6 +1,7 @@
 """Probes, metrics, the log line, the drain, settings and the command itself."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -148,6 +149,34 @@ async def test_a_second_sigterm_hurries_nothing(start) -> None:
     assert (await response.read()).endswith(b"data: [DONE]\n\n")
 
 
+async def test_ctrl_c_gives_what_runs_a_moment_and_takes_nothing_new(start, monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.gateway.server.INTERRUPT_SECONDS", 0.5)
+    setup = await start(drain_delay=60.0, drain_timeout=60.0)
+    may_go = asyncio.Event()
+    setup.engines[0].pace = lambda index: asyncio.sleep(0) if index == 0 else may_go.wait()
+    ends = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    setup.gateway.interrupt()
+    await setup.until(lambda: not listening(setup.gateway.port))
+    may_go.set()
+    assert (await ends.read()).endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("before", ["drain", "interrupt", "nothing"])
+async def test_ctrl_c_while_it_drains_tells_what_runs_and_ends_it(start, monkeypatch, before: str) -> None:
+    """So does its end, where nobody interrupts again."""
+    monkeypatch.setattr("fairlead.gateway.server.INTERRUPT_SECONDS", 0.3 if before == "nothing" else 60.0)
+    setup = await start(drain_delay=60.0, drain_timeout=60.0)
+    setup.engines[0].pace = lambda index: asyncio.sleep(0 if index == 0 else 3600)
+    response = await setup.http.post(f"{setup.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    if before != "nothing":
+        getattr(setup.gateway, before)()
+    setup.gateway.interrupt()
+    body = await asyncio.wait_for(response.read(), 20)
+    assert b'"shutting_down"' in body
+    assert b"[DONE]" not in body
+    await setup.until(lambda: setup.engines[0].num_cancelled == 1)
+
+
 async def test_a_gateway_that_was_never_ready_goes_at_once(start, monkeypatch) -> None:
     setup = await start(drain_delay=60.0)
     monkeypatch.setattr(type(setup.fleet), "synced", property(lambda fleet: False))
@@ -272,8 +301,13 @@ async def test_the_command_serves_what_the_api_lists_and_ends_with_0_on_sigterm(
         assert status == 200, document
         assert document["choices"][0]["message"]["content"] == "Hello, world!"
     finally:
-        process.send_signal(signal.SIGTERM)
-        output, _ = await asyncio.wait_for(process.communicate(), 30)
+        ended = asyncio.create_task(process.communicate())
+        async with asyncio.timeout(30):
+            while process.returncode is None:  # a supervisor that repeats itself
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGTERM)
+                await asyncio.sleep(0.01)
+        output, _ = await ended
         server.close()
     assert process.returncode == 0, output.decode()
     assert b"outcome=completed" in output

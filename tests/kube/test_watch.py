@@ -139,6 +139,43 @@ async def test_a_follower_that_fails_does_not_stop_the_others(caplog: pytest.Log
     assert "a follower of configmaps failed" in caplog.text
 
 
+async def test_a_refusal_is_said_once_and_remembered_until_a_list_is_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    forbidden = KubeError(403, "Forbidden", "not yours")
+    states: list[bool] = []
+    client = ScriptedClient([forbidden, forbidden, [config_map("a")]], [[forbidden]])
+    client.lists += [forbidden, []]
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    def note() -> None:
+        states.append(reflector.refused_since is not None)
+
+    reflector = Reflector(client, CONFIGMAPS, on_answer=note, sleep=sleep)  # type: ignore[arg-type]
+    task = asyncio.create_task(reflector.run())
+    await until(lambda: not client.lists)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert states == [True, True, False, True, True, False]
+    assert caplog.text.count("not yours") == 2, "once for each time that it began"
+
+
+async def test_silence_is_no_refusal() -> None:
+    client = ScriptedClient([KubeError(0, "Unreachable", "gone"), KubeError(503, "Busy", "later"), []], [])
+
+    async def sleep(seconds: float) -> None:
+        assert reflector.refused_since is None
+        await asyncio.sleep(0)
+
+    reflector = Reflector(client, CONFIGMAPS, sleep=sleep)  # type: ignore[arg-type]
+    task = asyncio.create_task(reflector.run())
+    await reflector.synced.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():

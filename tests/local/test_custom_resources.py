@@ -64,6 +64,38 @@ async def test_everything_wrong_with_an_object_is_listed(http: Any, boats: str, 
     assert fields == {"spec.sails", "spec.replicas", ".spec.replicas", "spec.minCrew", "spec.crew[0].name"}
 
 
+async def test_a_definition_that_becomes_stricter_holds_nothing_against_what_an_update_leaves_alone(
+    http: Any, boats: str, boat: Any
+) -> None:
+    boat["spec"] |= {"minCrew": 1, "crew": [{"name": "ann", "rank": "captain"}, {"name": "bob", "rank": "cook"}]}
+    assert (await http("POST", boats, boat)).status == 201
+    definition = (await http("GET", f"{DEFINITIONS}/boats.harbour.test")).body
+    spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["colour"]["enum"] = ["red"]
+    spec["properties"]["minCrew"] |= {"x-kubernetes-validations": [{"rule": "self > 1", "message": "too few"}]}
+    spec["properties"]["crew"]["items"]["properties"]["rank"]["maxLength"] = 2
+    spec["properties"]["keel"] = {"type": "string", "default": "long"}
+    assert (await http("PUT", f"{DEFINITIONS}/boats.harbour.test", definition)).status == 200
+
+    async def causes(**change: Any) -> list[str]:
+        reply = await http("PATCH", f"{boats}/argo", {"spec": change}, type="application/merge-patch+json")
+        assert reply.status in (200, 422)
+        return [cause["field"] for cause in reply.body.get("details", {}).get("causes", [])]
+
+    assert await causes(replicas=2) == []
+    assert await causes(colour="blue") == ["spec.colour"]
+    assert await causes(minCrew=0) == ["spec.minCrew"]
+    assert await causes(crew=[{"name": "bob", "rank": "cook"}, {"name": "eve", "rank": "mate"}]) == [
+        "spec.crew[1].rank"
+    ]
+    assert await causes(crew=[{"name": "bob", "rank": "cook"}]) == []
+    status = {"status": {"replicas": 2}}
+    reply = await http("PATCH", f"{boats}/argo/status", status, type="application/merge-patch+json")
+    assert reply.status == 200
+    again = {**boat, "metadata": {**boat["metadata"], "name": "two"}}
+    assert (await http("POST", boats, again)).status == 422, "what is new is held to all of it"
+
+
 async def test_a_rule_refuses_with_its_own_sentence(http: Any, boats: str, boat: Any) -> None:
     boat["spec"] |= {"minCrew": 4, "maxCrew": 2}
     refused = await http("POST", boats, boat)

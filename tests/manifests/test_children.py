@@ -62,8 +62,16 @@ OWNER = {
 }
 LABELS = {
     "app.kubernetes.io/managed-by": "fairlead",
+    "app.kubernetes.io/part-of": "fairlead",
     "fairlead.dev/llmdeployment": "dinghy",
     "app.kubernetes.io/component": "engine",
+}
+
+SPREAD: dict[str, Any] = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "ScheduleAnyway",
+    "labelSelector": {"matchLabels": {"fairlead.dev/llmdeployment": "dinghy", "app.kubernetes.io/component": "engine"}},
 }
 
 
@@ -175,10 +183,12 @@ def test_the_deployment_is_exactly_this() -> None:
                         "fsGroup": 65532,
                         "seccompProfile": {"type": "RuntimeDefault"},
                     },
+                    "topologySpreadConstraints": [SPREAD],
                     "containers": [
                         {
                             "name": "engine",
                             "image": "fairlead/engine:test",
+                            "imagePullPolicy": "IfNotPresent",
                             "args": [
                                 "serve", "--config", "/etc/fairlead/engine.yaml",
                                 "--host", "$(POD_IP)", "--port", "8000",
@@ -434,6 +444,34 @@ def test_the_template_is_laid_over_the_pod_but_our_labels_stay() -> None:
     assert engine["resources"] == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "3Gi"}}
     assert engine["image"] == "fairlead/engine:test"
     assert sidecar == {"name": "sidecar", "image": "other"}
+
+
+def test_replicas_are_spread_over_nodes_unless_the_template_says_how() -> None:
+    def spread(constraints: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        spec: dict[str, Any] = pod(template={"spec": {"topologySpreadConstraints": constraints}})["spec"]
+        return spec.get("topologySpreadConstraints")
+
+    assert pod(replicas=2)["spec"]["topologySpreadConstraints"] == [SPREAD]
+    assert SPREAD["labelSelector"]["matchLabels"].items() <= LABELS.items(), "it counts the engine's own pods"
+    theirs = [{"topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 2}]
+    assert spread(theirs) == theirs, "nothing of ours is merged into it"
+    assert not spread([])
+    assert not spread(None)
+
+
+def test_images_are_pulled_as_the_settings_say_unless_the_template_says_how() -> None:
+    assert "imagePullSecrets" not in pod()["spec"], "the namespace's ServiceAccount has its own"
+    settings = OperatorSettings.from_mapping(
+        {"engineImagePullPolicy": "Always", "engineImagePullSecrets": ["registry", "mirror"]}
+    )
+    assert container(settings)["imagePullPolicy"] == "Always"
+    assert pod(settings)["spec"]["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
+    theirs = {
+        "imagePullSecrets": [{"name": "theirs"}],
+        "containers": [{"name": "engine", "imagePullPolicy": "Never"}],
+    }
+    assert container(settings, template={"spec": theirs})["imagePullPolicy"] == "Never"
+    assert {"name": "theirs"} in pod(settings, template={"spec": theirs})["spec"]["imagePullSecrets"]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,12 @@ def test_prometheus_reads_every_engine_at_its_port() -> None:
     assert "http" in [port["name"] for port in container["ports"]]
 
 
+def test_prometheus_reads_engines_when_the_settings_say() -> None:
+    spec = build("PodMonitor", pod_monitor_interval="1m", pod_monitor_scrape_timeout="20s")["spec"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert (endpoint["interval"], endpoint["scrapeTimeout"]) == ("1m", "20s")
+
+
 @pytest.mark.parametrize("kind", ["NetworkPolicy", "PodDisruptionBudget"])
 def test_kubernetes_schemas_know_every_field(kind: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")

@@ -34,6 +34,8 @@ class SettingsError(ValueError):
 
 
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+PROMETHEUS_DURATION_PATTERN = r"^(?=.*[1-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"
 _LABEL_KEY = re.compile(r"[A-Za-z0-9][-._/A-Za-z0-9]*")
 
 
@@ -44,6 +46,14 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class ImagePullPolicy(StrEnum):
+    """When a kubelet asks the registry for an image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,13 @@ class OperatorSettings:
 
     engine_image: str = f"{names.ENGINE_IMAGE}:{__version__}"
     """Image of engines whose LLMDeployment names none."""
+    engine_image_pull_policy: ImagePullPolicy = ImagePullPolicy.IF_NOT_PRESENT
+    """When the kubelet pulls an engine's image: IfNotPresent, Always or Never."""
+    engine_image_pull_secrets: tuple[
+        Annotated[str, Constraints(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253)], ...
+    ] = ()
+    """Names of the Secrets with the registry's credentials for engines' images, in the namespace of each LLMDeployment:
+    the operator copies none. Default: those that the namespace's ServiceAccount names."""
     gateway_url: str = f"http://{names.GATEWAY_NAME}.{names.SYSTEM_NAMESPACE}"
     """Base URL under which clients reach the gateway; `status.url` starts with it."""
     gateway_service: str = f"{names.GATEWAY_NAME}.{names.SYSTEM_NAMESPACE}.svc.cluster.local"
@@ -116,6 +133,10 @@ class OperatorSettings:
     """Whether each LLMDeployment gets a PodMonitor, by which the Prometheus operator finds its engines' metrics."""
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of these PodMonitors, by which a Prometheus chooses them."""
+    pod_monitor_interval: Annotated[str | None, Constraints(pattern=PROMETHEUS_DURATION_PATTERN)] = None
+    """Time between two scrapes of an engine, as Prometheus writes it (15s). None = Prometheus' own."""
+    pod_monitor_scrape_timeout: Annotated[str | None, Constraints(pattern=PROMETHEUS_DURATION_PATTERN)] = None
+    """Time that such a scrape may take; at most the interval. None = Prometheus' own."""
     autoscaler_interval: Seconds = 5.0
     """Time between two looks of the autoscaler. It looks at once when a request waits for a first replica."""
     watch_namespaces: tuple[str, ...] | None = None
@@ -203,9 +224,11 @@ def _nearest(path: str, schema: JsonSchema) -> str:
 
 
 def _description(path: str, schema: JsonSchema) -> str:
-    """A hint for a bad value: what the setting is for."""
+    """A hint for a bad value: what the setting, or the one it is a part of, is for."""
+    description = "see the documentation of the operator's settings"
     for name in path.replace("[", ".").replace("]", "").split("."):
         schema = (
             schema.get("properties", {}).get(name) or schema.get("additionalProperties") or schema.get("items") or {}
         )
-    return str(schema.get("description") or "see the documentation of the operator's settings")
+        description = str(schema.get("description") or description)
+    return description

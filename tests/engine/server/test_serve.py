@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -164,7 +165,28 @@ def test_sigterm_under_load_finishes_what_runs_and_refuses_the_rest(
     assert engine.wait_exit() == 0
 
 
-def test_a_second_signal_ends_a_drain_at_once(start_engine: Any, checkpoint: Path, client: Any) -> None:
+def test_sigterm_again_hurries_nothing(start_engine: Any, checkpoint: Path, client: Any) -> None:
+    """Supervisors and handlers of spot nodes repeat it; only the drain's own time may cut a stream."""
+    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "0")
+    engine.wait_ready()
+    limits = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
+    stream = client(engine).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **limits)
+    reasons = []
+    for number, chunk in enumerate(stream):
+        if number == 0:
+            engine.process.terminate()
+            engine.wait_until(lambda: engine.status("/ready") == 503, "the drain")
+        if number < 5:
+            engine.process.terminate()
+        reasons += [choice.finish_reason for choice in chunk.choices]
+    assert reasons[-1] == "length"
+    while engine.process.poll() is None:  # while it ends, too
+        engine.process.terminate()
+        time.sleep(0.01)
+    assert engine.wait_exit() == 0
+
+
+def test_ctrl_c_ends_a_drain_at_once(start_engine: Any, checkpoint: Path, client: Any) -> None:
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--drain-grace", "1h")
     engine.wait_ready()
     stream = client(engine).chat.completions.create(model="tiny", messages=PROMPT, stream=True, **LONG)
@@ -172,7 +194,7 @@ def test_a_second_signal_ends_a_drain_at_once(start_engine: Any, checkpoint: Pat
     def stop() -> None:
         engine.process.terminate()
         engine.wait_until(lambda: engine.status("/ready") == 503, "the drain")
-        engine.process.terminate()
+        engine.process.send_signal(signal.SIGINT)
 
     error = chunks_until_error(stream, after_first=stop)[-1]
     assert error.code == "draining"

@@ -52,7 +52,6 @@ class ServerProcess:
         self._client = client
         self._starting = starting
         self._service = Service(engine.name, client, server)
-        self._was_signalled = False
         self._http = _HTTPServer(
             uvicorn.Config(
                 build_app(self._service),
@@ -121,17 +120,14 @@ class ServerProcess:
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
 
     def _terminate(self) -> None:
-        """SIGTERM drains as configured; a second one stops now. A fleet asks over HTTP first: that is no signal."""
-        if self._was_signalled:
-            self._service.lifecycle.hurry()
-        self._was_signalled = True
+        """SIGTERM drains as configured, however often it comes: supervisors repeat it, and no stream may be cut for
+        that before the drain's own time is over."""
         self._service.drain()
 
     def _interrupt(self) -> None:
-        """SIGINT drains without grace; while draining, and a second time, it stops now."""
+        """SIGINT, a person's, drains without grace; while draining, it stops now."""
         if self._service.lifecycle.is_draining:
             self._service.lifecycle.hurry()
-        self._was_signalled = True
         self._service.drain(quickly_within=_INTERRUPT_SECONDS)
 
 

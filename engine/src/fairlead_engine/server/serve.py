@@ -6,6 +6,7 @@ The core starts before this process imports its HTTP stack: loading a model take
 
 import asyncio
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ def run(engine: EngineConfig, server: ServerConfig) -> int:
         folder = resolve_model(engine.model)
         with listening_socket(server.host, server.port) as listener:
             uvloop.run(_serve(engine, server, folder, listener))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(
+                    number, signal.SIG_IGN
+                )  # the loop no longer hears them, and the exit status stays as it is
     except EngineError as error:
         termination.report(error)
         return 1

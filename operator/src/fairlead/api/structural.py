@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from fairlead.api import cel
+from fairlead.api.correlation import LIST_KEYS, LIST_TYPE, is_unchanged, old_items
 
 Schema = Mapping[str, Any]
 
@@ -25,8 +26,6 @@ KEEP_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 EMBEDDED = "x-kubernetes-embedded-resource"
 RULES = "x-kubernetes-validations"
-LIST_TYPE = "x-kubernetes-list-type"
-LIST_KEYS = "x-kubernetes-list-map-keys"
 
 
 class ViolationKind(StrEnum):
@@ -69,17 +68,26 @@ class Violation:
         return f"{self.path}: {self.message}"
 
 
-def validate(schema: Schema, value: Any, path: str = "") -> list[Violation]:
-    """Everything in `value` that breaks types, limits, patterns or required fields; no rules (see `check_rules`)."""
-    return list(_violations(schema, value, path))
+def validate(schema: Schema, value: Any, path: str = "", *, old: Any = None) -> list[Violation]:
+    """Everything in `value` that breaks types, limits, patterns or required fields; no rules (see `check_rules`).
+
+    `old`: the value before an update. What is wrong below a field that the update leaves alone is tolerated; so are
+    items that are there twice, where any were before.
+    """
+    found = list(_violations(schema, value, old, path))
+    if old is None or not any(each.kind is ViolationKind.DUPLICATE for each in found):
+        return found
+    had_duplicates = any(each.kind is ViolationKind.DUPLICATE for each in _violations(schema, old, None, path))
+    return [each for each in found if each.kind is not ViolationKind.DUPLICATE or not had_duplicates]
 
 
 def check_rules(schema: Schema, value: Any, old: Any = None, path: str = "") -> list[Violation]:
-    """Every CEL rule that `value` breaks. `old`: the value before an update, for rules that mention oldSelf.
+    """Every CEL rule that `value` breaks. `old`: the value before an update, for rules that mention oldSelf; the others
+    are not held against what the update leaves alone.
 
     Call it with a value in which `validate` found nothing `BLOCKING`. A rule that cannot be evaluated counts as broken.
     """
-    return list(_broken_rules(schema, value, old, path))
+    return list(_broken_rules(schema, value, old, path, is_kept=False))
 
 
 def compile_rules(schema: Schema, path: str = "") -> None:
@@ -145,8 +153,8 @@ def join(path: str, name: str) -> str:
 # ── types and limits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _violations(schema: Schema, value: Any, path: str) -> Iterator[Violation]:
-    if value is None and schema.get("nullable"):
+def _violations(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Violation]:
+    if (value is None and schema.get("nullable")) or (old is not None and is_unchanged(schema, value, old)):
         return
     fits = value is not None and _has_type(schema, value)
     if not fits:
@@ -158,17 +166,18 @@ def _violations(schema: Schema, value: Any, path: str) -> Iterator[Violation]:
     if not fits:
         return
     if isinstance(value, Mapping):
-        yield from _object_violations(schema, value, path)
+        yield from _object_violations(schema, value, old, path)
     elif isinstance(value, list):
-        yield from _list_violations(schema, value, path)
+        yield from _list_violations(schema, value, old, path)
     elif isinstance(value, str):
         yield from _string_violations(schema, value, path)
     elif not isinstance(value, bool):
         yield from _number_violations(schema, value, path)
 
 
-def _object_violations(schema: Schema, value: Mapping[str, Any], path: str) -> Iterator[Violation]:
+def _object_violations(schema: Schema, value: Mapping[str, Any], old: Any, path: str) -> Iterator[Violation]:
     properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
+    before = old if isinstance(old, Mapping) else {}
     # An absent field and a null one mean the same, unless the schema says that null is a value.
     known = {name: properties.get(name, others) for name in value}
     children = {name: child for name, child in known.items() if isinstance(child, Mapping)}
@@ -184,17 +193,17 @@ def _object_violations(schema: Schema, value: Mapping[str, Any], path: str) -> I
         yield _out_of_bounds(path, value, f"should have at least {fewest} properties")
     for name, child in children.items():
         if name not in absent:
-            yield from _violations(child, value[name], join(path, name))
+            yield from _violations(child, value[name], before.get(name), join(path, name))
 
 
-def _list_violations(schema: Schema, value: list[Any], path: str) -> Iterator[Violation]:
+def _list_violations(schema: Schema, value: list[Any], old: Any, path: str) -> Iterator[Violation]:
     most, fewest = schema.get("maxItems"), schema.get("minItems")
     if most is not None and len(value) > most:
         yield Violation(path, ViolationKind.TOO_MANY, f"Too many: {len(value)}: must have at most {most} items")
     if fewest is not None and len(value) < fewest:
         yield _out_of_bounds(path, value, f"should have at least {fewest} items")
-    for index, item in enumerate(value):
-        yield from _violations(schema.get("items") or {}, item, f"{path}[{index}]")
+    for index, (item, old_item) in enumerate(zip(value, old_items(schema, value, old), strict=True)):
+        yield from _violations(schema.get("items") or {}, item, old_item, f"{path}[{index}]")
     if schema.get(LIST_TYPE) in ("set", "map"):
         yield from _duplicates(schema, value, path)
 
@@ -314,10 +323,12 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 # ── rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _broken_rules(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Violation]:
+def _broken_rules(schema: Schema, value: Any, old: Any, path: str, *, is_kept: bool) -> Iterator[Violation]:
+    """`is_kept`: whether the update leaves alone what this is a part of."""
     if value is None:
         return
-    rules = schema.get(RULES) or []
+    is_kept = is_kept or (old is not None and is_unchanged(schema, value, old))
+    rules = [rule for rule in schema.get(RULES) or [] if not is_kept or "oldSelf" in rule["rule"]]
     if rules:
         converted = cel.to_cel(schema, value)
         before = cel.to_cel(schema, old) if old is not None else None
@@ -329,7 +340,7 @@ def _broken_rules(schema: Schema, value: Any, old: Any, path: str) -> Iterator[V
                 shown = "" if isinstance(value, (Mapping, list)) else f"{_quoted(value)}: "
                 yield Violation(path, ViolationKind.INVALID, f"Invalid value: {shown}{broken}", broken)
     for child_schema, child, old_child, child_path in _children(schema, value, old, path):
-        yield from _broken_rules(child_schema, child, old_child, child_path)
+        yield from _broken_rules(child_schema, child, old_child, child_path, is_kept=is_kept)
 
 
 def _broken(rule: Mapping[str, Any], value: Any, old: Any) -> str | None:
@@ -342,8 +353,7 @@ def _broken(rule: Mapping[str, Any], value: Any, old: Any) -> str | None:
 
 
 def _children(schema: Schema, value: Any, old: Any, path: str) -> Iterator[tuple[Schema, Any, Any, str]]:
-    """Schema, value, old value and path of everything directly below. Items of lists have an old value only by their
-    keys."""
+    """Schema, value, old value and path of everything directly below."""
     if isinstance(value, Mapping):
         properties, others = schema.get("properties") or {}, schema.get("additionalProperties")
         before = old if isinstance(old, Mapping) else {}
@@ -353,11 +363,9 @@ def _children(schema: Schema, value: Any, old: Any, path: str) -> Iterator[tuple
             elif isinstance(others, Mapping):
                 yield others, item, before.get(name), f"{path}[{name}]"
     elif isinstance(value, list):
-        keys = (schema.get(LIST_KEYS) or []) if schema.get(LIST_TYPE) == "map" else []
         items = schema.get("items") or {}
-        for index, item in enumerate(value):
-            same = [o for o in old or [] if keys and all(o.get(key) == item.get(key) for key in keys)]
-            yield items, item, same[0] if same else None, f"{path}[{index}]"
+        for index, (item, old_item) in enumerate(zip(value, old_items(schema, value, old), strict=True)):
+            yield items, item, old_item, f"{path}[{index}]"
 
 
 # ── pruning ───────────────────────────────────────────────────────────────────────────────────────────────────────────

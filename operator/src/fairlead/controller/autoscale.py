@@ -26,7 +26,7 @@ from fairlead.controller.cold_start import ColdStart
 from fairlead.controller.events import Announcement, EventRecorder, EventType
 from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster, Observed
-from fairlead.controller.pods import Stage, diagnose
+from fairlead.controller.pods import Stage
 from fairlead.controller.scaling import ScaleWriter, scaling_status
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
@@ -172,7 +172,7 @@ class Autoscaler:
 
     def signals(self, target: Target, readings: Readings) -> Signals:
         """Pods and gateways together."""
-        stages, memory = [diagnose(pod).stage for pod in target.observed.pods], self.memory(target)
+        stages, memory = [each.stage for each in target.observed.diagnoses], self.memory(target)
         memory.cold_start = memory.cold_start.observe(target.observed.pods)
         return Signals(
             time=readings.time,

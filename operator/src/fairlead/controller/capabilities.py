@@ -1,13 +1,13 @@
-"""Capabilities: which kinds of child can be had at this API server, and what is done without. Found out at the start
-and at every resync.
+"""Capabilities: which namespaces and kinds of child can be watched at this API server, and what is done without. Found
+out at the start and at every resync; more often while a namespace is lost.
 
 `look` asks the server; everything that follows from the answer is pure.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from fairlead.kube.access import Right, is_served, missing_rights, rights
+from fairlead.kube.access import AccessReviews, Right, is_served, may_list, rights
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import (
     CHILDREN,
@@ -25,6 +25,8 @@ from fairlead.settings import OperatorSettings
 
 CHILD_VERBS = ("get", "list", "watch", "create", "patch", "delete")
 WATCH_VERBS = ("list", "watch")
+WATCHED = (LLMDEPLOYMENTS, *CHILDREN, PODS)
+"""What an operator cannot do without, in any namespace that it looks after."""
 
 
 class MissingRights(Exception):
@@ -42,6 +44,17 @@ class Capabilities:
     """Those of them that are to be made, by `kind`."""
     done_without: tuple[str, ...] = ()
     """A sentence for each optional kind that the settings want and that cannot be had."""
+    namespaces: tuple[str, ...] | None = None
+    """Those of the settings' namespaces that can be watched; None = all there are, as the settings want."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """A sentence for each of the others."""
+    unanswered: str | None = None
+    """A sentence about rights that could not be asked for, and count as given; None = there is an answer to all."""
+
+    @property
+    def watched(self) -> tuple[tuple[Resource, ...], tuple[str, ...] | None]:
+        """What is to be watched, and where: with another answer, watching begins anew."""
+        return self.kinds, self.namespaces
 
 
 BASIC = Capabilities()
@@ -59,29 +72,29 @@ def is_wanted(resource: Resource, settings: OperatorSettings) -> bool:
 
 
 async def look(client: KubeClient, settings: OperatorSettings) -> Capabilities:
-    """Asks the API server. Raises KubeError."""
+    """Asks the API server. Raises KubeError, and MissingRights where nothing can be watched at all."""
+    reviews = AccessReviews(client)
+    namespaces, lost = settings.watch_namespaces, await _lost(client, reviews, settings.watch_namespaces)
+    if namespaces is not None:
+        namespaces = tuple(namespace for namespace in namespaces if namespace not in lost)
     kinds: list[Resource] = []
     done_without: list[str] = []
     for resource in OPTIONAL_CHILDREN:
-        obstacle = await _obstacle(client, resource, settings.watch_namespaces)
+        obstacle = await _obstacle(client, reviews, resource, namespaces)
         if not obstacle:
             kinds.append(resource)
         elif is_wanted(resource, settings):
             done_without.append(f"Done without {resource.kind}: {obstacle}.")
     wanted = frozenset(resource.kind for resource in kinds if is_wanted(resource, settings))
-    return Capabilities(tuple(kinds), wanted, tuple(done_without))
+    unanswered = reviews.refusal and f"Whether the operator lacks rights cannot be asked for: {reviews.refusal}."
+    return Capabilities(tuple(kinds), wanted, tuple(done_without), namespaces, lost, unanswered)
 
 
-async def check_rights(client: KubeClient, settings: OperatorSettings) -> list[Right]:
-    """The rights that are missing, but for those without which nothing works: for them it raises MissingRights.
+async def check_rights(client: KubeClient, settings: OperatorSettings, namespaces: Sequence[str] | None) -> list[Right]:
+    """The rights that are missing in these namespaces to write what `look` has found readable.
 
     Raises KubeError.
     """
-    namespaces = settings.watch_namespaces
-    watched = [right for each in (LLMDEPLOYMENTS, *CHILDREN, PODS) for right in rights(each, WATCH_VERBS, namespaces)]
-    missing = await missing_rights(client, watched)
-    if missing:
-        raise MissingRights(f"the operator's ServiceAccount lacks the right to {in_words(missing)}")
     written = [right for each in CHILDREN for right in rights(each, ("get", "create", "patch", "delete"), namespaces)]
     written += rights(PODS, ("patch", "delete"), namespaces)
     written += rights(LLMDEPLOYMENTS, ("patch",), namespaces, "status")
@@ -89,7 +102,7 @@ async def check_rights(client: KubeClient, settings: OperatorSettings) -> list[R
     written += rights(EVENTS, ("create", "patch"), namespaces)
     written += rights(PERSISTENT_VOLUME_CLAIMS, ("get",), namespaces)
     written += rights(PODS, WATCH_VERBS, (settings.gateway_namespace,))
-    return await missing_rights(client, written)
+    return await AccessReviews(client).missing(written)
 
 
 def in_words(missing: Sequence[Right]) -> str:
@@ -97,9 +110,39 @@ def in_words(missing: Sequence[Right]) -> str:
     return ", to ".join(right.sentence_part for right in missing)
 
 
-async def _obstacle(client: KubeClient, resource: Resource, namespaces: Sequence[str] | None) -> str:
-    """Why objects of this kind cannot be made; empty = they can."""
+async def _lost(client: KubeClient, reviews: AccessReviews, namespaces: Sequence[str] | None) -> dict[str, str]:
+    """A sentence for each namespace that cannot be watched. Raises MissingRights if that is all of them."""
+    places = [None] if namespaces is None else list(dict.fromkeys(namespaces))
+    missing = {place: lacking for place in places if (lacking := await _missing(client, reviews, place))}
+    if len(missing) == len(places):
+        everything = [right for each in missing.values() for right in each]
+        raise MissingRights(f"the operator's ServiceAccount lacks the right to {in_words(everything)}")
+    return {place: _left_alone(place, lacking[0]) for place, lacking in missing.items() if place is not None}
+
+
+def _left_alone(namespace: str, lacking: Right) -> str:
+    return (
+        f"the namespace {namespace} is left alone, because the operator may not {lacking.sentence_part}: create it "
+        "again, and its Roles by `helm upgrade`, or take it out of watch.namespaces"
+    )
+
+
+async def _missing(client: KubeClient, reviews: AccessReviews, namespace: str | None) -> list[Right]:
+    """The rights without which we cannot watch there; where a namespace was deleted, its Roles have gone with it. What
+    cannot be asked for is tried."""
+    places = None if namespace is None else (namespace,)
+    missing = await reviews.missing(right for each in WATCHED for right in rights(each, WATCH_VERBS, places))
+    if missing or reviews.refusal is None:
+        return missing
+    unlisted = [each for each in WATCHED if not await may_list(client, each, namespace)]
+    return [right for each in unlisted for right in rights(each, ("list",), places)]
+
+
+async def _obstacle(
+    client: KubeClient, reviews: AccessReviews, resource: Resource, namespaces: Sequence[str] | None
+) -> str:
+    """Why objects of this kind cannot be made; empty = they can, as far as one can ask."""
     if not await is_served(client, resource):
         return f"this API server does not serve {resource.api_version}"
-    missing = await missing_rights(client, rights(resource, CHILD_VERBS, namespaces))
+    missing = await reviews.missing(rights(resource, CHILD_VERBS, namespaces))
     return f"the operator may not {missing[0].sentence_part}" if missing else ""

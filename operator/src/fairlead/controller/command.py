@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     configure_logging(settings.log_level)
     try:
         asyncio.run(_run(settings, args.kubeconfig, args.context))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the loop no longer hears them, and the exit status stays as it is
     except KubeConfigError as e:
         print(f"fairlead operator: {e}", file=sys.stderr)
         return EXIT_USAGE
@@ -51,9 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(settings: OperatorSettings, kubeconfig: Path | None, context: str | None) -> None:
-    loop = asyncio.get_running_loop()
     async with await KubeClient.from_environment(kubeconfig, context) as client:
         operator = Operator(client, settings)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, operator.stop.set)
+        operator.install_signal_handlers()
         await operator.run()

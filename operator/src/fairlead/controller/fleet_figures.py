@@ -15,7 +15,7 @@ from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, targets_of
 from fairlead.controller.observe import Cluster, Observed
-from fairlead.controller.pods import Stage, diagnose
+from fairlead.controller.pods import Stage
 
 _HELP: dict[str, str] = {
     "spec_replicas": "Replicas that spec.replicas asks for, whoever wrote it.",
@@ -64,7 +64,7 @@ Figure = tuple[str, tuple[str, ...], float]
 
 def figures(observed: Observed) -> Iterable[Figure]:
     """Everything there is to say about one LLMDeployment. One whose spec cannot be understood has no targets."""
-    stages = Counter(diagnose(pod).stage for pod in observed.pods)
+    stages = Counter(diagnosis.stage for diagnosis in observed.diagnoses)
     yield from (("pods", (str(stage),), float(stages[stage])) for stage in Stage)
     status = observed.body.get("status") or {}
     for condition in status.get("conditions") or []:

@@ -9,6 +9,8 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
+from fairlead.controller.pod_warnings import PodWarnings
+from fairlead.controller.pods import Diagnosis, PodWarning, diagnose
 from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
@@ -48,8 +50,15 @@ class Observed:
     """Claims of older LLMDeployments on names that this one wants too."""
     missing_claim: str | None = None
     """The PersistentVolumeClaim of its source, if that does not exist."""
+    warnings: Mapping[str, PodWarning] = field(default_factory=dict)
+    """What keeps pods from being created that have been for long, by the pod's uid."""
     running: Mapping[str, int] = field(default_factory=dict)
     """Requests that run on each replica, by the pod's uid, as gateways last said; one that nobody knows is absent."""
+
+    @property
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """What each pod's status, and what is warned of it, means."""
+        return tuple(diagnose(pod, self.warnings.get(pod["metadata"].get("uid", ""))) for pod in self.pods)
 
     @property
     def deployment(self) -> JsonObject | None:
@@ -58,11 +67,12 @@ class Observed:
 
 
 class Cluster:
-    """Reads kopf's indexes, and asks the API for the one thing that is not watched (claims)."""
+    """Reads kopf's indexes, and asks the API for what is not watched: claims, and warnings about slow pods."""
 
     def __init__(self, client: KubeClient, running: Callable[[], Mapping[str, int]] = dict) -> None:
         """`running`: requests per replica, by the pod's uid."""
         self._client = client
+        self._warnings = PodWarnings(client)
         self._running = running
         self._indexes: Mapping[str, Index] = {}
         self.is_bound = False
@@ -92,19 +102,25 @@ class Cluster:
     async def observe(self, key: Key) -> Observed | None:
         """None when the LLMDeployment is gone. Raises KubeError when the API cannot be asked."""
         observed = self.last_seen(key)
-        return None if observed is None else replace(observed, missing_claim=await self._missing_claim(observed.body))
+        if observed is None:
+            return None
+        await self._warnings.ask(observed.pods)
+        claim, warnings = await self._missing_claim(observed.body), self._warnings.known(observed.pods)
+        return replace(observed, missing_claim=claim, warnings=warnings)
 
     def last_seen(self, key: Key) -> Observed | None:
-        """What is known without asking the API: everything but whether a claim is missing. None when it is gone."""
+        """What is known without asking the API: everything but missing claims. Warnings are as last heard. None when it
+        is gone."""
         body = next(iter(self._indexes.get("llmdeployments", {}).get(key, ())), None)
         if body is None:
             return None
         children = self._indexes["children"].get(key, ())
-        pods = self._indexes["pods"].get(key, ())
+        pods = tuple(sorted(self._indexes["pods"].get(key, ()), key=_age))
         return Observed(
             body=body,
             children={(child["kind"], child["metadata"]["name"]): child for child in children},
-            pods=tuple(sorted(pods, key=_age)),
+            pods=pods,
+            warnings=self._warnings.known(pods),
             rivals=tuple(self._older_claims(key)),
             running=self._running(),
         )

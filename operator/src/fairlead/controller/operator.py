@@ -7,9 +7,11 @@ Lease is lost the process ends, so that a second operator can never act at the s
 import asyncio
 import logging
 import secrets
+import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import kopf
@@ -17,20 +19,20 @@ import kopf
 from fairlead.api import names
 from fairlead.controller.apply import Applier
 from fairlead.controller.autoscale import Autoscaler
-from fairlead.controller.capabilities import Capabilities, check_rights, in_words, look
+from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, look
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
 from fairlead.controller.health import serve_health
 from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster
-from fairlead.controller.reconcile import ReconcileOutcome, Reconciler, recheck_after
+from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.controller.scaling import ScaleWriter
 from fairlead.controller.worker import Key, WorkQueue
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.access import is_served
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.lease import Lease
-from fairlead.kube.resources import LLMDEPLOYMENTS, Resource
+from fairlead.kube.resources import LLMDEPLOYMENTS
 from fairlead.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ KOPF_END_SECONDS = 15.0
 """How long kopf may take to end its watches."""
 PAUSE_SECONDS = 2.0
 """Between two questions to an API server that is not there, or does not serve LLMDeployments."""
+LOST_PAUSE_SECONDS = 30.0
+"""Between two looks at whether a namespace that was lost is back."""
 
 
 class LeaseLost(Exception):
@@ -64,6 +68,7 @@ class Operator:
         self.client = client
         self.settings = settings
         self.stop = asyncio.Event()
+        self._takes_signals = False
         self.metrics = OperatorMetrics()
         self.gateways = GatewayFollower(
             client, namespace=settings.gateway_namespace, selector=settings.gateway_selector
@@ -96,6 +101,14 @@ class Operator:
         self.metrics.watch_queue(lambda: self.queue.num_waiting)
         self.metrics.watch_fleet(self.cluster)
 
+    def install_signal_handlers(self) -> None:
+        """From now on SIGTERM and SIGINT end it, however often they come. kopf, which takes them whenever it starts,
+        does not keep them."""
+        self._takes_signals = True
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop.set)
+
     async def run(self) -> None:
         """Serves health, waits for the Lease, works until told to stop, and gives the Lease back."""
         async with serve_health(self.metrics, self.settings.host, self.settings.port):
@@ -119,6 +132,7 @@ class Operator:
                 self.queue.run(),
                 self._autoscaler.run(),
                 self._resync(),
+                self._seek_lost(),
                 self._told_to_stop(),
             )
         ]
@@ -135,24 +149,24 @@ class Operator:
                 raise result
 
     async def _watch(self) -> None:
-        """Watches from when LLMDeployments are served, and begins anew when other kinds are. Raises MissingRights or
-        WatchFailed where that cannot go on."""
+        """Watches from when LLMDeployments are served, and begins anew when other kinds are, or other namespaces can be
+        watched. Raises MissingRights or WatchFailed where that cannot go on."""
         await self._until_served()
-        if missing := await self._persistently(check_rights):
-            logger.error("the operator's ServiceAccount lacks the right to %s", in_words(missing))
         while True:
             self._take(await self._persistently(look))
             self._kinds_changed.clear()
-            if not await self._watch_kinds(self.capabilities.kinds):
+            if missing := await self._persistently(partial(check_rights, namespaces=self.capabilities.namespaces)):
+                logger.error("the operator's ServiceAccount lacks the right to %s", in_words(missing))
+            if not await self._watch_kinds(self.capabilities):
                 return
             self.queue.add_all(self.cluster.keys())  # whatever has gone meanwhile is noticed
             self.cluster.unbind()
             await self._until_served()
 
-    async def _watch_kinds(self, optional_kinds: tuple[Resource, ...]) -> bool:
-        """Until other kinds than these are there to be watched; False when kopf, which takes the process' signals, was
-        told to end. Raises WatchFailed."""
-        watching = asyncio.create_task(self._run_kopf(optional_kinds))
+    async def _watch_kinds(self, seen: Capabilities) -> bool:
+        """Until something else than this is there to be watched; False when kopf was told to end. Raises MissingRights
+        and WatchFailed."""
+        watching = asyncio.create_task(self._run_kopf(seen))
         changed = asyncio.create_task(self._kinds_changed.wait())
         try:
             await asyncio.wait((watching, changed), return_when=asyncio.FIRST_COMPLETED)
@@ -165,9 +179,9 @@ class Operator:
         if not isinstance(result, Exception):
             return False
         is_there = await self._persistently(_serves_llmdeployments)
-        if is_there and (await self._persistently(look)).kinds == optional_kinds:
+        if is_there and (await self._persistently(look)).watched == seen.watched:
             raise WatchFailed(f"watching has failed: {result}") from result
-        logger.warning("watching begins anew, because the API server serves other kinds than before: %s", result)
+        logger.warning("watching begins anew, because the API server shows other things than before: %s", result)
         return True
 
     async def _until_served(self) -> None:
@@ -198,20 +212,28 @@ class Operator:
         for sentence in seen.done_without:
             if sentence not in before.done_without:
                 logger.info("%s", sentence)
-        if seen.kinds != before.kinds:
+        if seen.unanswered is not None and before.unanswered is None:
+            logger.info("%s", seen.unanswered)
+        for namespace in seen.lost.keys() - before.lost.keys():
+            logger.warning("%s", seen.lost[namespace])
+        for namespace in before.lost.keys() - seen.lost.keys():
+            logger.info("the namespace %s can be watched again", namespace)
+        if seen.watched != before.watched:
             self._kinds_changed.set()
 
-    async def _run_kopf(self, optional_kinds: tuple[Resource, ...]) -> None:
+    async def _run_kopf(self, seen: Capabilities) -> None:
         """kopf: fills the indexes and puts keys into the queue. When cancelled, lets kopf end in its own order."""
-        namespaces, stop = self.settings.watch_namespaces, asyncio.Event()
+        stop = asyncio.Event()
         tasks = await kopf.spawn_tasks(
-            registry=build_registry(self.cluster, self.queue, self.client.config, optional_kinds),
+            registry=build_registry(self.cluster, self.queue, self.client.config, seen.kinds),
             settings=kopf_settings(),
             standalone=True,
-            clusterwide=namespaces is None,
-            namespaces=namespaces or (),
+            clusterwide=seen.namespaces is None,
+            namespaces=seen.namespaces or (),
             stop_flag=stop,
         )
+        if self._takes_signals:
+            self.install_signal_handlers()
         running = asyncio.create_task(kopf.run_tasks(tasks, ignored=_EveryTask()))
         try:
             # Not `running` itself: where a watch fails for good, kopf may never be done with ending the others.
@@ -238,17 +260,28 @@ class Operator:
         level = logging.DEBUG if outcome is ReconcileOutcome.UNCHANGED else logging.INFO
         fields = {"llmdeployment": "/".join(key), "outcome": str(outcome), "seconds": round(seconds, 3)}
         logger.log(level, "reconciled", extra=fields)
-        return recheck_after(outcome)
+        return self._reconciler.recheck_after(key, outcome)
 
     async def _resync(self) -> None:
         """Looks at everything again from time to time, whether or not an event came; at the API server too."""
         while True:
             await asyncio.sleep(self.settings.resync_interval)
-            try:
-                self._take(await look(self.client, self.settings))
-            except KubeError as e:
-                logger.warning("what the API server serves cannot be asked for: %s", e)
+            await self._look_again()
             self.queue.add_all(self.cluster.keys())
+
+    async def _seek_lost(self) -> None:
+        """Looks for namespaces that cannot be watched more often than at everything."""
+        while True:
+            await asyncio.sleep(min(LOST_PAUSE_SECONDS, self.settings.resync_interval))
+            if self.capabilities.lost:
+                await self._look_again()
+
+    async def _look_again(self) -> None:
+        """At what the API server has for us. As long as the watches go on, no answer is a reason to end."""
+        try:
+            self._take(await look(self.client, self.settings))
+        except (KubeError, MissingRights) as e:
+            logger.warning("what there is to watch cannot be asked for: %s", e)
 
     async def _acquire(self) -> bool:
         """True with the Lease, False when we were told to stop before we had it."""

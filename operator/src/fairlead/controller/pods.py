@@ -18,6 +18,24 @@ MAX_MESSAGE_LENGTH = 1024
 """Of what is copied from a container's end: the rest is in its log."""
 IMAGE_REASONS = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable")
 CREATE_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError")
+_VOLUME = (
+    Reason.FAILED_MOUNT,
+    "a volume cannot be mounted; check the claims, Secrets and ConfigMaps that the pod mounts, and the storage driver",
+)
+_SANDBOX = (
+    Reason.FAILED_CREATE_POD_SANDBOX,
+    "its node cannot set it up; check the node's network and container runtime",
+)
+WARNINGS = {
+    "FailedMount": _VOLUME,
+    "FailedAttachVolume": _VOLUME,
+    "FailedMapVolume": _VOLUME,
+    "FailedCreatePodSandBox": _SANDBOX,
+    "NetworkNotReady": _SANDBOX,
+}
+"""What a warning about a pod whose containers are being created comes to: a reason, and what to do."""
+_HAS_RUN = ("running", "terminated")
+"""States of a container whose node has prepared its pod."""
 
 
 class Stage(StrEnum):
@@ -32,6 +50,14 @@ class Stage(StrEnum):
     """Chosen or asked to go; finishes what it has. No capacity, whatever else its status says."""
     FINISHED = "finished"
     """Will never run again: evicted, for instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodWarning:
+    """What the cluster last warned of, about one pod: an Event's own words."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +78,8 @@ class Diagnosis:
         return f"{self.pod}: {self.message}" if self.message else self.pod
 
 
-def diagnose(pod: Mapping[str, Any]) -> Diagnosis:
-    """Never raises for a status that lacks parts."""
+def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None) -> Diagnosis:
+    """`warning`: about a pod whose containers are long in being created. Never raises for a status that lacks parts."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     phase = status.get("phase")
     if phase in ("Failed", "Succeeded"):
@@ -72,7 +98,8 @@ def diagnose(pod: Mapping[str, Any]) -> Diagnosis:
         failure = _failure(name, container)
         if failure is not None:
             return failure
-    return _starting(name, pod, scheduled, statuses)
+    starting = _starting(name, pod, scheduled, statuses)
+    return starting if warning is None or starting.reason != Reason.CONTAINER_CREATING else _warned(name, warning)
 
 
 def _disruption(status: Mapping[str, Any]) -> str:
@@ -173,6 +200,29 @@ def _starting(
         message = f"the engine has started, but not said yet that it is ready; if that lasts, see kubectl logs {name}"
         return Diagnosis(name, Stage.STARTING, Reason.LOADING_MODEL, message)
     return Diagnosis(name, Stage.STARTING, Reason.LOADING_MODEL, "the engine is loading the model")
+
+
+def created_since(pod: Mapping[str, Any]) -> str | None:
+    """Since when a node has been preparing the pod (RFC 3339); None once one of its containers has run, and where
+    something else is known of it."""
+    if diagnose(pod).reason != Reason.CONTAINER_CREATING:
+        return None
+    status = pod.get("status") or {}
+    if any(state in (each.get("state") or {}) for each in _container_statuses(status) for state in _HAS_RUN):
+        return None
+    conditions: list[Mapping[str, Any]] = status.get("conditions") or []
+    scheduled = (each.get("lastTransitionTime") for each in conditions if each.get("type") == "PodScheduled")
+    since: str | None = next(scheduled, None) or status.get("startTime") or pod["metadata"].get("creationTimestamp")
+    return since
+
+
+def _warned(name: str, warning: PodWarning) -> Diagnosis:
+    said = f"{warning.reason}: {warning.message}"
+    if warning.reason in WARNINGS:
+        reason, advice = WARNINGS[warning.reason]
+        return Diagnosis(name, Stage.FAILING, reason, _shorten(f"{advice}. The cluster says: {said}"))
+    message = _shorten(f"the container is still being created; the last warning about it is {said}")
+    return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
 
 
 def _has_been_ready(pod: Mapping[str, Any], engine: Mapping[str, Any]) -> bool:

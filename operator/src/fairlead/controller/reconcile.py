@@ -15,6 +15,7 @@ from fairlead.controller.desired import Desired, desired
 from fairlead.controller.events import EventRecorder, announcements
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import differs, make_plan
+from fairlead.controller.pod_warnings import next_look
 from fairlead.controller.status import situation, status
 from fairlead.controller.worker import Key
 from fairlead.kube.client import KubeError
@@ -72,6 +73,13 @@ class Reconciler:
         await self.write_status(observed, wanted, applied)
         return _outcome(wanted, applied)
 
+    def recheck_after(self, key: Key, outcome: ReconcileOutcome) -> float | None:
+        """Seconds until the next look, where no event may come; None = when something happens."""
+        if outcome is ReconcileOutcome.BLOCKED:
+            return RECHECK_SECONDS
+        observed = self.cluster.last_seen(key)
+        return None if observed is None else next_look(observed.pods, self._now())
+
     async def write_status(self, observed: Observed, wanted: Desired, applied: Applied) -> None:
         """Writes the status and its Events, if anything about it is new."""
         is_configuring = any(change.is_configuration for change in applied.changes)
@@ -89,11 +97,6 @@ class Reconciler:
                 return  # it was deleted meanwhile
         for announcement in announcements(before, after, applied.changes):
             await self.recorder.record(observed.body, announcement)
-
-
-def recheck_after(outcome: ReconcileOutcome) -> float | None:
-    """Seconds until the next look, where no event may come; None = when something happens."""
-    return RECHECK_SECONDS if outcome is ReconcileOutcome.BLOCKED else None
 
 
 def _outcome(wanted: Desired, applied: Applied) -> ReconcileOutcome:

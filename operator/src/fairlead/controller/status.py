@@ -16,7 +16,7 @@ from fairlead.autoscaler.words import counted
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_owned
-from fairlead.controller.pods import Diagnosis, Stage, diagnose
+from fairlead.controller.pods import Diagnosis, Stage
 from fairlead.kube.client import JsonObject
 from fairlead.settings import OperatorSettings
 
@@ -82,7 +82,7 @@ def situation(
     return Situation(
         deployment=wanted.deployment,
         num_desired=wanted.deployment.desired_replicas if wanted.deployment else _num_running(observed.body, engine),
-        pods=tuple(diagnose(pod) for pod in observed.pods),
+        pods=observed.diagnoses,
         obstacle=wanted.obstacle,
         problems=tuple(problem for problem in problems if problem.reason != Reason.RECONCILING),
         waiting_for=next((problem.message for problem in problems if problem.reason == Reason.RECONCILING), ""),

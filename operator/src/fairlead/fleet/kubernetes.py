@@ -7,6 +7,7 @@ change rebuilds the one pool it concerns.
 
 import asyncio
 import logging
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,21 +18,23 @@ from fairlead.fleet.fleet import Published
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.model_info import ModelInfoClient, ModelInfoSource, TokenizerBook
 from fairlead.fleet.models import outlook, served_model
-from fairlead.fleet.pods import POD_SELECTOR, owner_of, ready_since, replica_of
+from fairlead.fleet.namespaces import LOST_SECONDS, Namespace
+from fairlead.fleet.pods import owner_of, ready_since, replica_of
 from fairlead.fleet.pool import Pool
 from fairlead.fleet.replica_tasks import ReplicaTasks
 from fairlead.kube.client import KubeClient
-from fairlead.kube.resources import LLMDEPLOYMENTS, PODS
-from fairlead.kube.watch import Reflector
 from fairlead.routing.replica import Replica
 
 logger = logging.getLogger(__name__)
 
 JsonObject = Mapping[str, Any]
 
+ASKED_AT_ONCE = 3
+"""Namespaces that are asked for, to judge whether another one is lost."""
+
 
 class KubernetesFleet(Published):
-    """Wires reflectors, two for each namespace, to one `PoolBook`. `run` it as a task."""
+    """Wires namespaces to one `PoolBook`. `run` it as a task."""
 
     def __init__(
         self,
@@ -41,8 +44,10 @@ class KubernetesFleet(Published):
         model_info: ModelInfoSource | None = None,
         listener: EngineListener | None = None,
         tokenizers: TokenizerBook | None = None,
+        lost_seconds: float = LOST_SECONDS,
     ) -> None:
-        """`namespaces`: None = every one, which takes rights for the whole cluster.
+        """`namespaces`: None = every one, which takes rights for the whole cluster. One that is refused for
+        `lost_seconds` is done without, as long as another one is not.
 
         `model_info`: None = ask the engines over HTTP.
         `listener` hears of every ready engine's blocks and loads; `tokenizers` gets every model's tokenizer.
@@ -50,28 +55,40 @@ class KubernetesFleet(Published):
         super().__init__()
         self._model_info = model_info or ModelInfoClient(tokenizers=tokenizers)
         self._book = PoolBook(self, self._model_info, listener)
-        book, places = self._book, (None,) if namespaces is None else tuple(dict.fromkeys(namespaces))
-        deployments = [
-            Reflector(client, LLMDEPLOYMENTS, namespace=place, on_change=book.on_deployment) for place in places
-        ]
-        pods = [
-            Reflector(client, PODS, namespace=place, label_selector=POD_SELECTOR, on_change=book.on_pod)
+        places = (None,) if namespaces is None else tuple(dict.fromkeys(namespaces))
+        self._namespaces = [
+            Namespace(
+                client,
+                place,
+                on_deployment=self._book.on_deployment,
+                on_pod=self._book.on_pod,
+                another_is_shown=self._another_is_shown,
+                lost_seconds=lost_seconds,
+            )
             for place in places
         ]
-        self._reflectors = (*deployments, *pods)
 
     @property
     def synced(self) -> bool:
-        return all(reflector.synced.is_set() for reflector in self._reflectors)
+        """Whether every namespace was read once, but for those that are lost; they cannot be all."""
+        return all(each.is_synced or each.is_lost for each in self._namespaces)
 
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                for reflector in self._reflectors:
-                    tasks.create_task(reflector.run())
+                for namespace in self._namespaces:
+                    tasks.create_task(namespace.run())
         finally:
             await self._book.close()
             await self._model_info.close()
+
+    async def _another_is_shown(self, than: Namespace) -> bool:
+        """Asks for a few: where everything is refused, every namespace wants to know."""
+        others = [each for each in self._namespaces if each is not than]
+        for each in random.sample(others, min(ASKED_AT_ONCE, len(others))):
+            if await each.is_shown():
+                return True
+        return False
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import signal
 import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -76,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         with asyncio.Runner(loop_factory=PreciseLoop) as runner:
             runner.run(_serve(args, settings, access))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # the loop no longer hears them, and the exit status stays as it is
     except (OSError, KubeConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

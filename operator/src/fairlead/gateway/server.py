@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 BACKLOG = 2048
 CONTROL_GRACE_SECONDS = 5
 """How long the control port's connections may take to end, once everything else has."""
+INTERRUPT_SECONDS = 5.0
+"""How long what runs may take after Ctrl-C, when a person waits."""
 
 MakeFleet = Callable[[EngineListener, Tokenizers], Fleet]
 """Makes the fleet to follow. It tells the listener what engines stream, and adds their tokenizers."""
@@ -119,11 +121,19 @@ class Gateway:
         self._announce()
         self._server.stop()
 
+    def interrupt(self) -> None:
+        """Takes nothing new from now on, and cuts what runs after `INTERRUPT_SECONDS`; while draining, at once."""
+        if self.app.draining:
+            self._server.cut()
+        else:
+            self.stop()
+            asyncio.get_running_loop().call_later(INTERRUPT_SECONDS, self._server.cut)
+
     def install_signal_handlers(self) -> None:
-        """SIGTERM drains, however often it comes; SIGINT stops, and cuts what still runs when it comes again."""
+        """SIGTERM drains, however often it comes; SIGINT, a person's, interrupts."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.drain)
-        loop.add_signal_handler(signal.SIGINT, self.stop)
+        loop.add_signal_handler(signal.SIGINT, self.interrupt)
 
     def _announce(self) -> None:
         self.app.draining = True
@@ -170,10 +180,18 @@ class _Server(uvicorn.Server):
         )
 
         self._stopping = asyncio.Event()
+        self._cut = asyncio.Event()
 
     def stop(self) -> None:
         """Takes nothing new and finishes what runs; a second call cuts what still runs."""
-        self.force_exit = self.should_exit
+        if self.should_exit:
+            self._cut.set()
+        self.should_exit = True
+        self._stopping.set()
+
+    def cut(self) -> None:
+        """Takes nothing new and ends what runs, as when its time is over: each client gets an error."""
+        self._cut.set()
         self.should_exit = True
         self._stopping.set()
 
@@ -183,6 +201,21 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._stopping.wait(), 1.0)
             except TimeoutError:
                 pass
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's, which waits for what runs for as long as it may take; over at once when that is to be cut."""
+        waits = {asyncio.create_task(super().shutdown(sockets)), asyncio.create_task(self._cut.wait())}
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        for task in done:
+            task.result()
+        if self._cut.is_set():
+            for running in list(self.server_state.tasks):
+                running.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,17 +1,24 @@
 """What an API server serves, and what we may do there. Asked of the server itself, never guessed from its version.
 
-Who calls it: the operator, at its start and now and then. Nobody needs a right for these questions.
+Who calls it: the operator, at its start and now and then. Every account has the right to these questions, unless
+somebody took it away.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fairlead.kube.client import KubeClient, KubeError
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import ACCESS_REVIEWS, Resource
 
 QUESTIONS_AT_ONCE = 8
 """Questions about rights that are on their way at the same time; API servers ration a client's requests."""
+ANSWER_SECONDS = 10.0
+"""How long an answer to one may take."""
+ATTEMPTS = 3
+"""How often one is asked where the server fails, or is not there."""
+PAUSE_SECONDS = 1.0
+"""Between two of them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -54,31 +61,80 @@ async def is_served(client: KubeClient, resource: Resource) -> bool:
     return any(entry.get("name") == resource.plural for entry in document.get("resources") or [])
 
 
-async def missing_rights(client: KubeClient, wanted: Iterable[Right]) -> list[Right]:
-    """Those of the rights that we do not have, in their order. None are missing where the API knows no such question.
+class AccessReviews:
+    """Asks the API server what we may do. Where it does not say, nothing counts as missing, and `refusal` says why:
+    hardened clusters let nobody ask, and others serve no such question."""
 
-    Raises KubeError.
-    """
-    if not await is_served(client, ACCESS_REVIEWS):
-        return []
-    gate, asked = asyncio.Semaphore(QUESTIONS_AT_ONCE), list(wanted)
+    def __init__(self, client: KubeClient) -> None:
+        """Asks nothing yet. Questions are put to whom `client` talks to, and about whoever it is there."""
+        self._client = client
+        self.refusal: str | None = None
+        """Why the last questions have no answer; None = all had one. Nothing more is asked then."""
+        self._is_served: bool | None = None
 
-    async def holds(right: Right) -> bool:
-        async with gate:
-            return await _is_allowed(client, right)
+    async def missing(self, wanted: Iterable[Right]) -> list[Right]:
+        """Those of the rights that we certainly do not have, in their order.
 
-    answers = await asyncio.gather(*(holds(right) for right in asked))
-    return [right for right, held in zip(asked, answers, strict=True) if not held]
+        Raises KubeError where the API server cannot be asked what it serves.
+        """
+        gate, asked = asyncio.Semaphore(QUESTIONS_AT_ONCE), list(wanted)
+        if not await self._can_ask():
+            return []
+
+        async def lacks(right: Right) -> bool:
+            async with gate:
+                return self.refusal is None and not await self._is_allowed(right)
+
+        answers = await asyncio.gather(*(lacks(right) for right in asked))
+        return [right for right, is_missing in zip(asked, answers, strict=True) if is_missing]
+
+    async def _can_ask(self) -> bool:
+        if self.refusal is None and self._is_served is None:
+            try:
+                self._is_served = await is_served(self._client, ACCESS_REVIEWS)
+            except KubeError as e:
+                if e.status != 403:
+                    raise
+                self.refusal = str(e)
+            if self._is_served is False:
+                self.refusal = f"{ACCESS_REVIEWS.api_version} is not served"
+        return self.refusal is None
+
+    async def _is_allowed(self, right: Right) -> bool:
+        """True too where there is no answer: who is not told what is missing finds out by trying."""
+        attributes = {"verb": right.verb, "group": right.group, "resource": right.plural}
+        attributes |= {"namespace": right.namespace} if right.namespace else {}
+        attributes |= {"subresource": right.subresource} if right.subresource else {}
+        review = {
+            "apiVersion": ACCESS_REVIEWS.api_version,
+            "kind": ACCESS_REVIEWS.kind,
+            "spec": {"resourceAttributes": attributes},
+        }
+        try:
+            answer = await self._ask(review)
+        except KubeError as e:
+            self.refusal = str(e)
+            return True
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    async def _ask(self, review: JsonObject) -> JsonObject:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await self._client.request("POST", ACCESS_REVIEWS.path(), body=review, timeout=ANSWER_SECONDS)
+            except KubeError as e:
+                if not e.may_pass:
+                    raise
+            await asyncio.sleep(PAUSE_SECONDS)
+        return await self._client.request("POST", ACCESS_REVIEWS.path(), body=review, timeout=ANSWER_SECONDS)
 
 
-async def _is_allowed(client: KubeClient, right: Right) -> bool:
-    attributes = {"verb": right.verb, "group": right.group, "resource": right.plural}
-    attributes |= {"namespace": right.namespace} if right.namespace else {}
-    attributes |= {"subresource": right.subresource} if right.subresource else {}
-    review = {
-        "apiVersion": ACCESS_REVIEWS.api_version,
-        "kind": ACCESS_REVIEWS.kind,
-        "spec": {"resourceAttributes": attributes},
-    }
-    answer = await client.create(ACCESS_REVIEWS, review)
-    return bool((answer.get("status") or {}).get("allowed"))
+async def may_list(client: KubeClient, resource: Resource, namespace: str | None) -> bool:
+    """False where a list of this kind is refused, found out by asking for one object; where there is no such kind,
+    nothing is refused. `namespace`: None = all. Raises KubeError where the API server fails."""
+    try:
+        await client.request("GET", resource.path(namespace), params={"limit": "1"})
+    except KubeError as e:
+        if e.status not in (403, 404):
+            raise
+        return e.status == 404
+    return True

@@ -1,8 +1,8 @@
 """Reflector: a local copy of one kind of object, kept up to date by list and watch.
 
 Who calls it: whatever follows objects without kopf (the gateway's fleet; the operator's claims). Level-triggered users
-only look at `store`; `on_change` tells them when to look. It never raises for a broken connection: it backs off and
-goes on.
+only look at `store`; `on_change` tells them when to look. It never raises for a broken connection, nor for a refusal:
+it backs off and goes on, and keeps what it knows. How long a refusal may last is for others to decide.
 """
 
 import asyncio
@@ -25,6 +25,8 @@ FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 15.0
 STABLE_SECONDS = 10.0
 """A watch that lasted this long resets the back-off, even if it ended badly."""
+REFUSALS = (403, 404)
+"""What an API server answers where there is no such place for us, whether or not it exists."""
 
 
 def key_of(obj: JsonObject) -> Key:
@@ -44,9 +46,11 @@ class Reflector:
         namespace: str | None = None,
         label_selector: str | None = None,
         on_change: OnChange | None = None,
+        on_answer: Callable[[], None] | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        """`namespace`: None = all. `label_selector`: None = every object. `sleep` waits out the back-off."""
+        """`namespace`: None = all. `label_selector`: None = every object. `on_answer` is called after every list, and
+        whenever one is refused. `sleep` waits out the back-off."""
         self.client = client
         self.resource = resource
         self.namespace = namespace
@@ -54,7 +58,11 @@ class Reflector:
         self.store: dict[Key, JsonObject] = {}
         self.synced = asyncio.Event()
         """Set once the first list is in the store; stays set while a broken connection is being repaired."""
+        self.refused_since: float | None = None
+        """Since when the API server has been refusing, on the event loop's clock; None = it is not. Its silence changes
+        nothing."""
         self._on_change = on_change
+        self._on_answer = on_answer
         self._sleep = sleep
         self._resource_version: str | None = None
 
@@ -74,10 +82,22 @@ class Reflector:
                     self._resource_version = None  # too old, or the server does not want it: only a list can tell
                 if clock() - started > STABLE_SECONDS:
                     backoff = FIRST_BACKOFF_SECONDS
-                log = logger.debug if e.status == 410 else logger.warning
+                is_known = e.status == 410 or (e.status in REFUSALS and self.refused_since is not None)
+                log = logger.debug if is_known else logger.warning
                 log("watching %s: %s; again in %.1f s", self.resource.plural, e, backoff)
+                if e.status in REFUSALS:
+                    self._refused(clock())
                 await self._sleep(backoff * random.uniform(0.8, 1.2))
                 backoff = min(backoff * 2, LAST_BACKOFF_SECONDS)
+
+    def _refused(self, now: float) -> None:
+        if self.refused_since is None:
+            self.refused_since = now
+        self._tell_of_answer()
+
+    def _tell_of_answer(self) -> None:
+        if self._on_answer is not None:
+            self._on_answer()
 
     async def _list(self) -> None:
         document = await self.client.list(self.resource, self.namespace, label_selector=self.label_selector)
@@ -88,6 +108,8 @@ class Reflector:
             self._keep(key, obj)
         self._resource_version = document["metadata"]["resourceVersion"]
         self.synced.set()
+        self.refused_since = None
+        self._tell_of_answer()
 
     async def _watch(self) -> None:
         assert self._resource_version is not None

@@ -11,8 +11,10 @@ from fairlead.api.names import (
     LABEL_COMPONENT,
     LABEL_MANAGED_BY,
     LABEL_NAME,
+    LABEL_PART_OF,
     OPERATOR_IMAGE,
     OPERATOR_NAME,
+    PART_OF,
 )
 from fairlead.api.names import SYSTEM_NAMESPACE as NAMESPACE
 from fairlead.local.apiserver.status import Json
@@ -66,7 +68,7 @@ def _gateways(number: int) -> Json:
 
 def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
     selector = {LABEL_NAME: name}
-    labels = {**selector, LABEL_COMPONENT: component, LABEL_MANAGED_BY: "fairlead-local"}
+    labels = {**selector, LABEL_COMPONENT: component, LABEL_PART_OF: PART_OF, LABEL_MANAGED_BY: "fairlead-local"}
     container = {
         "name": component,
         "image": f"{OPERATOR_IMAGE}:{__version__}",

@@ -33,7 +33,7 @@ def children(
         engine_deployment(deployment, pod, flags),
         service(deployment, settings),
         pod_disruption_budget(deployment),
-        pod_monitor(deployment, settings.pod_monitor_labels),
+        pod_monitor(deployment, settings),
     )
     return tuple(
         manifest for manifest in manifests if manifest["kind"] in ALWAYS_MADE or manifest["kind"] in optional_kinds

@@ -17,6 +17,15 @@ def selector_labels(deployment: LLMDeployment) -> dict[str, str]:
     return {names.LABEL_LLMDEPLOYMENT: deployment.metadata.name, names.LABEL_COMPONENT: names.ENGINE_COMPONENT}
 
 
+def own_labels(deployment: LLMDeployment) -> dict[str, str]:
+    """The labels of every child and of the engine's pods."""
+    return {
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_PART_OF: names.PART_OF,
+        **selector_labels(deployment),
+    }
+
+
 def child(
     deployment: LLMDeployment,
     api_version: str,
@@ -33,7 +42,7 @@ def child(
         "metadata": {
             "name": name,
             "namespace": deployment.metadata.namespace,
-            "labels": {**(labels or {}), names.LABEL_MANAGED_BY: names.MANAGED_BY, **selector_labels(deployment)},
+            "labels": {**(labels or {}), **own_labels(deployment)},
             "ownerReferences": [owner_reference(deployment)],
         },
         **body,

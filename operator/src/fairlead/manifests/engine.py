@@ -10,7 +10,7 @@ from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
-from fairlead.manifests.common import Manifest, child, fingerprint, selector_labels
+from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.config import config_name
 from fairlead.manifests.overlay import merge
 from fairlead.manifests.source import CannotBuild, ModelSource
@@ -94,11 +94,7 @@ def _pod_template(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapp
     }
     return {
         "metadata": {
-            "labels": {
-                **overlay.metadata.labels,
-                names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                **selector_labels(deployment),
-            },
+            "labels": {**overlay.metadata.labels, **own_labels(deployment)},
             "annotations": {**overlay.metadata.annotations, **annotations},
         },
         "spec": _with_configuration(pod, config_name(deployment, flags)),
@@ -144,12 +140,30 @@ def _pod_spec(deployment: LLMDeployment, settings: OperatorSettings, source: Mod
         "volumes": volumes,
     }
     placement = {
+        "topologySpreadConstraints": _spread(deployment),
+        "imagePullSecrets": [{"name": name} for name in settings.engine_image_pull_secrets],
         "nodeSelector": dict(profile.node_selector),
         "tolerations": [dict(toleration) for toleration in profile.tolerations],
         "runtimeClassName": profile.runtime_class_name,
         "priorityClassName": profile.priority_class_name,
     }
     return pod | {field: value for field, value in placement.items() if value}
+
+
+def _spread(deployment: LLMDeployment) -> list[dict[str, Any]]:
+    """Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
+
+    Nothing where the template says how: merged with ours, its constraints would mean something else.
+    """
+    if "topologySpreadConstraints" in deployment.spec.template.spec:
+        return []
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": names.LABEL_HOSTNAME,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector_labels(deployment)},
+    }
+    return [constraint]
 
 
 def _container(
@@ -166,6 +180,7 @@ def _container(
     return {
         "name": names.ENGINE_CONTAINER,
         "image": engine.image or settings.engine_image,
+        "imagePullPolicy": str(settings.engine_image_pull_policy),
         "args": arguments,
         "env": _environment(deployment),
         "ports": [{"name": "http", "containerPort": names.ENGINE_PORT, "protocol": "TCP"}],

@@ -1,18 +1,19 @@
 """The engines' PodMonitor, by which the Prometheus operator finds what they measure."""
 
-from collections.abc import Mapping
-
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.common import Manifest, child, selector_labels
+from fairlead.settings import OperatorSettings
 
 
-def pod_monitor(deployment: LLMDeployment, labels: Mapping[str, str]) -> Manifest:
-    """Every engine's /metrics; the LLMDeployment's name becomes a label of what is read there. `labels`: of the
-    PodMonitor itself."""
+def pod_monitor(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:
+    """Every engine's /metrics; the LLMDeployment's name becomes a label of what is read there. When it is read, and the
+    PodMonitor's own labels, are the settings' to say."""
+    times = {"interval": settings.pod_monitor_interval, "scrapeTimeout": settings.pod_monitor_scrape_timeout}
+    endpoint = {"port": "http", "path": "/metrics", **{name: time for name, time in times.items() if time is not None}}
     spec = {
         "selector": {"matchLabels": selector_labels(deployment)},
-        "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+        "podMetricsEndpoints": [endpoint],
         "podTargetLabels": [names.LABEL_LLMDEPLOYMENT],
     }
     return child(
@@ -21,5 +22,5 @@ def pod_monitor(deployment: LLMDeployment, labels: Mapping[str, str]) -> Manifes
         "PodMonitor",
         names.engine_child(deployment.metadata.name),
         {"spec": spec},
-        labels,
+        settings.pod_monitor_labels,
     )

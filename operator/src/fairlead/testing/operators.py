@@ -78,6 +78,16 @@ class Fleet:
         status = {"phase": "Running", "conditions": list(conditions), "containerStatuses": [container]}
         await self.client.patch(PODS, name, {"status": status}, NAMESPACE, subresource="status")
 
+    async def warn(self, pod: str, reason: str, message: str) -> None:
+        """Records a Warning about a pod, as its kubelet does."""
+        subject = {"apiVersion": "v1", "kind": "Pod", "name": pod, "namespace": NAMESPACE}
+        event = {
+            "apiVersion": EVENTS.api_version, "kind": EVENTS.kind, "type": "Warning", "reason": reason,
+            "message": message, "metadata": {"name": f"{pod}.{reason.lower()}", "namespace": NAMESPACE},
+            "involvedObject": subject | {"uid": (await self.get(PODS, pod))["metadata"]["uid"]},
+        }  # fmt: skip
+        await self.client.create(EVENTS, event)
+
     async def until(self, holds: Callable[[dict[str, Any]], bool], name: str = "dinghy") -> dict[str, Any]:
         """Waits until the status is as wanted; the status."""
         status: dict[str, Any] = {}

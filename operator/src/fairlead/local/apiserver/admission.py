@@ -78,18 +78,26 @@ def _admit_built_in(resource: ResourceType, obj: Json, old: Json | None) -> Json
 
 
 def _admit_custom(resource: ResourceType, obj: Json, old: Json | None) -> Json:
-    """Rules are checked beside everything else, but not on values whose types or sizes they may not count on."""
+    """Rules are checked beside everything else, but not on values whose types or sizes they may not count on. What a
+    stored object has wrong, since its definition became stricter, is tolerated where an update leaves it alone."""
     obj = {**obj, "metadata": _without_nulls(obj["metadata"])}
     obj = structural.apply_defaults(resource.schema, structural.prune_nulls(resource.schema, obj))
-    violations = structural.validate(resource.schema, obj)
+    before = _as_read(resource, old) if old is not None else None
+    violations = structural.validate(resource.schema, obj, old=before)
     blocked = any(violation.kind in structural.BLOCKING for violation in violations)
     causes = [*_causes(violations), *scale_fields.problems(resource.scale, obj)]
     if not blocked:
         causes += label_problems(obj)
-        causes += _causes(structural.check_rules(resource.schema, obj, old))
+        causes += _causes(structural.check_rules(resource.schema, obj, before))
     _refuse(resource, obj, causes)
     stored: Json = _as_stored(obj)
     return stored
+
+
+def _as_read(resource: ResourceType, stored: Json) -> Json:
+    """A stored object as today's definition shows it: without fields that it does not know, with its defaults."""
+    read: Json = structural.apply_defaults(resource.schema, structural.prune(resource.schema, stored, root=True)[0])
+    return read
 
 
 def _as_stored(value: Any) -> Any:

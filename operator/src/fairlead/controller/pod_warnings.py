@@ -1,0 +1,142 @@
+"""Why a node cannot create a pod's containers. The pod's status only says `ContainerCreating`; the kubelet's reasons
+are in Events, which are asked for: few are needed, and only where a pod takes long.
+
+Who calls it: Cluster, while it observes. It leaves what a warning means to `pods`. Not being able to ask is never an
+error: people then read what they read before.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fairlead.controller.pods import PodWarning, created_since
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.resources import EVENTS
+
+logger = logging.getLogger(__name__)
+
+SLOW_SECONDS = 30.0
+"""How long a node may take before it is asked what keeps it: images are pulled and volumes attached meanwhile."""
+ASK_AGAIN_SECONDS = 30.0
+"""Between two questions about one pod."""
+MAX_PODS = 3
+"""Of one LLMDeployment that are asked about: its pods are alike, and its conditions tell of one."""
+MAX_QUESTIONS = 60
+"""Within `ASK_AGAIN_SECONDS`, about all pods: where a whole cluster's storage fails, the API server has other work."""
+REFUSED_SECONDS = 600.0
+"""How long a namespace whose Events we may not read is left alone."""
+REMEMBERED_SECONDS = 3_600.0
+"""How long an answer is kept that nobody asks for: as long as Kubernetes keeps Events."""
+
+_PREPARED = ("Pulling", "Pulled", "Created", "Started")
+"""Events that the kubelet records only once a pod's volumes are mounted and its sandbox runs."""
+_SUMMARY = "Unable to attach or mount volumes"
+"""Begins the kubelet's message that names the volumes it still waits for, but not why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    asked: datetime
+    warning: PodWarning | None
+
+
+class PodWarnings:
+    """The newest warnings about pods whose containers are long in being created."""
+
+    def __init__(self, client: KubeClient, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._client = client
+        self._now = now
+        self._answers: dict[str, _Answer] = {}
+        """By the pod's uid."""
+        self._refused: dict[str, datetime] = {}
+        """When we were last told that we may not read Events, by namespace."""
+
+    def known(self, pods: Iterable[JsonObject]) -> dict[str, PodWarning]:
+        """As last heard, by the pod's uid; pods that have nothing against them are absent. They may have got past it
+        meanwhile: then their status says so."""
+        found = ((uid, self._answers.get(uid)) for pod in pods if (uid := pod["metadata"].get("uid")))
+        return {uid: answer.warning for uid, answer in found if answer is not None and answer.warning is not None}
+
+    async def ask(self, pods: Iterable[JsonObject]) -> None:
+        """Asks about those that are slow, unless that was done a moment ago. Never raises a KubeError."""
+        now = self._now()
+        self._forget(now)
+        slow = [
+            pod for pod in pods if (seconds := seconds_in_creation(pod, now)) is not None and seconds >= SLOW_SECONDS
+        ]
+        for pod in slow[:MAX_PODS]:
+            if self._may_ask(pod, now):
+                await self._ask_about(pod, now)
+
+    def _may_ask(self, pod: JsonObject, now: datetime) -> bool:
+        if pod["metadata"]["namespace"] in self._refused:
+            return False
+        recent = now - timedelta(seconds=ASK_AGAIN_SECONDS)
+        known = self._answers.get(pod["metadata"]["uid"])
+        if known is not None and known.asked > recent:
+            return False
+        return sum(answer.asked > recent for answer in self._answers.values()) < MAX_QUESTIONS
+
+    async def _ask_about(self, pod: JsonObject, now: datetime) -> None:
+        uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
+        before = self._answers.get(uid)
+        self._answers[uid] = _Answer(now, before.warning if before else None)
+        try:
+            events = await self._client.list(EVENTS, namespace, field_selector=f"involvedObject.uid={uid}")
+        except KubeError as e:
+            logger.debug("the events of pod %s/%s cannot be read: %s", namespace, pod["metadata"]["name"], e)
+            if e.status == 403:
+                self._refused[namespace] = now
+            return
+        self._answers[uid] = _Answer(now, what_holds_it_up(events["items"]))
+
+    def _forget(self, now: datetime) -> None:
+        old, permitted = now - timedelta(seconds=REMEMBERED_SECONDS), now - timedelta(seconds=REFUSED_SECONDS)
+        self._answers = {uid: answer for uid, answer in self._answers.items() if answer.asked > old}
+        self._refused = {namespace: asked for namespace, asked in self._refused.items() if asked > permitted}
+
+
+def what_holds_it_up(events: Sequence[Mapping[str, Any]]) -> PodWarning | None:
+    """The newest warning among a pod's Events that names a cause; None when the node has got past it. Pure."""
+    prepared = max((_time(event) for event in events if event.get("reason") in _PREPARED), default="")
+    warnings = [
+        event
+        for event in events
+        # The scheduler's are about the time before the pod had a node.
+        if event.get("type") == "Warning" and event.get("reason") != "FailedScheduling" and _time(event) > prepared
+    ]
+    if not warnings:
+        return None
+    newest = max(warnings, key=lambda event: (not _message(event).startswith(_SUMMARY), _time(event)))
+    return PodWarning(str(newest.get("reason") or ""), _message(newest))
+
+
+def next_look(pods: Iterable[JsonObject], now: datetime) -> float | None:
+    """Seconds until there may be something new to say about pods in creation, of which no watch tells; None where there
+    are none. Pure."""
+    ages = [seconds for pod in pods if (seconds := seconds_in_creation(pod, now)) is not None]
+    return min((SLOW_SECONDS - age if age < SLOW_SECONDS else ASK_AGAIN_SECONDS for age in ages), default=None)
+
+
+def seconds_in_creation(pod: Mapping[str, Any], now: datetime) -> float | None:
+    """For how long a node has been preparing the pod; None where none is."""
+    since = created_since(pod)
+    return None if since is None else (now - datetime.fromisoformat(since)).total_seconds()
+
+
+def _time(event: Mapping[str, Any]) -> str:
+    """When it last happened, to the second: RFC 3339 in UTC, so text sorts as time does. Who writes through the newer
+    API sets `eventTime` and `series`, which have fractions, instead of `lastTimestamp`."""
+    times = (
+        event.get("lastTimestamp"),
+        (event.get("series") or {}).get("lastObservedTime"),
+        event.get("eventTime"),
+        (event.get("metadata") or {}).get("creationTimestamp"),
+    )
+    return max(str(time)[:19] for time in times if time) if any(times) else ""
+
+
+def _message(event: Mapping[str, Any]) -> str:
+    return str(event.get("message") or "")
