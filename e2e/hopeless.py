@@ -6,6 +6,9 @@ from typing import Any
 MIN_ABOVE_MAX = {"minReplicas": 3, "maxReplicas": 2}
 MIN_ABOVE_MAX_SENTENCE = "autoscaling.minReplicas must not be above autoscaling.maxReplicas"
 
+NO_SUCH_DEMO = "demo://leviathan"
+NO_SUCH_DEMO_SENTENCE = "there is no bundled model 'leviathan'; bundled models: demo://dinghy"
+
 
 @dataclass(frozen=True)
 class Hopeless:
@@ -22,8 +25,24 @@ class Hopeless:
 
 
 HOPELESS = [
-    Hopeless({"resources": {"profile": "gpu-of-dreams"}}, "UnknownProfile", ["gpu-of-dreams", "cpu-small"]),
-    Hopeless({"source": "hf://org/model"}, "SourceNotSupported", ["hf://"], "ModelAvailable"),
+    Hopeless(
+        {"resources": {"profile": "gpu-of-dreams"}},
+        "UnknownProfile",
+        [
+            "resources.profile 'gpu-of-dreams' is not in the operator's settings: use one of ",
+            "cpu-small",  # among others, which are the administrator's
+            ", or write resources.requests and limits",
+        ],
+    ),
+    Hopeless(
+        {"source": "hf://org/model"},
+        "SourceNotSupported",
+        [
+            "hf:// is not supported by this version: put the model's folder on a PersistentVolumeClaim and write "
+            "model.source: pvc://CLAIM/FOLDER, or try the bundled demo://dinghy"
+        ],
+        "ModelAvailable",
+    ),
     Hopeless(
         {"source": "pvc://no-such-claim/model"},
         "ModelSourceNotFound",
@@ -40,12 +59,34 @@ HOPELESS = [
         "ImagePullBackOff",
         ["example.com/else:1 cannot be pulled; check engine.image and the registry's credentials"],
     ),
-    Hopeless({"source": "demo://leviathan"}, "ModelNotFound", ["leviathan", "dinghy"], "ModelAvailable"),
-    Hopeless({"engine": {"kvCache": {"memory": "64Ki"}}}, "NotEnoughMemory", ["memory"]),
+    Hopeless({"source": NO_SUCH_DEMO}, "ModelNotFound", [NO_SUCH_DEMO_SENTENCE], "ModelAvailable"),
+    Hopeless(
+        {"engine": {"kvCache": {"memory": "64Ki"}}},
+        "NotEnoughMemory",
+        [
+            "the KV cache for one sequence of 2048 tokens needs 4 MiB, but kv-cache-memory allows 64 KiB, which holds "
+            "32 tokens; set max-model-len to at most 32, or raise kv-cache-memory to at least 4194304 (and the "
+            "container's memory with it)"
+        ],
+    ),
     Hopeless(
         {"engine": {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "no-such-secret", "key": "k"}}}]}},
         "CreateContainerError",
         ["the container cannot be created", "check engine.env and template", "no-such-secret"],
+    ),
+    Hopeless(
+        {
+            "template": {
+                "spec": {
+                    "volumes": [{"name": "credentials", "secret": {"secretName": "no-such-secret"}}],
+                    "containers": [
+                        {"name": "engine", "volumeMounts": [{"name": "credentials", "mountPath": "/credentials"}]}
+                    ],
+                }
+            }
+        },
+        "FailedMount",
+        ["a volume cannot be mounted; check the claims, Secrets and ConfigMaps", 'secret "no-such-secret" not found'],
     ),
     Hopeless(
         {"engine": {"extraArgs": ["--no-such-flag"]}},

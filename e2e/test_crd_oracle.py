@@ -7,7 +7,7 @@ must come to the same verdicts about the same objects.
 import itertools
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -372,6 +372,91 @@ def test_defaults_and_rules_about_the_past(home: Home) -> None:
     assert (sewn_on.code, sewn_on.fields) == (422, {"spec"})
     assert "sails are sewn on" in sewn_on.sentences[0]
     boats.delete("argo")
+
+
+def raft_definition(*, is_strict: bool) -> Json:
+    """Everything that is wrong with the raft below is so since the definition became strict."""
+    number: Json = {"type": "integer"} | ({"maximum": 1} if is_strict else {})
+    pair: Json = {"type": "object", "properties": {"low": {"type": "integer"}, "high": {"type": "integer"}}}
+    if is_strict:
+        pair["x-kubernetes-validations"] = [{"rule": "self.low <= self.high", "message": "wrong order"}]
+    keyed = {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}, "v": number}}
+    properties: Json = {
+        "name": {"type": "string"} | ({"maxLength": 2} if is_strict else {}),
+        "count": number,
+        "inner": {"type": "object", "properties": {"free": {"type": "integer"}, "must": {"type": "string"}}},
+        "keyed": {
+            "type": "array", "items": keyed, "maxItems": 9,
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+        },
+        "plain": {"type": "array", "items": number, "maxItems": 9},
+        "whole": {"type": "array", "items": number, "maxItems": 9, "x-kubernetes-list-type": "atomic"},
+        "set": {"type": "array", "items": {"type": "string"}, "maxItems": 9},
+        "pair": pair,
+        "pairs": {"type": "array", "items": pair, "maxItems": 9, "x-kubernetes-list-type": "atomic"},
+    }  # fmt: skip
+    if is_strict:
+        properties["inner"]["required"] = ["must"]
+        properties["set"]["x-kubernetes-list-type"] = "set"
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "rafts.harbour.test"},
+        "spec": {
+            "group": "harbour.test",
+            "scope": "Namespaced",
+            "names": {"plural": "rafts", "singular": "raft", "kind": "Raft", "listKind": "RaftList"},
+            "versions": [version],
+        },
+    }
+
+
+RAFT: Json = {
+    "name": "long", "count": 9, "inner": {"free": 1}, "keyed": [{"k": "a", "v": 9}, {"k": "b", "v": 9}],
+    "plain": [9, 9], "whole": [9, 9], "set": ["a", "a"], "pair": {"low": 2, "high": 1},
+    "pairs": [{"low": 2, "high": 1}],
+}  # fmt: skip
+CHANGES: list[tuple[Json, set[str]]] = [
+    ({}, set()),
+    ({"name": "ok"}, set()),
+    ({"name": "other"}, {"spec.name"}),
+    ({"count": 8}, {"spec.count"}),
+    ({"inner": {"free": 2}}, {"spec.inner.must"}),
+    ({"keyed": [{"k": "b", "v": 9}, {"k": "a", "v": 9}]}, set()),
+    ({"keyed": [{"k": "b", "v": 9}, {"k": "a", "v": 8}]}, {"spec.keyed[1].v"}),
+    ({"keyed": [{"k": "c", "v": 9}]}, {"spec.keyed[0].v"}),
+    ({"plain": [9, 9, 1]}, {"spec.plain[0]", "spec.plain[1]"}),
+    ({"whole": [9, 9, 1]}, {"spec.whole[0]", "spec.whole[1]"}),
+    ({"set": ["a", "a", "b", "b"]}, set()),
+    ({"pair": {"low": 3}}, {"spec.pair"}),
+    ({"pairs": [{"low": 2, "high": 1}, {"low": 1, "high": 1}]}, {"spec.pairs[0]"}),
+]
+"""A merge patch of the raft's spec, and the fields for which it is refused."""
+
+
+def test_what_an_update_leaves_alone_is_tolerated_by_a_definition_that_became_stricter(home: Home) -> None:
+    path = f"{DEFINITIONS}/rafts.harbour.test"
+    assert home.client.post(DEFINITIONS, json=raft_definition(is_strict=False)).status_code == 201
+    rafts = Collection(home.client, "/apis/harbour.test/v1/namespaces/default/rafts")
+    raft = {"apiVersion": "harbour.test/v1", "kind": "Raft", "metadata": {"name": "kon-tiki"}, "spec": RAFT}
+    _until(lambda: home.client.get(rafts.path).status_code == 200)
+    assert rafts.create(raft).accepted
+    definition = home.client.get(path).json() | {"spec": raft_definition(is_strict=True)["spec"]}
+    assert home.client.put(path, json=definition).status_code == 200
+    _until(lambda: not rafts.judge(raft | {"metadata": {"name": "other"}}).accepted)
+    found = [(change, set(rafts.merge("kon-tiki", {"spec": change}, dryRun="All").fields)) for change, _ in CHANGES]
+    assert found == CHANGES
+    rafts.delete("kon-tiki")
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    """A definition takes effect a moment after it was taken."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 # ── the same verdicts ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,8 +18,10 @@ from typing import Any
 
 import external_metrics
 import pytest
+import yaml
 
 Json = dict[str, Any]
+EXAMPLE = Path(__file__).parent.parent / "examples" / "04-external-autoscaler.yaml"
 ADAPTER = "fairlead-e2e-metrics"
 API_SERVICE = "v1beta1.external.metrics.k8s.io"
 PORT = 6443
@@ -145,28 +147,21 @@ def gateway_metric(fleet, name: str) -> float:
 
 
 def autoscaler(fleet, name: str) -> Json:
-    """Two requests may wait per replica; no stabilisation, so that a test need not wait for it."""
+    """The example's, for this LLMDeployment, with both its metrics; but two requests may wait per replica, and there is
+    no stabilisation, so that a test need not wait for it."""
     served = fleet.kubectl("api-versions").stdout.split()
-    version = next(each for each in ("autoscaling/v2", "autoscaling/v2beta2") if each in served)
-    metric = {
-        "metric": {
-            "name": "fairlead_gateway_queue_requests",
-            "selector": {"matchLabels": {"llmdeployment": name}},
-        },
-        "target": {"type": "AverageValue", "averageValue": "2"},
-    }
-    return {
-        "apiVersion": version,
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": name},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "fairlead.dev/v1alpha1", "kind": "LLMDeployment", "name": name},
-            "minReplicas": 1,
-            "maxReplicas": 2,
-            "metrics": [{"type": "External", "external": metric}],
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
-        },
-    }
+    hpa: Json = next(
+        each for each in yaml.safe_load_all(EXAMPLE.read_text()) if each["kind"] == "HorizontalPodAutoscaler"
+    )
+    hpa["apiVersion"] = next(each for each in ("autoscaling/v2", "autoscaling/v2beta2") if each in served)
+    hpa["metadata"]["name"] = hpa["spec"]["scaleTargetRef"]["name"] = name
+    queue, in_flight = (metric["external"] for metric in hpa["spec"]["metrics"])
+    for metric in (queue, in_flight):
+        metric["metric"]["selector"]["matchLabels"]["llmdeployment"] = name
+    queue["target"]["averageValue"] = "2"
+    hpa["spec"]["maxReplicas"] = 2
+    hpa["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = 0
+    return hpa
 
 
 @pytest.fixture

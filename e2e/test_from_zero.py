@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from homes.fleet import in_threads
+from hopeless import NO_SUCH_DEMO, NO_SUCH_DEMO_SENTENCE
 from streaming_load import PROMPTS, stream
 
 NUM_REQUESTS = 10
@@ -50,7 +51,7 @@ def test_a_model_that_cannot_start_answers_503_with_the_condition_s_sentence_aft
     timeout = fleet.cold_start_seconds
     deployed(
         name,
-        "demo://leviathan",
+        NO_SUCH_DEMO,
         replicas=0,
         autoscaling=autoscaling(),
         routing={"coldStartTimeout": f"{timeout}s"},
@@ -65,6 +66,5 @@ def test_a_model_that_cannot_start_answers_503_with_the_condition_s_sentence_aft
     message = body["error"]["message"]
     assert f"No replica of the model '{name}' became ready within {timeout} seconds" in message
     said = fleet.condition(name, "Ready")["message"]
-    sentence = "leviathan"
-    assert sentence in said
-    assert sentence in message
+    assert NO_SUCH_DEMO_SENTENCE in said
+    assert NO_SUCH_DEMO_SENTENCE in message

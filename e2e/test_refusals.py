@@ -144,10 +144,16 @@ def test_a_folder_of_the_engine_s_machine_is_served_in_local_mode_only(
     deployed(name, "file:///no/such/folder")
     if fleet.home == "local":
         seen = fleet.wait_condition(name, "ModelAvailable", "False", "ModelNotFound")
-        assert "/no/such/folder" in seen["message"]
+        wanted = (
+            "/no/such/folder does not exist or is not a folder; give a folder with config.json, safetensors weights"
+        )
+        assert wanted in seen["message"]
     else:
         seen = fleet.wait_condition(name, "ModelAvailable", "False", "SourceNotSupported")
-        assert "file://" in seen["message"]
+        assert (
+            "file:// is for local mode only: put the model's folder on a PersistentVolumeClaim and write "
+            "model.source: pvc://CLAIM/FOLDER" in seen["message"]
+        )
     assert fleet.condition(name, "Ready")["status"] == "False"
 
 

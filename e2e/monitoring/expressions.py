@@ -31,6 +31,13 @@ def selectors(text: str) -> Iterator[tuple[str, str, str, bool]]:
                 yield str(node.name), matcher.name, matcher.value, is_pattern
 
 
+def matchers(text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Of every series that is read: its name, and label and value of each of its matchers."""
+    for node in _nodes(promql.parse(text)):
+        if isinstance(node, promql.VectorSelector):
+            yield str(node.name), [(matcher.name, matcher.value) for matcher in node.matchers.matchers]
+
+
 def _nodes(node: Any) -> Iterator[Any]:
     yield node
     for child in _children(node):

@@ -10,6 +10,7 @@ from typing import Any
 
 COMPONENTS = {"gateway": "control", "operator": "control", "engine": "http"}
 """Component → name of the container port that its metrics are on."""
+_PART_OF = "app.kubernetes.io/part-of"
 _COMPONENT = "app.kubernetes.io/component"
 _LLMDEPLOYMENT = "fairlead.dev/llmdeployment"
 
@@ -17,6 +18,7 @@ _LLMDEPLOYMENT = "fairlead.dev/llmdeployment"
 def relabelings(component: str) -> list[dict[str, Any]]:
     """Which of all pods' ports belong to the job, and which labels they get."""
     return [
+        _keep(_meta(f"label_{_PART_OF}"), "fairlead"),  # others have gateways and operators, too
         _keep(_meta(f"label_{_COMPONENT}"), component),
         _keep(_meta("container_port_name"), COMPONENTS[component]),
         _keep(_meta("phase"), "Running"),

@@ -17,6 +17,14 @@ MONITORING_APIS = [
     f"monitoring.coreos.com/v1{kind}" for kind in ("", "/PodMonitor", "/ServiceMonitor", "/PrometheusRule")
 ]
 """What a cluster with the Prometheus operator serves."""
+ONLY_WITH: dict[str, dict[str, Any]] = {
+    **{
+        f"gateway.service.{name}": {"gateway": {"service": {"type": "LoadBalancer"}}}
+        for name in ("nodePort", "externalTrafficPolicy", "loadBalancerClass", "loadBalancerSourceRanges")
+    },
+    "serviceAccounts.create": {"serviceAccounts": {"operatorName": "ours", "gatewayName": "theirs"}},
+}
+"""Values whose alternatives are refused alone → what they need beside them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,7 +67,7 @@ def renderings(alternatives: dict[str, Any], default_rendering: dict[str, str]) 
     """Path of the value that was changed → the rendering; `default`: none was, `everything`: all that is off is on."""
     import helm
 
-    cases = {path: nested(path, value) for path, value in alternatives.items()}
+    cases = {path: merged(nested(path, value), ONLY_WITH.get(path, {})) for path, value in alternatives.items()}
     everything = {
         "operator": {"replicas": 2},
         "watch": {"namespaces": ["team-a", "team-b", "fairlead-system"]},
@@ -93,7 +101,7 @@ def leaves(values: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for key, value in values.items():
         here = f"{path}{key}"
-        is_one = here == "profiles" or key in ("resources", "labels")
+        is_one = here == "profiles" or key in ("resources", "labels", "podSecurityContext")
         if isinstance(value, Mapping) and value and not is_one:
             found += leaves(value, f"{here}.")
         else:
@@ -108,6 +116,15 @@ def nested(path: str, value: Any) -> dict[str, Any]:
     for parent in reversed(parents):
         result = {parent: result}
     return result
+
+
+def merged(first: dict[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both maps and the maps in them; the second one's values win."""
+    found = dict(first)
+    for key, value in second.items():
+        is_both = isinstance(value, Mapping) and isinstance(first.get(key), Mapping)
+        found[key] = merged(first[key], value) if is_both else value
+    return found
 
 
 def _other(value: float) -> float:

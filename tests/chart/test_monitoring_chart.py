@@ -1,18 +1,23 @@
 """What the chart makes of dashboards, alerts and scrapes, and when."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 import yaml
 from monitoring.dashboards import ALERTS, CHART, DASHBOARDS
+from monitoring.scraping import COMPONENTS, scrape_configs, targets
 
 pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
 
 import helm
 
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.local.system import Ports, system_deployments
+from fairlead.manifests.children import children
 from fairlead.manifests.monitoring import pod_monitor
+from fairlead.settings import OperatorSettings
 
 SERVED = ["monitoring.coreos.com/v1"]
 Manifest = dict[str, Any]
@@ -114,14 +119,51 @@ def test_pod_monitors_select_the_pods_and_the_port_that_has_metrics() -> None:
         assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": name}], "the alerts know this name"
 
 
+def running(template: Manifest, name: str) -> Manifest:
+    """A pod of this template, as the API has it."""
+    metadata = {"name": name, "namespace": "any", "labels": template["metadata"]["labels"]}
+    return {"metadata": metadata, "spec": template["spec"], "status": {"phase": "Running", "podIP": "10.0.0.1"}}
+
+
+def scraped(job: Manifest, pods: list[Manifest]) -> list[str]:
+    """The pods that a job of plain Prometheus keeps, a name per port."""
+    kept = [step for step in job["relabel_configs"] if step["action"] == "keep"]
+    return [
+        target["labels"]["__meta_kubernetes_pod_name"]
+        for target in targets(pods)
+        if all(target["labels"].get(*step["source_labels"]) == step["regex"] for step in kept)
+    ]
+
+
+def test_plain_prometheus_finds_every_pod_of_ours_and_nobody_elses() -> None:
+    body = {
+        "metadata": {"name": "dinghy", "namespace": "any", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"model": {"source": "demo://dinghy"}},
+    }
+    made = children(LLMDeployment.from_body(body), OperatorSettings())
+    local = system_deployments(Ports(gateway=1, operator=2), CHART, num_gateways=1)
+    for system in (of_kind("Deployment", helm.objects(helm.render())), local):
+        deployments = [*system, *of_kind("Deployment", list(made))]
+        pods = [running(one["spec"]["template"], one["metadata"]["name"]) for one in deployments]
+        theirs = json.loads(json.dumps(pods))
+        for pod in theirs:
+            pod["metadata"]["name"] = "theirs"
+            pod["metadata"]["labels"]["app.kubernetes.io/part-of"] = "mesh"
+        found = [scraped(job, [*theirs, *pods]) for job in scrape_configs()]
+        assert found == [["fairlead-gateway"], ["fairlead-operator"], ["dinghy-engine"]]
+        assert len(found) == len(COMPONENTS)
+
+
 def test_the_job_has_the_same_name_in_every_release() -> None:
     found = helm.objects(helm.render({"nameOverride": "other"}, name="llm", api_versions=SERVED))
     jobs = [one["spec"]["podMetricsEndpoints"][0]["relabelings"][0] for one in of_kind("PodMonitor", found)]
     assert sorted(job["replacement"] for job in jobs) == ["fairlead-gateway", "fairlead-operator"]
 
 
-def test_the_rules_are_the_files() -> None:
+def test_the_rules_are_the_files_about_the_namespaces_of_the_release() -> None:
     (rule,) = of_kind("PrometheusRule", rendered())
+    for each in (each for group in rule["spec"]["groups"] for each in group["rules"]):
+        each["expr"] = re.sub(r'namespace=~?"fairlead-system",?', "", each["expr"]).replace("{}", "")
     assert rule["spec"]["groups"] == [
         group for path in ALERTS for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
     ]
@@ -170,7 +212,12 @@ def test_the_chart_makes_what_the_prometheus_operator_understands() -> None:
 def test_the_operator_makes_what_the_prometheus_operator_understands() -> None:
     metadata = {"name": "dinghy", "namespace": "default", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
     body = {"metadata": metadata, "spec": {"model": {"source": "demo://dinghy"}}}
-    monitor = pod_monitor(LLMDeployment.from_body(body), {"release": "p", "app.kubernetes.io/component": "mine"})
+    chosen = OperatorSettings(
+        pod_monitor_labels={"release": "p", "app.kubernetes.io/component": "mine"},
+        pod_monitor_interval="1m",
+        pod_monitor_scrape_timeout="20s",
+    )
+    monitor = pod_monitor(LLMDeployment.from_body(body), chosen)
     validate(monitor)
     labels = monitor["metadata"]["labels"]
     assert (labels["release"], labels["app.kubernetes.io/component"]) == ("p", "engine")
@@ -193,6 +240,20 @@ def test_the_operator_is_told_whether_engines_get_pod_monitors(values: Manifest,
 def test_the_operator_is_told_the_labels_of_its_pod_monitors() -> None:
     assert settings({"podMonitors": {"labels": {"release": "p"}}})["podMonitorLabels"] == {"release": "p"}
     assert settings({})["podMonitorLabels"] == {}
+
+
+def test_engines_are_read_as_often_as_gateways(values: Manifest) -> None:
+    def times(**scrape: str) -> Manifest:
+        told = OperatorSettings.from_mapping(settings({"podMonitors": scrape}))
+        return {"interval": told.pod_monitor_interval, "scrapeTimeout": told.pod_monitor_scrape_timeout}
+
+    defaults = values["monitoring"]["podMonitors"]
+    assert times() == {name: defaults[name] for name in ("interval", "scrapeTimeout")}
+    chosen = {"interval": "2m", "scrapeTimeout": "30s"}
+    assert times(**chosen) == chosen
+    for monitor in of_kind("PodMonitor", rendered({"podMonitors": chosen})):
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert chosen.items() <= endpoint.items()
 
 
 def test_files_are_what_plain_tools_read() -> None:

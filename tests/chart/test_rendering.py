@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import helm
 from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.schema import schema_of
+from fairlead.cli import chat
+from fairlead.cli.options import KEY_VARIABLE
 from fairlead.gateway.command import add_arguments
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.settings import OperatorSettings
+from fairlead.settings import OperatorSettings, Profile
 
+ROOT = Path(__file__).parent.parent.parent
 Manifest = dict[str, Any]
 MONITORING_APIS = ["monitoring.coreos.com/v1"]
 LONG_NAMES = {"ConfigMap", "PodMonitor", "PrometheusRule"}
@@ -76,6 +80,45 @@ def test_no_setting_is_written_twice(installed: dict[str, list[Manifest]]) -> No
     assert len(keys) == len(set(keys))
 
 
+class OneKeyLoader(yaml.SafeLoader):
+    """Refuses a map that has a key twice, as Kubernetes does where it is asked to be strict."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        assert len(names) == len(set(names)), f"a key twice in {names}"
+        return super().construct_mapping(node, deep=deep)
+
+
+def test_no_key_is_written_twice_whoever_labels_what() -> None:
+    mine = {"example.com/team": "inference"}
+    values = {
+        "commonLabels": {"example.com/team": "platform", "example.com/cost-centre": "7"},
+        "gateway": {"podLabels": mine},
+        "operator": {"podLabels": mine, "podAnnotations": mine},
+        "monitoring": {part: {"labels": mine} for part in ("podMonitors", "rules", "dashboards")},
+    }
+    rendering = helm.render(values, api_versions=MONITORING_APIS)
+    found = [
+        one
+        for name, text in rendering.items()
+        if not name.endswith(".txt")
+        for one in yaml.load_all(text, OneKeyLoader)
+        if one
+    ]
+    assert find(found, "PodMonitor", "fairlead-gateway")["metadata"]["labels"]["example.com/team"] == "inference"
+    assert find(found, "Service", "fairlead-gateway")["metadata"]["labels"]["example.com/team"] == "platform"
+    for manifest in found:
+        assert manifest["metadata"]["labels"]["example.com/cost-centre"] == "7"
+        if manifest["kind"] == "Deployment":
+            assert "example.com/cost-centre" not in manifest["spec"]["selector"]["matchLabels"]
+            assert pod_labels(manifest) | {"example.com/cost-centre": "7", **mine} == pod_labels(manifest)
+
+
+def test_a_key_twice_would_be_found() -> None:
+    with pytest.raises(AssertionError, match="a key twice"):
+        yaml.load("{a: 1, a: 2}", OneKeyLoader)
+
+
 def test_names_follow_the_release_and_its_namespace() -> None:
     manifests = helm.objects(helm.render({"gateway": {"service": {"port": 8000}}}, name="blue", namespace="models"))
     assert {one["metadata"]["name"].partition("-")[0] for one in manifests} == {"blue"}
@@ -107,11 +150,22 @@ def test_names_that_look_like_numbers_stay_names() -> None:
     assert (settings.gateway_namespace, settings.lease_namespace, settings.monitoring_namespace) == ("20", "20", "30")
 
 
+@pytest.mark.parametrize("name", ["2026", "my.release", "7up"])
+def test_a_release_whose_name_no_service_may_have_needs_another_name(name: str) -> None:
+    with pytest.raises(helm.HelmError, match=rf"release {re.escape(name)}: .* set fullnameOverride"):
+        helm.render(name=name)
+    manifests = helm.objects(helm.render({"fullnameOverride": "harbour"}, name=name))
+    assert find(manifests, "Service", "harbour-gateway")
+
+
 def test_the_address_in_the_status_can_be_the_worlds() -> None:
     manifests = helm.objects(helm.render({"gateway": {"url": "https://models.example.com"}}))
     settings = OperatorSettings.from_mapping(operator_settings(manifests))
     assert settings.gateway_url == "https://models.example.com"
     assert settings.gateway_service == "fairlead-gateway.fairlead-system.svc.cluster.local"
+    odd = "https://models.example.com/a:"
+    manifests = helm.objects(helm.render({"gateway": {"url": odd}}))
+    assert OperatorSettings.from_mapping(operator_settings(manifests)).gateway_url == odd
 
 
 def test_the_default_release_has_the_names_that_local_mode_has() -> None:
@@ -162,6 +216,15 @@ def test_selectors_find_the_pods_of_this_release_only() -> None:
         for selector in selectors:
             assert selector.items() <= labels.items()
             assert not selector.items() <= foreign.items()
+
+
+def test_how_engines_images_are_pulled_reaches_the_operator() -> None:
+    def told(**image: Any) -> tuple[str, tuple[str, ...]]:
+        settings = OperatorSettings.from_mapping(operator_settings(helm.objects(helm.render({"engineImage": image}))))
+        return str(settings.engine_image_pull_policy), settings.engine_image_pull_secrets
+
+    assert told() == ("IfNotPresent", ())
+    assert told(pullPolicy="Never", pullSecrets=[{"name": "b"}, {"name": "a"}]) == ("Never", ("b", "a"))
 
 
 def test_watched_namespaces_reach_both_programs() -> None:
@@ -217,9 +280,25 @@ def test_an_image_by_digest_has_no_tag() -> None:
 def test_a_profile_can_be_added_changed_and_removed() -> None:
     changes = {"mine": {"limits": {"cpu": 2}}, "cpu-small": {"limits": {"memory": "3Gi"}}, "nvidia-l4": None}
     profiles = operator_settings(helm.objects(helm.render({"profiles": changes})))["profiles"]
-    assert profiles["mine"] == {"limits": {"cpu": 2}}
+    assert profiles["mine"] == {"limits": {"cpu": "2"}}
     assert profiles["cpu-small"] == {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "3Gi"}}
     assert "nvidia-l4" not in profiles
+
+
+def test_quantities_may_be_written_as_numbers() -> None:
+    written = {"requests": {"cpu": 0.5, "memory": 2147483648}, "limits": {"cpu": 2}, "sharedMemory": 1e9}
+    settings = OperatorSettings.from_mapping(
+        operator_settings(helm.objects(helm.render({"profiles": {"1": written}, "defaultProfile": "1"})))
+    )
+    profile = settings.profiles["1"]
+    assert (profile.requests, profile.limits) == ({"cpu": "0.5", "memory": "2147483648"}, {"cpu": "2"})
+    assert profile.shared_memory == "1000000000"
+
+
+def test_a_profile_may_reserve_nothing() -> None:
+    manifests = helm.objects(helm.render({"profiles": {"none": {}}, "defaultProfile": "none"}))
+    settings = OperatorSettings.from_mapping(operator_settings(manifests))
+    assert settings.profiles["none"] == Profile()
 
 
 def test_the_key_is_random_is_made_once_and_stays() -> None:
@@ -248,15 +327,132 @@ def test_keys_reach_the_gateway_and_the_test_as_files() -> None:
         assert {"name": volume["name"], "mountPath": folder, "readOnly": True} in pod["containers"][0]["volumeMounts"]
 
 
+def test_the_service_is_what_a_load_balancer_needs() -> None:
+    chosen = {
+        "type": "LoadBalancer", "externalTrafficPolicy": "Local", "loadBalancerClass": "example.com/internal",
+        "loadBalancerSourceRanges": ["10.0.0.0/8"],
+    }  # fmt: skip
+    values = {"gateway": {"service": {**chosen, "nodePort": 30080}}}
+    spec = find(helm.objects(helm.render(values)), "Service", "fairlead-gateway")["spec"]
+    assert {name: spec[name] for name in chosen} == chosen
+    assert spec["ports"] == [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP", "nodePort": 30080}]
+    plain = find(helm.objects(helm.render()), "Service", "fairlead-gateway")["spec"]
+    assert set(plain) == {"type", "selector", "ports"}
+    assert "nodePort" not in plain["ports"][0]
+
+
+def test_what_other_charts_are_told_changes_nothing() -> None:
+    values = {"auth": {"existingSecret": "ours"}}
+    assert helm.render({**values, "global": {"imageRegistry": "registry.example.com"}}) == helm.render(values)
+
+
+def test_the_test_runs_where_gateways_do() -> None:
+    nodes = {
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "system", "operator": "Exists", "effect": "NoSchedule"}],
+        "priorityClassName": "2026",
+    }
+    in_zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [in_zone]}}}
+    apart = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
+    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    manifests = helm.objects(helm.render({"gateway": {**nodes, "affinity": {**affinity, **anti}}}))
+    gateway = find(manifests, "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
+    test = find(manifests, "Pod", "fairlead-test")["spec"]
+    assert {name: gateway[name] for name in nodes} == {name: test[name] for name in nodes} == nodes
+    assert gateway["affinity"] == {**affinity, **anti}
+    assert test["affinity"] == affinity, "gateways keep apart from one another, not the test from them"
+    assert "topologySpreadConstraints" not in test
+
+
 def test_notes_name_the_next_commands() -> None:
     notes = helm.render(name="blue", namespace="models")["fairlead/templates/NOTES.txt"]
     for command in ("helm test blue --namespace models", "kubectl apply --namespace models -f examples/01-dinghy.yaml",
-                    "kubectl get secret --namespace models blue-api-keys", "curl -sS http://blue-gateway.models/v1/chat",
+                    "kubectl get secret --namespace models blue-api-keys", "use http://blue-gateway.models/v1.",
                     "kubectl apply --server-side --force-conflicts -f charts/fairlead/crds/"):  # fmt: skip
         assert command in notes
     open_notes = helm.render({"auth": {"enabled": False}})["fairlead/templates/NOTES.txt"]
     assert "secret" not in open_notes
-    assert "authorization" not in open_notes
+    assert "API_KEY" not in open_notes
+
+
+def notes_of(values: Manifest, **options: Any) -> str:
+    return helm.render(values, **options)["fairlead/templates/NOTES.txt"]
+
+
+@pytest.mark.parametrize("auth", [True, False])
+def test_the_notes_ask_with_the_gateways_own_programs(auth: bool) -> None:
+    values = {"auth": {"enabled": auth}}
+    lines = notes_of(values).replace("\\\n", "").splitlines()
+    words = shlex.split(next(line for line in lines if "kubectl exec" in line))
+    place, command = words[: words.index("--")], words[words.index("--") + 1 :]
+    assert place == ["kubectl", "exec", "--namespace", "fairlead-system", "deploy/fairlead-gateway"]
+    if auth:
+        assert command[:2] == ["env", f"{KEY_VARIABLE}=$KEY"]
+        command = command[2:]
+    assert command[:2] == ["fairlead", "chat"]
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    chat.add_arguments(parser)
+    arguments = parser.parse_args(command[2:])
+    assert (arguments.model, arguments.prompt) == ("dinghy", ["What is 7 plus 5?"])
+    pod = find(helm.objects(helm.render(values)), "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
+    ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
+    assert arguments.gateway == f"http://127.0.0.1:{ports['http']}"
+
+
+def test_notes_say_who_may_ask_and_where() -> None:
+    assert "networkPolicy.clients" not in notes_of({})
+    limited = notes_of({"networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"team": "web"}}}]}})
+    assert 'admit only networkPolicy.clients: [{"podSelector":{"matchLabels":{"team":"web"}}}]' in limited
+    assert "those outside https://models.example.com/v1" in notes_of({"gateway": {"url": "https://models.example.com"}})
+
+
+@pytest.mark.parametrize(
+    ("repository", "named"),
+    [
+        ("fairlead/operator", False), ("operator", False), ("registry.example.com/operator", True),
+        ("localhost/operator", True), ("hub:5000/operator", True),
+    ],
+)  # fmt: skip
+def test_notes_warn_of_an_image_that_names_no_registry(repository: str, named: bool) -> None:
+    engine = {"repository": "registry.example.com/engine"}
+    notes = notes_of({"image": {"repository": repository}, "engineImage": engine})
+    assert ("WARNING: image.repository names no registry" in notes) is not named
+    assert "engineImage.repository" not in notes
+    assert "WARNING: image.repository and engineImage.repository name no registry" in notes_of({})
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        ({}, True),
+        ({"monitoring": {"prometheusOperator": "always"}}, True),
+        ({"monitoring": {"prometheusOperator": "never"}}, False),
+        ({"monitoring": {"podMonitors": {"enabled": False}, "rules": {"enabled": False}}}, False),
+        ({"networkPolicy": {"monitoringNamespace": "monitoring"}}, False),
+        ({"networkPolicy": {"enabled": False, "engines": False}}, False),
+    ],
+)
+def test_notes_warn_where_prometheus_is_kept_out(values: Manifest, warned: bool) -> None:
+    notes = notes_of(values, api_versions=MONITORING_APIS)
+    assert ("Set networkPolicy.monitoringNamespace to" in notes) is warned
+    assert "monitoringNamespace" not in notes_of({}), "no Prometheus operator, no warning"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/kubernetes.md", "charts/fairlead/README.md"])
+def test_documented_installs_name_images_that_nodes_can_find(page: str) -> None:
+    text = (ROOT / page).read_text().replace("\\\n", "")
+    (command,) = re.findall(r"^helm install fairlead .*", text, re.MULTILINE)
+    words = shlex.split(command)
+    chosen = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--set")
+    values = {name: {"repository": chosen[f"{name}.repository"]} for name in ("image", "engineImage")}
+    assert "names no registry" not in notes_of(values)
+    assert "name no registry" not in notes_of(values)
+
+
+def test_notes_fit_on_a_screen() -> None:
+    values = {"gateway": {"url": "https://models.example.com"}, "networkPolicy": {"clients": []}}
+    assert len(notes_of(values, api_versions=MONITORING_APIS).splitlines()) <= 40
 
 
 def documented(kind: str) -> dict[str, Any]:

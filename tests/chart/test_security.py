@@ -26,7 +26,7 @@ OPERATOR_WATCHES = {
     "podmonitors.monitoring.coreos.com": CHILD_VERBS,
     "pods": {"list", "watch", "patch", "delete"},
     "persistentvolumeclaims": {"get"},
-    "events": {"create", "patch"},
+    "events": {"list", "create", "patch"},
 }
 """What the operator may do where it looks after LLMDeployments."""
 OPERATOR_SYSTEM = {"leases.coordination.k8s.io": {"create", "get", "update"}, "pods": {"list", "watch"}}
@@ -99,6 +99,29 @@ def test_a_container_that_is_not_restricted_is_found(change: dict[str, Any], sen
     assert pod_security.restricted_violations(spec) == [sentence]
 
 
+def test_the_cluster_may_choose_the_ids() -> None:
+    """As OpenShift's restricted-v2 does, which refuses pods that bring ids of their own."""
+    none = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
+    found = dict(pods(helm.objects(helm.render({"operator": none, "gateway": none}))))
+    assert set(found) == {"Deployment fairlead-gateway", "Deployment fairlead-operator", "Pod fairlead-test"}
+    for name, spec in found.items():
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, name
+        assert pod_security.restricted_violations(spec) == []
+
+
+def test_each_program_may_run_as_somebody_else() -> None:
+    chosen = {
+        "runAsUser": 1000680000,
+        "runAsGroup": 0,
+        "seccompProfile": {"type": "Localhost", "localhostProfile": "a"},
+    }
+    found = dict(pods(helm.objects(helm.render({"gateway": {"podSecurityContext": chosen}}))))
+    ours = {"runAsNonRoot": True, "fsGroup": 65532}
+    assert found["Deployment fairlead-gateway"]["securityContext"] == {**ours, **chosen}
+    assert found["Pod fairlead-test"]["securityContext"] == {**ours, **chosen}
+    assert found["Deployment fairlead-operator"]["securityContext"]["runAsUser"] == 65532
+
+
 def test_only_operator_and_gateway_have_a_token() -> None:
     manifests = helm.objects(helm.render())
     with_token = {name for name, spec in pods(manifests) if spec["automountServiceAccountToken"]}
@@ -149,6 +172,17 @@ def test_every_role_is_bound_to_its_own_programs_account(installed: dict[str, li
             assert binding["roleRef"]["name"] == name
             assert subject["namespace"] == "fairlead-system"
             assert subject["name"] in accounts
+
+
+def test_what_others_made_is_not_made_again() -> None:
+    accounts = {"create": False, "operatorName": "ours", "gatewayName": "theirs"}
+    manifests = helm.objects(helm.render({"serviceAccounts": accounts}))
+    assert of_kind(manifests, "ServiceAccount") == {}
+    used = {one["metadata"]["name"]: one["spec"]["template"]["spec"]["serviceAccountName"]
+            for one in of_kind(manifests, "Deployment").values()}  # fmt: skip
+    assert used == {"fairlead-operator": "ours", "fairlead-gateway": "theirs"}
+    without_roles = helm.objects(helm.render({"rbac": {"create": False}, "watch": {"allNamespaces": True}}))
+    assert of_kind(without_roles, "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding") == {}
 
 
 def admits(policy: Manifest, port: int, namespace: dict[str, str], labels: dict[str, str], *, same: bool) -> bool:
@@ -224,3 +258,24 @@ def test_several_pods_are_spread_and_evicted_one_by_one() -> None:
         assert all(each["labelSelector"] == spec["selector"] for each in spread)
     single = helm.objects(helm.render({"gateway": {"replicas": 1}}))
     assert of_kind(single, "PodDisruptionBudget") == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "keys"),
+    [
+        ("1.20.0", None),
+        ("1.26.15", None),
+        ("1.27.0", ["pod-template-hash"]),
+        ("1.27.3-gke.100", ["pod-template-hash"]),
+        ("1.36.1", ["pod-template-hash"]),
+    ],
+)
+def test_each_revision_is_spread_by_itself_where_the_api_server_can(version: str, keys: list[str] | None) -> None:
+    deployments = of_kind(helm.objects(helm.render({"operator": {"replicas": 2}}, kube_version=version)), "Deployment")
+    spread = [
+        constraint
+        for deployment in deployments.values()
+        for constraint in deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    ]
+    assert len(spread) == 4
+    assert [constraint.get("matchLabelKeys") for constraint in spread] == [keys] * 4

@@ -11,8 +11,9 @@ pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requ
 
 import helm
 
+from fairlead.api.durations import format_duration
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings
+from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings, SettingsError
 
 SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
 CHOSEN_BY_THE_CHART = {"host", "port", "control_host", "control_port", "drain_delay", "drain_timeout"}
@@ -39,7 +40,12 @@ def test_every_value_changes_what_is_installed(installed: dict[str, list[dict[st
 def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -> None:
     def compare(schema: dict[str, Any], values: Any, path: str) -> None:
         schema = resolve(schema)
-        if "properties" not in schema or not isinstance(values, dict) or not values or path.endswith("resources"):
+        if (
+            "properties" not in schema
+            or not isinstance(values, dict)
+            or not values
+            or path.endswith(("resources", "podSecurityContext"))
+        ):
             return
         assert schema["additionalProperties"] is False, f"{path} takes typing errors"
         assert set(schema["properties"]) - {"global"} == set(values), path
@@ -65,17 +71,64 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
         ({"networkPolicy": {"clients": [{"podSelecter": {}}]}}, "podSelecter"),
         ({"operator": {"logLevel": "chatty"}}, "/operator/logLevel"),
         ({"gateway": {"podLabels": {"app.kubernetes.io/name": "web"}}}, "propertyName .app.kubernetes.io/name"),
+        ({"commonLabels": {"app.kubernetes.io/managed-by": "me"}}, "propertyName .app.kubernetes.io/managed-by"),
+        ({"monitoring": {"podMonitors": {"labels": {"helm.sh/chart": "a"}}}}, "propertyName .helm.sh/chart"),
+        ({"monitoring": {"rules": {"labels": {"app.kubernetes.io/version": "1"}}}}, "propertyName .app.kubernetes"),
+        ({"monitoring": {"dashboards": {"labels": {"app.kubernetes.io/name": "a"}}}}, "propertyName .app.kubernetes"),
+        ({"operator": {"podAnnotations": {"fairlead.dev/settings-hash": "a"}}}, "propertyName .fairlead.dev/settings"),
+        ({"serviceAccounts": {"create": False}}, "operatorName and gatewayName must name accounts that exist"),
+        ({"serviceAccounts": {"create": False, "operatorName": "ours"}}, "operatorName and gatewayName must name"),
+        ({"serviceAccounts": {"operatorName": "fairlead-gateway"}}, "are both fairlead-gateway; .* one of its own"),
+        ({"serviceAccounts": {"operatorName": "Our account"}}, "/serviceAccounts/operatorName"),
+        ({"gateway": {"service": {"nodePort": 30080}}}, "gateway.service.nodePort: is for the types NodePort and Load"),
+        ({"gateway": {"service": {"externalTrafficPolicy": "Local"}}}, "externalTrafficPolicy: is for the types NodeP"),
+        ({"gateway": {"service": {"type": "NodePort", "loadBalancerClass": "a"}}}, "LoadBalancer, not for NodePort"),
+        ({"gateway": {"service": {"loadBalancerSourceRanges": ["10.0.0.0/8"]}}}, "LoadBalancer, not for ClusterIP"),
+        ({"gateway": {"service": {"loadBalancerSourceRanges": ["10.0.0.0"]}}}, "/gateway/service/loadBalancerSourceR"),
+        ({"gateway": {"podSecurityContext": {"runAsUser": 0}}}, "/gateway/podSecurityContext/runAsUser"),
+        ({"operator": {"podSecurityContext": {"runAsNonRoot": False}}}, "runAsNonRoot"),
         ({"clusterDomain": "cluster.local."}, "/clusterDomain"),
         (
             {"defaultProfile": "cpu-huge"},
             "defaultProfile: there is no profile .*cpu-huge.*; there are amd-mi300x, cpu-l",
         ),
         ({"watch": {"allNamespaces": True, "namespaces": ["a"]}}, "exclude each other"),
+        ({"operator": {"leaseDuration": "2s500ms"}}, "operator.leaseDuration: is only 2s500ms; use 3s or more"),
+        ({"operator": {"resyncInterval": "1s"}}, "operator.resyncInterval: is only 1s; use 3s or more"),
+        ({"operator": {"autoscalerInterval": "50ms"}}, "operator.autoscalerInterval: is only 50ms; use 100ms or more"),
+        ({"gateway": {"url": "https://a.b/x: z"}}, "/gateway/url"),
+        ({"monitoring": {"podMonitors": {"interval": "5s"}}}, "scrapeTimeout of 10s is longer than the interval of 5s"),
+        ({"image": {"repository": "registry.example.com:5000/fairlead:v1"}}, "/image/repository"),
+        ({"engineImage": {"repository": "fairlead/engine:v1"}}, "/engineImage/repository"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(helm.HelmError, match=named):
         helm.render(wrong)
+
+
+@pytest.mark.parametrize("name", ["leaseDuration", "resyncInterval", "autoscalerInterval"])
+def test_the_chart_bounds_the_operators_times_as_the_operator_does(name: str) -> None:
+    """The shortest time that the operator takes is rendered, and a millisecond less is refused by both."""
+    bound = 0.1 if name == "autoscalerInterval" else 3.0
+    OperatorSettings.from_mapping({name: format_duration(bound)})
+    assert helm.render({"operator": {name: format_duration(bound)}})
+    too_short = format_duration(bound - 0.001)
+    with pytest.raises(SettingsError):
+        OperatorSettings.from_mapping({name: too_short})
+    with pytest.raises(helm.HelmError, match=f"operator.{name}"):
+        helm.render({"operator": {name: too_short}})
+
+
+@pytest.mark.parametrize(
+    "repository",
+    ["fairlead", "fairlead/operator", "localhost:5000/a/b", "registry.example.com/a_b/c__d-e.f", "[::1]:5000/operator"],
+)
+def test_an_image_may_be_anywhere(repository: str) -> None:
+    manifests = helm.objects(helm.render({"image": {"repository": repository, "tag": "v1"}}))
+    deployments = [one for one in manifests if one["kind"] == "Deployment"]
+    found = {one["spec"]["template"]["spec"]["containers"][0]["image"] for one in deployments}
+    assert found == {f"{repository}:v1"}
 
 
 def test_the_gateways_limits_are_all_values_with_the_programs_own_defaults(values: dict[str, Any]) -> None:

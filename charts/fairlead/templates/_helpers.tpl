@@ -1,6 +1,11 @@
-{{/* Beginning of every name: the release's, else fullnameOverride. At most 53 characters, so that the longest name made from it has 63. */}}
+{{/* Beginning of every name: fullnameOverride, else the release's. At most 53 characters, so that the longest name made from it has 63.
+A release may have a name that a Service may not: `2026`, `my.release`. */}}
 {{- define "fairlead.fullname" -}}
-{{- default .Release.Name .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
+{{- $name := default .Release.Name .Values.fullnameOverride | trunc 53 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "release %s: a Service's name begins with a letter and has no dots; set fullnameOverride to such a name" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end }}
 
 {{/* What the pods of a component are, for labels. Call with (dict "root" $ "component" "gateway"). */}}
@@ -19,8 +24,13 @@ app.kubernetes.io/name: {{ include "fairlead.appName" . }}
 app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- end }}
 
-{{/* All labels of a component's objects. */}}
+{{/* All labels of a component's objects; ours cannot be replaced (the schema says so). Those of `more`, which may be missing, win over commonLabels. */}}
 {{- define "fairlead.labels" -}}
+{{- $own := include "fairlead.ownLabels" . | fromYaml -}}
+{{- toYaml (merge $own (.more | default dict) (.root.Values.commonLabels | default dict)) -}}
+{{- end }}
+
+{{- define "fairlead.ownLabels" -}}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{ include "fairlead.selectorLabels" . }}
 app.kubernetes.io/component: {{ .component }}
@@ -29,8 +39,14 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 
-{{/* Labels of a component's pods: without the chart's version, so that an upgrade that changes nothing restarts nothing. */}}
+{{/* Labels of a component's pods: without the chart's version, so that an upgrade that changes nothing restarts nothing.
+Call with (dict "root" $ "component" "gateway" "values" .Values.gateway). */}}
 {{- define "fairlead.podLabels" -}}
+{{- $own := include "fairlead.ownPodLabels" . | fromYaml -}}
+{{- toYaml (merge $own (.values.podLabels | default dict) (.root.Values.commonLabels | default dict)) -}}
+{{- end }}
+
+{{- define "fairlead.ownPodLabels" -}}
 {{ include "fairlead.selectorLabels" . }}
 app.kubernetes.io/component: {{ .component }}
 app.kubernetes.io/part-of: fairlead
@@ -42,6 +58,14 @@ app.kubernetes.io/part-of: fairlead
 {{ .image.repository }}@{{ .image.digest }}
 {{- else -}}
 {{ .image.repository }}:{{ default .root.Chart.AppVersion .image.tag }}
+{{- end -}}
+{{- end }}
+
+{{/* "true" where a repository names its registry, as container runtimes read it. Call with the repository. */}}
+{{- define "fairlead.namesRegistry" -}}
+{{- $parts := splitList "/" . -}}
+{{- if and (gt (len $parts) 1) (or (contains "." (first $parts)) (contains ":" (first $parts)) (eq (first $parts) "localhost")) -}}
+true
 {{- end -}}
 {{- end }}
 
@@ -60,14 +84,10 @@ app.kubernetes.io/part-of: fairlead
 {{- default (printf "%s-api-keys" (include "fairlead.fullname" .)) .Values.auth.existingSecret -}}
 {{- end }}
 
-{{/* A pod's securityContext, within the Pod Security Standard `restricted`. */}}
+{{/* A pod's securityContext, within the Pod Security Standard `restricted`. Call with .Values.gateway, for instance. */}}
 {{- define "fairlead.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{- $own := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- toYaml (mergeOverwrite $own (.podSecurityContext | default dict)) -}}
 {{- end }}
 
 {{/* A container's securityContext, within the Pod Security Standard `restricted`. */}}
@@ -78,19 +98,24 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
-{{/* Where a component's pods run: selectors, taints, spread. Call with (dict "root" $ "component" "gateway" "values" .Values.gateway). */}}
-{{- define "fairlead.placement" -}}
-{{- with .values.priorityClassName }}
-priorityClassName: {{ . }}
+{{/* Which nodes a pod may run on, and how much it matters. Call with .Values.gateway, for instance. */}}
+{{- define "fairlead.nodes" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
 {{- end }}
-{{- with .values.nodeSelector }}
+{{- with .nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .values.tolerations }}
+{{- with .tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* Where a component's pods run: selectors, taints, spread. Call with (dict "root" $ "component" "gateway" "values" .Values.gateway). */}}
+{{- define "fairlead.placement" -}}
+{{- include "fairlead.nodes" .values }}
 {{- with .values.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
@@ -105,6 +130,10 @@ topologySpreadConstraints:
     labelSelector:
       matchLabels:
         {{- include "fairlead.selectorLabels" $ | nindent 8 }}
+    {{- /* Each revision by itself, or the pods of the old one push the new ones together; older API servers do not know it. */}}
+    {{- if semverCompare ">=1.27.0-0" $.root.Capabilities.KubeVersion.Version }}
+    matchLabelKeys: [pod-template-hash]
+    {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}

@@ -32,9 +32,10 @@
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
+# Reads what keeps a pod of ours from being created.
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 {{- end }}
 
 {{/* What the gateway may do in a namespace whose models it serves. */}}
@@ -91,6 +92,6 @@ roleRef:
   name: {{ $name }}
 subjects:
   - kind: ServiceAccount
-    name: {{ include "fairlead.serviceAccountName" .context }}
+    name: {{ include "fairlead.serviceAccountName" .context | quote }}
     namespace: {{ .context.root.Release.Namespace | quote }}
 {{ end }}

@@ -1,18 +1,13 @@
-{{/* The operator's settings file. Fails for values that only contradict one another, which a schema cannot say. */}}
+{{/* The operator's settings file. */}}
 {{- define "fairlead.operatorSettings" -}}
-{{- if and .Values.watch.allNamespaces .Values.watch.namespaces -}}
-{{- fail "watch: namespaces and allNamespaces exclude each other; leave one of them out" -}}
-{{- end -}}
-{{- $profiles := concat (keys .Values.profiles) (list "cpu-small" "cpu-medium" "gpu") | uniq | sortAlpha -}}
-{{- if and .Values.defaultProfile (not (has .Values.defaultProfile $profiles)) -}}
-{{- fail (printf "defaultProfile: there is no profile %q; there are %s" .Values.defaultProfile (join ", " $profiles)) -}}
-{{- end -}}
 {{- $gateway := dict "root" . "component" "gateway" -}}
 {{- $operator := dict "root" . "component" "operator" -}}
 {{- $service := printf "%s.%s" (include "fairlead.componentName" $gateway) .Release.Namespace -}}
 {{- $port := int .Values.gateway.service.port -}}
-engineImage: {{ include "fairlead.image" (dict "root" . "image" .Values.engineImage) }}
-gatewayUrl: {{ default (printf "http://%s%s" $service (ternary "" (printf ":%d" $port) (eq $port 80))) .Values.gateway.url }}
+engineImage: {{ include "fairlead.image" (dict "root" . "image" .Values.engineImage) | quote }}
+engineImagePullPolicy: {{ .Values.engineImage.pullPolicy }}
+engineImagePullSecrets: {{ include "fairlead.names" .Values.engineImage.pullSecrets }}
+gatewayUrl: {{ default (printf "http://%s%s" $service (ternary "" (printf ":%d" $port) (eq $port 80))) .Values.gateway.url | quote }}
 gatewayService: {{ $service }}.svc.{{ .Values.clusterDomain }}
 gatewayNamespace: {{ .Release.Namespace | quote }}
 gatewaySelector: {{ include "fairlead.selectorLabels" $gateway | fromYaml | include "fairlead.selector" }}
@@ -24,6 +19,8 @@ monitoringNamespace: {{ . | quote }}
 podDisruptionBudgets: {{ .Values.podDisruptionBudget.engines }}
 podMonitors: {{ include "fairlead.enginePodMonitors" . }}
 podMonitorLabels: {{ toJson .Values.monitoring.podMonitors.labels }}
+podMonitorInterval: {{ .Values.monitoring.podMonitors.interval }}
+podMonitorScrapeTimeout: {{ .Values.monitoring.podMonitors.scrapeTimeout }}
 {{- if not .Values.watch.allNamespaces }}
 watchNamespaces: {{ include "fairlead.watchedNamespaces" . }}
 {{- end }}
@@ -37,11 +34,30 @@ logLevel: {{ .Values.operator.logLevel }}
 defaultProfile: {{ .Values.defaultProfile | quote }}
 profiles:
   {{- range $name, $profile := .Values.profiles }}
-  {{- if $profile }}
-  {{ $name }}:
-    {{- toYaml $profile | nindent 4 }}
+  {{- if kindIs "map" $profile }}
+  {{ $name | quote }}:
+    {{- include "fairlead.profile" $profile | nindent 4 }}
   {{- end }}
   {{- end }}
+{{- end }}
+
+{{/* A profile as the operator reads it: every quantity is a string, as `cpu: 0.5` is none in YAML. Call with the profile. */}}
+{{- define "fairlead.profile" -}}
+{{- $profile := deepCopy . -}}
+{{- range $part := list "requests" "limits" -}}
+{{- range $resource, $quantity := get $profile $part | default dict -}}
+{{- $_ := set (get $profile $part) $resource (include "fairlead.quantity" $quantity) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasKey . "sharedMemory" -}}
+{{- $_ := set $profile "sharedMemory" (include "fairlead.quantity" .sharedMemory) -}}
+{{- end -}}
+{{- toYaml $profile -}}
+{{- end }}
+
+{{/* A quantity as text. Call with what a person wrote: text or a number. */}}
+{{- define "fairlead.quantity" -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ include "fairlead.number" . }}{{ end -}}
 {{- end }}
 
 {{/* Labels as a selector: `a=b,c=d`. Call with a map. */}}
@@ -49,4 +65,11 @@ profiles:
 {{- $parts := list -}}
 {{- range $key, $value := . }}{{ $parts = append $parts (printf "%s=%s" $key $value) }}{{ end -}}
 {{- join "," $parts -}}
+{{- end }}
+
+{{/* The names of objects, as a JSON list. Call with a list of `name: …`. */}}
+{{- define "fairlead.names" -}}
+{{- $names := list -}}
+{{- range . }}{{ $names = append $names .name }}{{ end -}}
+{{- toJson $names -}}
 {{- end }}
