@@ -42,6 +42,15 @@ def test_without_the_key_nobody_is_answered(fleet, applied) -> None:
     assert json.loads("\n".join(body))["error"]["message"]
 
 
+def test_the_question_that_the_chart_s_notes_print_is_answered(fleet, applied) -> None:
+    """From within a gateway's pod, whose root file system is read-only."""
+    asked = fleet.kubectl(
+        "exec", "-n", fleet.system_namespace, "deploy/fairlead-gateway", "--",
+        "env", f"OPENAI_API_KEY={fleet.api_key}", "fairlead", "chat", "--model", "dinghy", "What is 7 plus 5?",
+    )  # fmt: skip
+    assert "12" in asked.stdout, asked.stdout + asked.stderr
+
+
 def assert_right(fleet, url: str) -> None:
     """Some questions of each kind; the dinghy knows the answers."""
     wrong = []
