@@ -17,12 +17,15 @@ class LeaseStore:
         self.lease: JsonObject | None = None
         self.version = 0
         self.error: KubeError | None = None
+        self.is_silent = False
 
     def _check(self) -> None:
         if self.error is not None:
             raise self.error
 
     async def get(self, *args: Any) -> JsonObject:
+        if self.is_silent:
+            await asyncio.Event().wait()
         self._check()
         if self.lease is None:
             raise KubeError(404, "NotFound", "none")
@@ -102,6 +105,19 @@ def test_a_holder_that_cannot_renew_stops_before_anybody_else_may_start() -> Non
         assert asyncio.get_running_loop().time() - started <= 15
 
     run_in_virtual_time(main())
+
+
+def test_an_api_server_that_is_silent_costs_the_lease_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        store = LeaseStore()
+        lease = make(store, "me")
+        await lease.acquire()
+        store.is_silent = True
+        await lease.hold()
+        assert lease.lost.is_set()
+
+    run_in_virtual_time(main())
+    assert "cannot renew the lease ns/lease: the API server does not answer in time" in caplog.text
 
 
 def test_a_short_outage_does_not_cost_the_lease() -> None:

@@ -234,7 +234,7 @@ def test_ctrl_c_while_loading_ends_the_process(start_engine: Any, checkpoint: Pa
     engine = start_engine("--model", str(checkpoint))
     engine.wait_until(lambda: engine.status("/health") == 200, "the first probe")
     engine.process.send_signal(signal.SIGINT)
-    assert engine.wait_exit() == 0
+    assert engine.wait_exit() == 0, engine.log.read_text()
 
 
 def test_a_core_killed_in_the_middle_of_a_stream_ends_it_with_an_error_event(

@@ -98,7 +98,8 @@ class Lease:
                     if not await self._try():
                         break
             except (KubeError, TimeoutError) as e:
-                logger.warning("cannot renew the lease %s/%s: %s", self.namespace, self.name, e)
+                reason = str(e) or "the API server does not answer in time"
+                logger.warning("cannot renew the lease %s/%s: %s", self.namespace, self.name, reason)
         logger.error("lost the lease %s/%s", self.namespace, self.name)
         self.lost.set()
 
