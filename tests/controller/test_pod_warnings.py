@@ -130,7 +130,7 @@ async def test_questions_are_few_however_many_pods_are_slow() -> None:
 
 
 async def test_without_the_right_people_read_what_they_read_before(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG")
+    caplog.set_level("DEBUG", logger="fairlead")
     api = Api(p=[event(5, *_told(NO_SECRET))])
     warnings, api.seconds, api.error = reader(api), SLOW_SECONDS, KubeError(403, "Forbidden", "may not list events")
     for _ in range(3):
