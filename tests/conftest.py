@@ -1,7 +1,21 @@
-"""What all tests rely on: Ctrl-C works, also for the processes they start."""
+"""What all tests rely on: Ctrl-C works, also for the processes they start; logs are as loud as at the start."""
 
+import logging
 import signal
+from collections.abc import Iterator
+
+import pytest
 
 # A shell without job control starts its background jobs with SIGINT ignored, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Programs that a test runs in its own process set the levels of their logs, which later tests would not expect."""
+    loggers = (logging.root, logging.getLogger("fairlead"))
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
