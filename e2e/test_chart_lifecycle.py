@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from homes import Fleet
+from homes.kubectl import LABEL_OURS
 
 pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
 
@@ -205,6 +206,7 @@ def test_the_documented_command_upgrades_the_crd(fleet: Fleet, cluster: Cluster,
         assert printed_columns(cluster) == wanted
         assert cluster.get("llmdeployment", "moored") is not None
     finally:
+        cluster.kubectl("label", "crd", CRD_NAME, f"{LABEL_OURS}=true", "--overwrite")  # the chart's has no such label
         fleet.apply_crd()
 
 
