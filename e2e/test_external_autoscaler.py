@@ -204,7 +204,9 @@ def _adapter_objects(fleet, name: str, certificate: dict[str, str]) -> list[Json
     from homes.kubernetes import OPERATOR  # needs Helm's SDK, which the home `local` does without
 
     script = Path(external_metrics.__file__).read_text()
-    urls = [f"http://{pod['status']['podIP']}:8081" for pod in fleet.system_pods("gateway").values()]
+    fleet.wait_rolled_out("gateway")  # an earlier run's gateways may be on their way out
+    gateways = [pod for pod in fleet.system_pods("gateway").values() if "deletionTimestamp" not in pod["metadata"]]
+    urls = [f"http://{pod['status']['podIP']}:8081" for pod in gateways]
     labels = {"app.kubernetes.io/name": name}
     metadata = {"name": name, "labels": labels}
     container = {
