@@ -29,10 +29,9 @@ def run(engine: EngineConfig, server: ServerConfig) -> int:
         folder = resolve_model(engine.model)
         with listening_socket(server.host, server.port) as listener:
             uvloop.run(_serve(engine, server, folder, listener))
+            # The loop hears them no longer, and a repeated one must not change the exit status.
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(
-                    number, signal.SIG_IGN
-                )  # the loop no longer hears them, and the exit status stays as it is
+                signal.signal(number, signal.SIG_IGN)
     except EngineError as error:
         termination.report(error)
         return 1
