@@ -469,7 +469,7 @@ def test_the_documented_profiles_are_what_they_say() -> None:
     assert "nvidia-h100" not in profiles
     assert profiles["nvidia-a100-80g"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-A100-80GB-PCIe"}
     assert "runtimeClassName" not in profiles["nvidia-a100-80g"]
-    assert profiles["eight-h100"]["limits"]["nvidia.com/gpu"] == "8"
+    assert profiles["h100-slice"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
 
 
 def test_the_documented_ingress_fits_the_service() -> None:

@@ -90,8 +90,15 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
         ({"clusterDomain": "cluster.local."}, "/clusterDomain"),
         (
             {"defaultProfile": "cpu-huge"},
-            "defaultProfile: there is no profile .*cpu-huge.*; there are amd-mi300x, cpu-l",
+            "defaultProfile: there is no profile .*cpu-huge.*; there are cpu-large, cpu-medium",
         ),
+        (
+            {"profiles": {"eight-h100": {"limits": {"nvidia.com/gpu": 8}}}},
+            'profiles.eight-h100.limits: asks for {"nvidia.com/gpu":8}, and the engine of this version computes on one',
+        ),
+        ({"profiles": {"nvidia-h100": {"limits": {"nvidia.com/gpu": "2"}}}}, "profiles.nvidia-h100.limits: asks for"),
+        ({"profiles": {"pair": {"requests": {"amd.com/gpu": "2k"}}}}, "profiles.pair.requests: asks for"),
+        ({"profiles": {"both": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 1}}}}, "ask for 1"),
         ({"watch": {"allNamespaces": True, "namespaces": ["a"]}}, "exclude each other"),
         ({"operator": {"leaseDuration": "2s500ms"}}, "operator.leaseDuration: is only 2s500ms; use 3s or more"),
         ({"operator": {"resyncInterval": "1s"}}, "operator.resyncInterval: is only 1s; use 3s or more"),
@@ -149,21 +156,25 @@ def test_the_operators_own_settings_have_the_programs_own_defaults(values: dict[
     assert values["defaultProfile"] == program.default_profile
 
 
+def test_a_profile_may_have_one_gpu_of_any_kind() -> None:
+    limits = {"nvidia.com/gpu": 0, "nvidia.com/mig-1g.10gb": "1", "memory": "8Gi"}
+    assert helm.render({"profiles": {"slice": {"limits": limits, "requests": {"nvidia.com/mig-1g.10gb": 1}}}})
+
+
 @pytest.mark.parametrize("name", BUILT_IN_PROFILES)
 def test_a_built_in_profile_can_be_the_default(name: str) -> None:
     assert helm.render({"defaultProfile": name})
 
 
 def test_the_profiles_are_those_that_the_documentation_promises(values: dict[str, Any]) -> None:
-    gpus = {"nvidia-l4", "nvidia-a100-80g", "nvidia-h100", "nvidia-h200", "amd-mi300x"}
+    gpus = {"nvidia-l4", "nvidia-a100-80g", "nvidia-h100", "nvidia-h200"}
     assert set(values["profiles"]) == {"cpu-small", "cpu-large", *gpus}
     for name in gpus:
         profile = values["profiles"][name]
-        resource = "amd.com/gpu" if name.startswith("amd") else "nvidia.com/gpu"
-        assert profile["limits"][resource] == "1"
-        assert [toleration["key"] for toleration in profile["tolerations"]] == [resource]
+        assert profile["limits"]["nvidia.com/gpu"] == "1"
+        assert [toleration["key"] for toleration in profile["tolerations"]] == ["nvidia.com/gpu"]
         assert profile["nodeSelector"]
-        assert profile.get("runtimeClassName") == (None if name.startswith("amd") else "nvidia")
+        assert profile["runtimeClassName"] == "nvidia"
 
 
 def test_the_reference_lists_every_value(value_paths: set[str]) -> None:

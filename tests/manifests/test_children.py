@@ -416,6 +416,44 @@ def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     assert raised.value.reason is Reason.UNKNOWN_PROFILE
 
 
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (
+            {"resources": {"profile": "eight"}},
+            "resources.profile 'eight': its limits ask for nvidia.com/gpu: 8, and the engine of this version computes "
+            "on one GPU: ask for 1",
+        ),
+        ({"resources": {"limits": {"amd.com/gpu": 2}}}, "resources: its limits ask for amd.com/gpu: 2, and"),
+        ({"resources": {"requests": {"nvidia.com/gpu": "2"}}}, "resources: its requests ask for nvidia.com/gpu: 2"),
+        (
+            {"resources": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": "1"}}},
+            "nvidia.com/gpu: 1, nvidia.com/mig-1g.10gb: 1, and",
+        ),
+        (
+            {"template": {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"a.b/gpu": "4"}}}]}}},
+            "template.spec: its limits ask for a.b/gpu: 4, and",
+        ),
+        (
+            {"template": {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"a.b/gpu": "x"}}}]}}},
+            "template.spec: limits of the engine: 'x' is not a quantity",
+        ),
+    ],
+)
+def test_gpus_that_the_engine_would_leave_idle_are_refused_wherever_they_are_asked_for(
+    spec: dict[str, Any], told: str
+) -> None:
+    settings = OperatorSettings.from_mapping({"profiles": {"eight": {"limits": {"nvidia.com/gpu": "8"}}}})
+    with pytest.raises(CannotBuild, match=re.escape(told)) as raised:
+        build(settings, **spec)
+    assert raised.value.reason is Reason.INVALID_SPEC
+
+
+def test_a_sidecar_may_have_a_gpu_of_its_own() -> None:
+    spec = {"containers": [{"name": "sidecar", "image": "other", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]}
+    assert pod(template={"spec": spec})["spec"]["containers"][1] == spec["containers"][0]
+
+
 def test_the_grace_period_covers_the_drain() -> None:
     assert pod(drain={"timeout": "1500ms"})["spec"]["terminationGracePeriodSeconds"] == 32
 

@@ -1,6 +1,7 @@
 """The engine's Deployment: one container per pod, which serves OpenAI's API and says when it is ready."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
@@ -20,6 +21,8 @@ CONFIG_VOLUME = "config"
 SCRATCH_VOLUME = "scratch"
 SHARED_MEMORY_VOLUME = "shared-memory"
 GPU_RESOURCE = "nvidia.com/gpu"
+_GPU = re.compile(r"/(gpu|mig-)")
+"""In the name of a resource of any vendor: `nvidia.com/gpu`, `amd.com/gpu`, `nvidia.com/mig-1g.10gb`."""
 USER_ID = 65532
 """Of the engine's process; no user of the node."""
 TERMINATION_MARGIN_SECONDS = 30
@@ -48,10 +51,13 @@ def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: 
 def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
     """The pods' spec, with `spec.template.spec` laid over it.
 
-    Raises CannotBuild for an unknown profile, or a template that does not fit onto a pod.
+    Raises CannotBuild for an unknown profile, for more GPUs than the engine computes on, or for a template that does
+    not fit onto a pod.
     """
     with _template_must_fit():
-        return merge(_pod_spec(deployment, settings, source), deployment.spec.template.spec)
+        pod = merge(_pod_spec(deployment, settings, source), deployment.spec.template.spec)
+        _check_gpus("template.spec", _engine_resources(pod))
+    return pod
 
 
 def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
@@ -60,9 +66,7 @@ def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
     Raises CannotBuild for what is not a quantity or no container at all: templates come unchecked.
     """
     with _template_must_fit():
-        containers: list[dict[str, Any]] = pod.get("containers") or []
-        engine: dict[str, Any] = next((one for one in containers if one["name"] == names.ENGINE_CONTAINER), {})
-        resources = engine.get("resources") or {}
+        resources = _engine_resources(pod)
         named = ((kind, (resources.get(kind) or {}).get("cpu")) for kind in ("limits", "requests"))
         kind, cpus = next((found for found in named if found[1] is not None), ("", None))
     if cpus is None:
@@ -71,6 +75,30 @@ def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
         return parse_quantity(str(cpus))
     except ValueError as e:
         raise CannotBuild(Reason.INVALID_SPEC, f"template.spec: {kind}.cpu of the engine: {e}") from e
+
+
+def _engine_resources(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Requests and limits of the engine's container."""
+    containers: list[dict[str, Any]] = pod.get("containers") or []
+    engine: dict[str, Any] = next((one for one in containers if one["name"] == names.ENGINE_CONTAINER), {})
+    return engine.get("resources") or {}
+
+
+def _check_gpus(field: str, resources: Mapping[str, Any]) -> None:
+    """Raises CannotBuild for more GPUs (or slices of them) than the engine computes on: the others would be paid for
+    and idle."""
+    for kind in ("limits", "requests"):
+        asked = {name: quantity for name, quantity in (resources.get(kind) or {}).items() if _GPU.search(name)}
+        try:
+            num_gpus = sum(parse_quantity(str(quantity)) for quantity in asked.values())
+        except ValueError as e:
+            raise CannotBuild(Reason.INVALID_SPEC, f"{field}: {kind} of the engine: {e}") from e
+        if num_gpus > 1:
+            written = ", ".join(f"{name}: {quantity}" for name, quantity in asked.items())
+            raise CannotBuild(
+                Reason.INVALID_SPEC,
+                f"{field}: its {kind} ask for {written}, and the engine of this version computes on one GPU: ask for 1",
+            )
 
 
 @contextmanager
@@ -217,11 +245,14 @@ def _environment(deployment: LLMDeployment) -> list[dict[str, Any]]:
 
 
 def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:
-    """What one replica may use. Raises CannotBuild for a profile that the settings do not know."""
+    """What one replica may use. Raises CannotBuild for a profile that the settings do not know, and for more GPUs than
+    the engine computes on."""
     resources = deployment.spec.resources
     if resources.gpus is not None or resources.requests or resources.limits:
         gpus = {GPU_RESOURCE: str(resources.gpus)} if resources.gpus else {}
-        return Profile(requests=resources.requests, limits={**resources.limits, **gpus})
+        limits = {**resources.limits, **gpus}
+        _check_gpus("resources", {"limits": limits, "requests": resources.requests})
+        return Profile(requests=resources.requests, limits=limits)
     name = resources.profile or settings.default_profile
     if not name:
         return Profile()
@@ -233,6 +264,7 @@ def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Pr
             f"resources.profile {name!r} is not in the operator's settings: use one of {known}, "
             "or write resources.requests and limits",
         )
+    _check_gpus(f"resources.profile {name!r}", {"limits": profile.limits, "requests": profile.requests})
     return profile
 
 
