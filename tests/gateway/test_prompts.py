@@ -77,7 +77,8 @@ CALL = st.fixed_dictionaries(
     {"function": st.fixed_dictionaries({"name": TEXT, "arguments": st.sampled_from(['{"a": 1}', "{", "[]", "5"])})}
 )
 MESSAGE = st.fixed_dictionaries(
-    {"role": ROLES, "content": TEXT | PARTS}, optional={"tool_calls": st.lists(CALL, max_size=2), "name": TEXT}
+    {"role": ROLES, "content": TEXT | PARTS | st.none()},
+    optional={"tool_calls": st.lists(CALL, max_size=2), "name": TEXT, "reasoning": st.none() | TEXT},
 )
 PARAMETERS = st.fixed_dictionaries({"properties": st.dictionaries(TEXT, st.just({"type": "string"}), max_size=2)})
 TOOL = st.fixed_dictionaries(
@@ -93,6 +94,7 @@ CHATS = st.fixed_dictionaries(
         "tools": st.none() | st.lists(TOOL, max_size=2),
         "chat_template_kwargs": st.sampled_from([None, {}, {"bos_token": "<|end|>"}, {"tools": 1}, {"x": [1]}]),
         "add_generation_prompt": FLAG,
+        "continue_final_message": FLAG,
     },
 )
 IDS = st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=30)
@@ -104,6 +106,7 @@ NAMES = [
     "tools",
     "chat_template_kwargs",
     "add_generation_prompt",
+    "continue_final_message",
     "add_special_tokens",
     "cache_salt",
     "prompt",
@@ -147,7 +150,7 @@ def test_the_gateways_ids_are_those_the_engine_makes_itself(
     old_reader: PromptReader, case: tuple[str, dict[str, Any]]
 ) -> None:
     path, body = case
-    body = {name: value for name, value in body.items() if name in (NAMES[:-1] if path == CHAT else NAMES[4:])}
+    body = {name: value for name, value in body.items() if name in (NAMES[:-1] if path == CHAT else NAMES[5:])}
     prompt = asyncio.run(old_reader.read(request(path, **body), [DIGEST]))
     expected = engine_ids(path, body)
     if expected is None:

@@ -1,6 +1,7 @@
 """Chat templates: rendered as transformers renders them, in a sandbox, with errors fit for a client."""
 
 import copy
+import functools
 import json
 from typing import Any
 
@@ -29,6 +30,16 @@ TOOLS = """\
 {%- endfor %}"""
 MESSAGES = [{"role": "user", "content": "Ahoy <&> ö"}, {"role": "assistant", "content": "Aye"}]
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.fixture(scope="module")
+def as_transformers() -> Any:
+    """`apply_chat_template` of a tokenizer that has next to nothing else."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"?": 0}, unk_token="?")))
+    return functools.partial(tokenizer.apply_chat_template, tokenize=False)
 
 
 @pytest.mark.parametrize("template", [CHATML, TOOLS])
@@ -81,6 +92,52 @@ def test_tool_call_arguments_that_are_no_json_object_stay_as_they_are(arguments:
 def test_tool_calls_of_another_shape_are_left_to_the_template(calls: Any) -> None:
     message = {"role": "assistant", "content": "", "tool_calls": calls}
     assert json.loads(ChatTemplate("{{ messages[0].tool_calls | tojson }}").render([message])) == calls
+
+
+NULLS = (
+    "{% for m in messages %}[{{ m.content }}{% if m.content is none %}null{% endif %}"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}]{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "tool_calls": [{"function": {"name": "tide", "arguments": {}}}]},
+        {"content": "aye", "tool_calls": None, "reasoning_content": None},
+        {"content": None, "reasoning": "hm"},
+        {"content": "aye", "thinking": "hm", "reasoning_content": "oh"},
+    ],
+)
+def test_nulls_and_reasoning_are_to_a_template_what_transformers_makes_of_them(
+    message: dict[str, Any], as_transformers: Any
+) -> None:
+    messages = [MESSAGES[0], {"role": "assistant", **message}]
+    ours = ChatTemplate(NULLS).render(messages, add_generation_prompt=False)
+    assert ours == as_transformers(messages, chat_template=NULLS)
+    assert "None" not in ours
+    assert "null" not in ours
+
+
+TRIMMING = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [CHATML, TRIMMING])
+@pytest.mark.parametrize("final", ["The answer is", " The answer is ", "", "a\n\n", "<|im_end|>", "Ahoy <&> ö"])
+def test_a_continued_final_message_ends_as_with_transformers(template: str, final: str, as_transformers: Any) -> None:
+    messages = [*MESSAGES, {"role": "assistant", "content": final}]
+    before = copy.deepcopy(messages)
+    ours = ChatTemplate(template).render(messages, continue_final_message=True)
+    assert ours == as_transformers(messages, chat_template=template, continue_final_message=True)
+    assert ours.rstrip().endswith(final.strip())
+    assert messages == before
+
+
+@pytest.mark.parametrize("final", [{"content": None}, {"content": "cut </think> off"}, {}])
+def test_a_final_message_that_cannot_be_continued_is_refused(final: dict[str, Any]) -> None:
+    template = "{% for m in messages %}{{ (m.content or '').split('</think>')[-1] }}{% endfor %}"
+    with pytest.raises(ChatTemplateError, match="continue_final_message"):
+        ChatTemplate(template).render([{"role": "assistant", **final}], continue_final_message=True)
 
 
 def test_text_parts_are_joined() -> None:

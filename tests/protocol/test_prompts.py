@@ -53,6 +53,8 @@ def test_tools_and_variables_reach_the_template() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ({"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs"),
         ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"continue_final_message": True}}, "chat_template_kwargs"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),
     ],
 )
 def test_a_chat_that_cannot_be_rendered_is_refused_by_field(

@@ -18,6 +18,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Message = Mapping[str, Any]
 
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+"""What clients call an earlier answer's reasoning; the first is what templates read, gpt-oss's read the second."""
+_CUT_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Stands behind the last message while it is rendered, to find where it ends; its space tells whether the template
+trims. Source: transformers' `render_jinja_template`."""
+
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
     TypeError,
@@ -89,12 +95,32 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
-        """The prompt text for `messages`; with `add_generation_prompt` it ends where the assistant's answer begins."""
+        """The prompt text for `messages`; with `add_generation_prompt` it ends where the assistant's answer begins.
+
+        With `continue_final_message` it ends with the last message's text, without what closes a message.
+        """
+        shown = [_as_templates_expect(message) for message in messages]
+        if not continue_final_message:
+            return self._render(shown, tools, add_generation_prompt, variables)
+        final = shown[-1].get("content") if shown else None
+        if not isinstance(final, str):
+            raise ChatTemplateError("continue_final_message needs a last message with text, which is to be continued")
+        shown[-1] = {**shown[-1], "content": final + _CUT_MARK}
+        return _until_mark(self._render(shown, tools, False, variables), final)
+
+    def _render(
+        self,
+        messages: list[Message],
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
         try:
             return self._template.render(
-                messages=[_with_parsed_arguments(_with_plain_content(message)) for message in messages],
+                messages=messages,
                 tools=list(tools) if tools else None,
                 add_generation_prompt=add_generation_prompt,
                 **{**self.special_tokens, **variables},
@@ -103,6 +129,27 @@ class ChatTemplate:
             raise
         except _TEMPLATE_FAULTS as error:
             raise ChatTemplateError(f"the chat template could not render these messages: {error}") from error
+
+
+def _until_mark(text: str, final: str) -> str:
+    """What stands before the mark behind the last message, whose text is `final`."""
+    place = text.rfind(_CUT_MARK.strip())
+    if place < 0 or final.strip() not in text:
+        raise ChatTemplateError(
+            "continue_final_message cannot be used with this last message: the chat template leaves out part of it"
+        )
+    before = text[:place]
+    return before if text.startswith(_CUT_MARK, place) else before.rstrip()
+
+
+def _as_templates_expect(message: Message) -> Message:
+    """A message as transformers' `apply_chat_template` hands it to a template: what is null is not there, as many
+    templates tell a missing key but would print "None"; and reasoning has the name that templates read."""
+    message = {name: value for name, value in message.items() if value is not None}
+    reasoning = next((message[name] for name in _REASONING_NAMES if name in message), None)
+    if reasoning is not None:
+        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return _with_parsed_arguments(_with_plain_content(message))
 
 
 def _with_plain_content(message: Message) -> Message:

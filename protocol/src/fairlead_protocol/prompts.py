@@ -14,7 +14,7 @@ from fairlead_protocol.chat import ChatTemplateError, Message
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "self"})
+RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "self"})
 """Variables of a chat template that `chat_template_kwargs` must not set."""
 
 
@@ -58,7 +58,9 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
-    """None = true."""
+    """None = true, or false with `continue_final_message`."""
+    continue_final_message: bool | None = None
+    """The prompt ends with the last message's text, which the answer continues; None = false."""
     add_special_tokens: bool | None = None
     """None = false: the template writes special tokens itself."""
 
@@ -67,6 +69,10 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
         check_messages(self.messages)
         if reserved := RESERVED_VARIABLES.intersection(self.chat_template_kwargs or ()):
             raise PromptError("chat_template_kwargs", f"chat_template_kwargs must not set {min(reserved)!r}")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise PromptError(
+                "add_generation_prompt", "add_generation_prompt must be false or left out with continue_final_message"
+            )
         return ["messages"]
 
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
@@ -77,6 +83,7 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
                 self.messages,
                 tools=self.tools,
                 add_generation_prompt=self.add_generation_prompt is not False,
+                continue_final_message=bool(self.continue_final_message),
                 **(self.chat_template_kwargs or {}),
             )
         except ChatTemplateError as error:

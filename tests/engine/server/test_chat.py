@@ -151,15 +151,29 @@ async def test_null_means_the_default_for_every_optional_field(start_app: Any) -
 async def test_fields_that_change_nothing_are_accepted(start_app: Any) -> None:
     response = await start_app().chat(
         user="u", metadata={"a": "b"}, store=False, service_tier="auto", parallel_tool_calls=True, logit_bias={},
-        response_format={"type": "text"}, tool_choice="auto", modalities=["text"], safety_identifier="s",
+        response_format={"type": "text"}, tool_choice="none", modalities=["text"], safety_identifier="s",
     )  # fmt: skip
     assert response.status_code == 200, response.text
+
+
+async def test_the_answer_continues_the_final_message(start_app: Any, tokenizer: PromptTokenizer) -> None:
+    app = start_app()
+    messages = [{"role": "user", "content": "count"}, {"role": "assistant", "content": "one two"}]
+    response = await app.chat(messages=messages, continue_final_message=True)
+    assert response.status_code == 200, response.text
+    [continued] = app.engine.requests
+    assert (
+        tokenizer.decode(continued.prompt_token_ids, skip_special_tokens=False)
+        == "<|user|>count<|end|><|assistant|>one two"
+    )
+    said = await app.http.post("/tokenize", json={"messages": messages, "continue_final_message": True})
+    assert said.json()["tokens"] == continued.prompt_token_ids
 
 
 async def test_tools_are_shown_to_the_model_by_its_template(start_app: Any, tokenizer: PromptTokenizer) -> None:
     app = start_app()
     tool = {"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}
-    await app.chat(tools=[tool])
+    await app.chat(tools=[tool], tool_choice="none")
     assert '"name": "tide"' in tokenizer.decode(app.engine.requests[0].prompt_token_ids)
 
 

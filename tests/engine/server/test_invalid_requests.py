@@ -54,12 +54,15 @@ async def test_numbers_that_are_not_finite_are_refused_by_name(start_app: Any, f
 @pytest.mark.parametrize(
     ("field", "value", "advice"),
     [
-        ("tool_choice", "required", '"auto" and "none"'),
-        ("tool_choice", {"type": "function", "function": {"name": "tide"}}, '"auto" and "none"'),
+        ("tools", [{"type": "function", "function": {"name": "tide"}}], 'tool_choice = "none"'),
+        ("tool_choice", "auto", 'only "none"'),
+        ("tool_choice", "required", 'only "none"'),
+        ("tool_choice", {"type": "function", "function": {"name": "tide"}}, 'only "none"'),
+        ("function_call", "auto", 'only "none"'),
         ("response_format", {"type": "json_schema", "json_schema": {}}, "in the prompt"),
         ("response_format", {"type": "json_object"}, "in the prompt"),
         ("logit_bias", {"5": 10}, "leave it out"),
-        ("functions", [{"name": "f"}], "tools"),
+        ("functions", [{"name": "f"}], "in the prompt"),
         ("audio", {"voice": "x"}, "text only"),
         ("modalities", ["audio"], "text only"),
         ("reasoning_effort", "high", "chat_template_kwargs"),

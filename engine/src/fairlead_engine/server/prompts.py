@@ -29,6 +29,9 @@ def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("prompt", "send either prompt or messages")
     if request.prompt is not None:
+        for name in ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
+            if getattr(request, name) is not None:
+                raise RequestError(name, f"{name} is about how a chat is rendered; send messages, or leave it out")
         fields: PromptFields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
     else:
         fields = _chat(request)
@@ -42,6 +45,7 @@ def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
         tools=request.tools,
         chat_template_kwargs=request.chat_template_kwargs,
         add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
         add_special_tokens=request.add_special_tokens,
     )
 

@@ -78,6 +78,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
 
     response_format: Any = None
     functions: Any = None
@@ -111,6 +112,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
     """None = true for a text, false for a chat, whose template writes them itself."""
     return_token_strs: bool | None = None
@@ -127,9 +129,9 @@ _Harmless = Callable[[Any], bool]
 _UNSUPPORTED: dict[str, tuple[_Harmless, str]] = {
     "logit_bias": (lambda value: value == {}, "leave it out"),
     "response_format": (lambda value: value == {"type": "text"}, "ask for the format in the prompt"),
-    "functions": (lambda value: value == [], "describe functions in `tools`"),
-    "function_call": (lambda value: value in ("none", "auto"), "use `tool_choice`"),
-    "tool_choice": (lambda value: value in ("none", "auto"), 'only "auto" and "none" can be chosen'),
+    "functions": (lambda value: value == [], "describe functions in the prompt"),
+    "function_call": (lambda value: value == "none", 'only "none" can be chosen'),
+    "tool_choice": (lambda value: value == "none", 'only "none" can be chosen'),
     "modalities": (lambda value: value == ["text"], "this model writes text only"),
     "audio": (lambda value: False, "this model writes text only"),
     "reasoning_effort": (lambda value: False, "use `chat_template_kwargs` if the model's template has such a switch"),
@@ -150,8 +152,13 @@ def check(request: ChatRequest | CompletionRequest) -> None:
         raise RequestError("stream_options", "stream_options needs stream = true")
     if isinstance(request, CompletionRequest):
         _check_completion(request)
-    elif request.tools and request.parallel_tool_calls is False:
-        raise _unsupported("parallel_tool_calls", "parallel_tool_calls = false together with tools")
+    elif request.tools and request.tool_choice != "none":
+        raise RequestError(
+            "tools",
+            "tools is not supported, as tool calls in an answer are not told from its text; leave it out, or send "
+            'tool_choice = "none" with it: then tools are described to the model, and its answer is text',
+            "unsupported_value",
+        )
 
 
 def _check_completion(request: CompletionRequest) -> None:
