@@ -376,6 +376,14 @@ def test_notes_name_the_next_commands() -> None:
     assert "API_KEY" not in open_notes
 
 
+def test_notes_say_first_which_namespaces_are_served() -> None:
+    first = " ".join(notes_of({"watch": {"namespaces": ["team-b", "team-a"]}}).split())
+    assert first.startswith(
+        "Fairlead 0.1.0 looks after LLMDeployments in team-a, team-b, and nowhere else: those of other"
+    )
+    assert "nowhere else" not in notes_of({"watch": {"allNamespaces": True}})
+
+
 def notes_of(values: Manifest, **options: Any) -> str:
     return helm.render(values, **options)["fairlead/templates/NOTES.txt"]
 

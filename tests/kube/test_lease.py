@@ -186,3 +186,30 @@ def test_an_unreachable_api_is_waited_out() -> None:
         assert store.holder == "me"
 
     run_in_virtual_time(main())
+
+
+def test_the_holder_says_on_it_what_it_does_now_and_leaves_the_rest_alone() -> None:
+    async def play() -> None:
+        store, said = LeaseStore(), {"watched": "a,b"}
+        lease = Lease(
+            store,  # type: ignore[arg-type]
+            "ns",
+            "lease",
+            "one",
+            duration_seconds=15,
+            labels={"part-of": "fleet"},
+            annotations=lambda: said,
+        )
+        await lease.acquire()
+        assert store.lease is not None
+        assert store.lease["metadata"]["annotations"] == {"watched": "a,b"}
+        store._store(store.lease | {"metadata": store.lease["metadata"] | {"annotations": {"theirs": "1"}}})
+        said["watched"] = "a"
+        holding = asyncio.create_task(lease.hold())
+        await asyncio.sleep(6)
+        holding.cancel()
+        assert store.lease["metadata"]["annotations"] == {"theirs": "1", "watched": "a"}
+        assert store.lease["metadata"]["labels"] == {"part-of": "fleet"}
+        assert store.lease["metadata"]["name"] == "lease"
+
+    run_in_virtual_time(play())

@@ -15,6 +15,7 @@ COMMANDS = {
     "local": ("fairlead.local.command", "a whole fleet on this machine, without a cluster"),
     "chat": ("fairlead.cli.chat", "talk to a model through a gateway"),
     "bench": ("fairlead.cli.bench", "put a load on a gateway and measure what comes of it"),
+    "status": ("fairlead.cli.status", "what is served and how it is, who looks after it, and what nobody looks after"),
     "top": ("fairlead.cli.top", "watch fleets live: replicas, queues, first tokens, and what the autoscaler says"),
     "demo": ("fairlead.cli.demo", "show a local fleet from `kubectl apply` to an answer, and take it down again"),
 }

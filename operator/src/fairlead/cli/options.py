@@ -3,12 +3,14 @@
 import argparse
 import os
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from rich.console import Console
 
 from fairlead.api.durations import parse_duration
 from fairlead.client.openai import ApiError, OpenAIClient
+from fairlead.kube.client import KubeError
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
@@ -34,6 +36,24 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
         help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else {DEFAULT_GATEWAY})",
     )
     parser.add_argument("--model", help="which model to ask; may be left out where there is only one")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """`--kubeconfig` and `--context`."""
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl finds it")
+    parser.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: its current one)")
+
+
+def with_hint(error: Exception) -> Exception:
+    """An error of the Kubernetes API or of the way to it, with what to do about it; others as they are."""
+    if isinstance(error, UsageError):
+        return error
+    if isinstance(error, KubeError) and error.status == 404:
+        return UsageError(str(error), "has this cluster Fairlead's CRD? kubectl apply -f crds/")
+    if isinstance(error, KubeError) and error.status == 403:
+        return UsageError(str(error), "name a namespace that you may read: --namespace")
+    hint = "`fairlead local up` prints the kubeconfig to use: export KUBECONFIG=…, or --kubeconfig FILE"
+    return UsageError(str(error), hint)
 
 
 def address(text: str) -> str:

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -13,7 +12,7 @@ from fairlead.api import names
 from fairlead.cli.fleet_state import FleetView
 from fairlead.cli.fleet_view import lines, renderable
 from fairlead.cli.fleet_watch import FleetWatch
-from fairlead.cli.options import UsageError, duration, tell
+from fairlead.cli.options import UsageError, add_cluster, duration, tell, with_hint
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.config import KubeConfigError
 from fairlead.kube.resources import LLMDEPLOYMENTS
@@ -22,8 +21,7 @@ from fairlead.kube.resources import LLMDEPLOYMENTS
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="one LLMDeployment (default: all)")
     parser.add_argument("-n", "--namespace", help="only there (default: all namespaces)")
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl finds it")
-    parser.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: its current one)")
+    add_cluster(parser)
     parser.add_argument(
         "--system-namespace",
         default=names.SYSTEM_NAMESPACE,
@@ -46,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 0
     except (KubeConfigError, KubeError, UsageError) as error:
-        tell(_with_hint(error))
+        tell(with_hint(error))
         return 1
     return 0
 
@@ -93,14 +91,3 @@ async def _check(client: KubeClient, args: argparse.Namespace) -> None:
 def _print(console: Console, view: FleetView) -> None:
     for line in lines(view):
         console.print(line, markup=False)
-
-
-def _with_hint(error: Exception) -> Exception:
-    if isinstance(error, UsageError):
-        return error
-    if isinstance(error, KubeError) and error.status == 404:
-        return UsageError(str(error), "has this cluster Fairlead's CRD? kubectl apply -f crds/")
-    if isinstance(error, KubeError) and error.status == 403:
-        return UsageError(str(error), "name a namespace that you may read: --namespace")
-    hint = "`fairlead local up` prints the kubeconfig to use: export KUBECONFIG=…, or --kubeconfig FILE"
-    return UsageError(str(error), hint)

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 import kopf
 
-from fairlead.api import names
+from fairlead.api import names, presence
+from fairlead.api.presence import Presence
 from fairlead.controller.apply import Applier
 from fairlead.controller.autoscale import Autoscaler
 from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, look
@@ -82,6 +83,8 @@ class Operator:
             settings.lease_name,
             f"{host}_{secrets.token_hex(4)}",
             duration_seconds=settings.lease_duration,
+            labels=presence.LABELS,
+            annotations=lambda: self._presence.annotations,
         )
         recorder = EventRecorder(client, host)
         self.capabilities = Capabilities()
@@ -100,6 +103,16 @@ class Operator:
         )
         self.metrics.watch_queue(lambda: self.queue.num_waiting)
         self.metrics.watch_fleet(self.cluster)
+
+    @property
+    def _presence(self) -> Presence:
+        """What this operator looks after now: without the namespaces that it may not watch."""
+        watched, lost = self.settings.watch_namespaces, self.capabilities.lost
+        return Presence(
+            namespaces=None if watched is None else tuple(each for each in watched if each not in lost),
+            gateway_namespace=self.settings.gateway_namespace,
+            gateway_selector=self.settings.gateway_selector,
+        )
 
     def install_signal_handlers(self) -> None:
         """From now on SIGTERM and SIGINT end it, however often they come. kopf, which takes them whenever it starts,

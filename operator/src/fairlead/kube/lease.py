@@ -7,7 +7,7 @@ matter.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -52,10 +52,13 @@ class Lease:
         identity: str,
         *,
         duration_seconds: float = 15.0,
+        labels: Mapping[str, str] | None = None,
+        annotations: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         """`identity` must be unique per process. `duration_seconds`: silence after which others may take the Lease.
+        `labels`, `annotations`: what the Lease is to carry while it is ours; asked for at each renewal.
 
         It is renewed three times per duration and given up after two thirds of it without success, so that we have
         stopped before anybody else may start.
@@ -66,6 +69,8 @@ class Lease:
         self.identity = identity
         self.duration_seconds = duration_seconds
         self.lost = asyncio.Event()
+        self._labels = dict(labels or {})
+        self._annotations = annotations
         self._clock = clock or asyncio.get_running_loop().time
         self._sleep = sleep
         self._seen: Seen | None = None
@@ -148,7 +153,12 @@ class Lease:
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
-            "metadata": {"name": self.name, "namespace": self.namespace},
+            "metadata": {
+                "name": self.name,
+                "namespace": self.namespace,
+                "labels": self._labels,
+                "annotations": dict(self._annotations()),
+            },
             "spec": {
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": max(1, round(self.duration_seconds)),
@@ -159,12 +169,15 @@ class Lease:
         }
 
     def _renewal(self, lease: JsonObject, ours: bool) -> JsonObject:
-        fresh, before = self._object()["spec"], lease.get("spec") or {}
+        ours_now, before = self._object(), lease.get("spec") or {}
+        fresh, metadata = ours_now["spec"], dict(lease["metadata"])
+        for kind in ("labels", "annotations"):
+            metadata[kind] = {**(metadata.get(kind) or {}), **ours_now["metadata"][kind]}
         if ours:
             fresh |= {"acquireTime": before.get("acquireTime"), "leaseTransitions": before.get("leaseTransitions") or 0}
         else:
             fresh["leaseTransitions"] = (before.get("leaseTransitions") or 0) + 1
-        return lease | {"spec": fresh}
+        return lease | {"metadata": metadata, "spec": fresh}
 
 
 def _micro_time() -> str:

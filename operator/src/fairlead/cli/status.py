@@ -1,0 +1,88 @@
+"""`fairlead status`: one look at what is served and who looks after it, on a cluster or in local mode.
+
+Reads Leases, LLMDeployments and gateway pods; what they mean is worked out in `status_report.py`.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Awaitable
+from datetime import UTC, datetime
+from typing import Any
+
+from fairlead.api import names, presence
+from fairlead.api.presence import Presence
+from fairlead.cli.options import UsageError, add_cluster, tell, with_hint
+from fairlead.cli.status_report import OperatorView, StatusReport, key_of, lines, operator_view, status_report, to_json
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.config import KubeConfigError
+from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, PODS
+
+LEASE_SELECTOR = ",".join(f"{key}={value}" for key, value in presence.LABELS.items())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-n", "--namespace", help="LLMDeployments of this namespace only (default: all namespaces)")
+    add_cluster(parser)
+    parser.add_argument(
+        "--system-namespace",
+        default=names.SYSTEM_NAMESPACE,
+        metavar="NAME",
+        help="where to look for operators if you may not look everywhere (default: %(default)s)",
+    )
+    parser.add_argument("-o", "--output", choices=["json"], help="for other programs (default: a table)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 after a look, whatever it shows; 1 where the API cannot be asked."""
+    try:
+        report = asyncio.run(_look(args))
+    except (KubeConfigError, KubeError, UsageError) as error:
+        tell(with_hint(error))
+        return 1
+    if args.output == "json":
+        print(json.dumps(to_json(report), indent=2))
+    else:
+        for line in lines(report):
+            print(line)
+    return 0
+
+
+async def _look(args: argparse.Namespace) -> StatusReport:
+    async with await KubeClient.from_environment(args.kubeconfig, args.context) as client:
+        deployments = (await client.list(LLMDEPLOYMENTS, args.namespace))["items"]
+        leases, notes = await _leases(client, args.system_namespace)
+        views = [(lease, await _operator(client, lease)) for lease in leases]
+    silent = [key_of(lease) for lease, view in views if view is None]
+    return status_report([view for _, view in views if view is not None], deployments, silent=silent, notes=notes)
+
+
+async def _leases(client: KubeClient, system_namespace: str) -> tuple[list[JsonObject], list[str]]:
+    """The operators' Leases, and a note where not all of them can be seen."""
+    everywhere = await _unless_forbidden(client.list(LEASES, label_selector=LEASE_SELECTOR))
+    if everywhere is not None:
+        return everywhere["items"], []
+    note = f"operators were looked for in the namespace {system_namespace} only: you may not list Leases elsewhere"
+    here = await _unless_forbidden(client.list(LEASES, system_namespace, label_selector=LEASE_SELECTOR))
+    if here is None:
+        hint = f"ask for the right to list leases.coordination.k8s.io in the namespace {system_namespace}"
+        raise UsageError("you may not see which operators there are", hint)
+    return here["items"], [note]
+
+
+async def _operator(client: KubeClient, lease: JsonObject) -> OperatorView | None:
+    said = Presence.from_annotations(lease["metadata"].get("annotations") or {})
+    if said is None:
+        return None
+    pods = await _unless_forbidden(client.list(PODS, said.gateway_namespace, label_selector=said.gateway_selector))
+    return operator_view(lease, None if pods is None else pods["items"], datetime.now(UTC))
+
+
+async def _unless_forbidden(asked: Awaitable[JsonObject]) -> Any:
+    """None where we may not know."""
+    try:
+        return await asked
+    except KubeError as e:
+        if e.status != 403:
+            raise
+        return None
