@@ -66,18 +66,16 @@ class Exchange:
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and int(declared) > limit:
             raise BodyTooLarge(limit)
-        parts: list[bytes] = []
-        size = 0
+        body = bytearray()  # in one piece: a list of a million small parts would be many times their size
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > limit:
+            body += message.get("body", b"")
+            if len(body) > limit:
                 raise BodyTooLarge(limit)
             if not message.get("more_body", False):
-                return b"".join(parts)
+                return bytes(body)
 
     async def send_json(self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Answers with encoded JSON."""

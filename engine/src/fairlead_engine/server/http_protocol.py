@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol with limits that it lacks: on the size of a request's headers, the time to send them, and
-requests ahead of their turn.
+"""uvicorn's HTTP protocol with limits that it lacks: on the size of a request's headers, the time to send them, what
+frames its body, bodies that nobody wants, and requests ahead of their turn.
 
 Engines are for gateways alone, but whoever reaches the port must not be able to hold its connections for nothing.
 """
@@ -7,17 +7,37 @@ Engines are for gateways alone, but whoever reaches the port must not be able to
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from fairlead_engine.server.refusals import Outcome, Refusal
+from fairlead_protocol.framing import MAX_LENGTH_DIGITS, Excess, RequestMeter
 
 MAX_HEADER_BYTES = 64 * 1024
-"""Largest request line and headers together."""
+"""Largest request line and headers together, and most bytes that frame a body beyond the body's own size."""
+MAX_HEADERS = 128
+"""Most headers and trailers of a request together."""
 HEADER_TIMEOUT_SECONDS = 20.0
 """Longest time from a request's first byte, or a connection's beginning, until its headers are whole."""
-
+MAX_SKIPPED_BYTES = 16 * 2**20
+"""Most bytes of a body whose request is answered already; more end the connection."""
+SKIP_TIMEOUT_SECONDS = 30.0
+"""Longest time for the rest of such a body."""
+LINGER_SECONDS = 1.0
+"""How long a refused client may go on sending: cut at once, it might never see the refusal."""
 MAX_REQUESTS_AHEAD = 100
 """Requests that one connection may have waiting behind the one that is being answered; more end it."""
+
+
+_TOO_MUCH = {
+    Excess.FIELDS: (431, f"the request has more than the {MAX_HEADERS} headers and trailers that are taken"),
+    Excess.HEAD: (431, f"the request's headers are larger than the {MAX_HEADER_BYTES} bytes that are taken"),
+    Excess.FRAMING: (
+        400,
+        f"more than {MAX_HEADER_BYTES} bytes of chunk sizes, chunk extensions and trailers came with the request's "
+        "body, beyond its own size; send it in larger chunks, or whole with a Content-Length",
+    ),
+}
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -25,48 +45,97 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._head_bytes = 0
-        self._reading_head = True
+        self._meter = RequestMeter(max_bytes=MAX_HEADER_BYTES, max_fields=MAX_HEADERS)
+        self._skipped_bytes = 0
+        """Of a body whose request is answered already."""
         self._deadline: asyncio.TimerHandle | None = None
+        """When the head, or a body that is skipped, must have come."""
+        self._deaf = False
+        """What still comes is ignored: the connection is about to end."""
+        self._answering: RequestResponseCycle | None = None
+        """The request that is being answered, or was last; `cycle` is the last that came."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_head()
+        self._stop_timer()
+        self._disconnect()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
+        if self._deaf:
+            return
+        self._meter.packet(len(data))
         super().data_received(data)
-        if self._reading_head and self._head_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
-            self._refuse(431, f"the request's headers are larger than the {MAX_HEADER_BYTES} bytes that are taken")
+        if self._deaf or self.transport.is_closing():
+            return
+        if excess := self._meter.check():
+            self._refuse(*_TOO_MUCH[excess])
+        elif self._is_skipping:
+            self._skipped_bytes += len(data)
+            if self._skipped_bytes > MAX_SKIPPED_BYTES:
+                self.transport.abort()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if not self._reading_head:
+        if not self._meter.in_head:
             self._begin_head()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._meter.field()
+        if self._meter.excess:
+            raise ValueError("too many headers")  # to the parser, which stops and has us refuse
+        if self._meter.in_head:  # a trailer is counted and dropped: nothing that comes behind the body is a header
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._end_head()
+        self._stop_timer()
+        if any(name == b"content-length" and len(value) > MAX_LENGTH_DIGITS for name, value in self.headers):
+            raise ValueError("a length that no body has")
         if len(self.pipeline) >= MAX_REQUESTS_AHEAD:
-            raise ValueError("too many requests ahead of their turn")  # to the parser, which stops and has us refuse
+            raise ValueError("too many requests ahead of their turn")
         super().on_headers_complete()
+        self._meter.begin_body()
+
+    def on_body(self, body: bytes) -> None:
+        self._meter.content(len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._meter.end()
+        super().on_message_complete()
+        if self.cycle.response_complete:
+            self._stop_timer()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_skipping and not self.transport.is_closing():
+            self._skipped_bytes = 0
+            self._start_timer(SKIP_TIMEOUT_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's own refusal of what is not HTTP."""
-        self._refuse(400, "the request is not valid HTTP")
+        excess = self._meter.excess
+        self._refuse(*(_TOO_MUCH[excess] if excess else (400, "the request is not valid HTTP")))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    @property
+    def _is_skipping(self) -> bool:
+        """Whether a body still comes though its request is answered."""
+        return self._meter.in_body and self.cycle.response_complete
 
     def _begin_head(self) -> None:
-        self._reading_head = True
-        self._head_bytes = 0
-        self._stop_timer()
-        self._deadline = self.loop.call_later(HEADER_TIMEOUT_SECONDS, self.transport.abort)
+        self._meter.begin_head()
+        self._start_timer(HEADER_TIMEOUT_SECONDS)
 
-    def _end_head(self) -> None:
-        self._reading_head = False
+    def _start_timer(self, seconds: float) -> None:
         self._stop_timer()
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
     def _stop_timer(self) -> None:
         if self._deadline is not None:
@@ -74,9 +143,22 @@ class LimitedProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers outside of ASGI, because there is no request yet, and closes."""
-        self._end_head()
-        body = Refusal(status, Outcome.INVALID, "invalid_request_error", message).body()
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
+        """Answers outside of ASGI, because there is no request yet, and closes. An answer that has begun is cut; one
+        that is whole is not followed by another to the same request."""
+        self._deaf = True
+        self._stop_timer()
+        last = self._answering
+        has_begun = last is not None and last.response_started and not last.response_complete
+        if not has_begun and not self._is_skipping:
+            body = Refusal(status, Outcome.INVALID, "invalid_request_error", message).body()
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[status] + head + body)
+        self._disconnect()
+        self.transport.write_eof()
+        self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _disconnect(self) -> None:
+        """Nothing more is written to who is being answered, whatever else has come behind that request."""
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()

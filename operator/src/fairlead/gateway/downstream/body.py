@@ -32,28 +32,27 @@ class BodyReader:
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._limit:
             raise body_too_large(self._limit)
-        parts: list[bytes] = []
+        body = bytearray()  # in one piece: a list of a million small parts would be many times their size
         try:
             async with asyncio.timeout(self._timeout):
-                await self._read(receive, parts)
+                await self._read(receive, body)
         except TimeoutError as error:
             raise body_too_slow(self._timeout) from error
         finally:
-            self.num_bytes -= sum(map(len, parts))
-        return b"".join(parts)
+            self.num_bytes -= len(body)
+        return bytes(body)
 
-    async def _read(self, receive: Receive, parts: list[bytes]) -> None:
-        size, more = 0, True
+    async def _read(self, receive: Receive, body: bytearray) -> None:
+        more = True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part = message.get("body", b"")
-            parts.append(part)
-            size += len(part)
+            body += part
             self.num_bytes += len(part)
             more = message.get("more_body", False)
-            if size > self._limit:
+            if len(body) > self._limit:
                 raise body_too_large(self._limit)
             if more and self.num_bytes > self._total_limit:
                 raise too_many_bodies()

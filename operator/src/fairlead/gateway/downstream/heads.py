@@ -7,22 +7,19 @@ gateway and another to the gateway itself: that is what requests are smuggled wi
 import re
 from collections.abc import Sequence
 
-from fairlead.gateway.openai.errors import Header, OpenAIError, bad_request, headers_too_large, too_many_headers
+from fairlead.gateway.openai.errors import Header, OpenAIError, bad_request, headers_too_large
+from fairlead_protocol.framing import MAX_LENGTH_DIGITS
 
 VERSIONS = frozenset({"1.0", "1.1"})
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 
 
-def check_head(
-    version: str, target: bytes, headers: Sequence[Header], *, max_headers: int, max_bytes: int
-) -> OpenAIError | None:
+def check_head(version: str, target: bytes, headers: Sequence[Header], *, max_bytes: int) -> OpenAIError | None:
     """What is wrong with a request's head; None = nothing. `target` is as it stands in the request line, names of
     `headers` are in lower case. `max_bytes`: of the target and the headers together."""
-    if len(headers) > max_headers:
-        return too_many_headers(max_headers)
     if len(target) + sum(len(name) + len(value) for name, value in headers) > max_bytes:
         return headers_too_large(max_bytes)
-    problem = _version(version) or _target(target) or _host(version, headers) or _transfer_encoding(version, headers)
+    problem = _version(version) or _target(target) or _host(version, headers) or _framing(version, headers)
     return bad_request(problem, code="invalid_http") if problem else None
 
 
@@ -52,7 +49,9 @@ def _host(version: str, headers: Sequence[Header]) -> str | None:
     return None
 
 
-def _transfer_encoding(version: str, headers: Sequence[Header]) -> str | None:
+def _framing(version: str, headers: Sequence[Header]) -> str | None:
+    if any(name == b"content-length" and len(value) > MAX_LENGTH_DIGITS for name, value in headers):
+        return f"The Content-Length has more than {MAX_LENGTH_DIGITS} digits."
     encodings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
     if not encodings or (encodings == [b"chunked"] and version != "1.0"):
         return None

@@ -15,9 +15,12 @@ from fairlead.gateway.openai.errors import (
     bad_request,
     headers_too_large,
     too_many_connections,
+    too_many_headers,
     too_many_requests_ahead,
+    too_much_framing,
 )
 from fairlead.gateway.settings import GatewaySettings
+from fairlead_protocol.framing import Excess, RequestMeter
 
 LINGER_SECONDS = 1.0
 """How long a connection is kept after its last answer while a drained server stops. Its client was promised that it may
@@ -50,11 +53,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._head_bytes = 0
-        self._reading_head = True
-        """A request is awaited by a connection without one, or its head has begun."""
+        self._meter = RequestMeter(max_bytes=self.settings.max_header_bytes, max_fields=self.settings.max_headers)
         self._head_begun = False
-        self._reading_body = False
         self._skipped_bytes = 0
         """Of a body whose request is answered already."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -92,18 +92,17 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         self._unset_keepalive_if_required()
-        self._head_bytes += len(data)
+        self._meter.packet(len(data))
         self._feed(data)
         if self._deaf or self.transport.is_closing():
             return
-        if self._reading_head:
-            if self._head_bytes > self.settings.max_header_bytes:
-                self._refuse(headers_too_large(self.settings.max_header_bytes))
+        if self._meter.check():
+            self._refuse(self._too_much())
         elif self._is_skipping:
             self._skipped_bytes += len(data)
             if self._skipped_bytes > self.settings.max_body_bytes:
                 self.transport.abort()
-        elif not self._is_answering:
+        elif not (self._is_answering or self._meter.in_head):
             self._wait_for_next()
 
     def pause_writing(self) -> None:
@@ -121,7 +120,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._is_replaying:
             return
         super().on_message_begin()
-        if not self._reading_head:
+        if not self._meter.in_head:
             self._start_head()
         self._head_begun = True
 
@@ -130,7 +129,12 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._is_replaying:
+        if self._is_replaying:
+            return
+        self._meter.field()
+        if self._meter.excess:
+            raise self._too_much()
+        if self._meter.in_head:  # a trailer is counted and dropped: nothing that comes behind the body is a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -141,12 +145,17 @@ class LimitedProtocol(HttpToolsProtocol):
             raise self._refusal
         super().on_headers_complete()  # raises for a target that is none
         self._stop_timer()
-        self._reading_head, self._head_begun, self._reading_body = False, False, True
+        self._meter.begin_body()
+        self._head_begun = False
+
+    def on_body(self, body: bytes) -> None:
+        self._meter.content(len(body))
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade() and framing(self.headers) is not None:
             return  # the parser believes that something else than a body follows
-        self._reading_body = False
+        self._meter.end()
         super().on_message_complete()
         if self.cycle.response_complete:
             self._stop_timer()
@@ -187,7 +196,7 @@ class LimitedProtocol(HttpToolsProtocol):
     @property
     def _is_skipping(self) -> bool:
         """Whether a body still comes though its request is answered."""
-        return self._reading_body and not self._is_answering
+        return self._meter.in_body and not self._is_answering
 
     def _check_head(self) -> OpenAIError | None:
         """What is wrong with the request whose head has just been read, or with its coming at all; None = nothing."""
@@ -196,7 +205,6 @@ class LimitedProtocol(HttpToolsProtocol):
             self.parser.get_http_version(),
             self.url,
             self.headers,
-            max_headers=settings.max_headers,
             max_bytes=settings.max_header_bytes,
         )
         if problem is None and len(self.connections) > settings.max_connections:
@@ -211,7 +219,18 @@ class LimitedProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
+            if self._meter.excess:
+                self._refusal = self._too_much()
             self._refuse(self._refusal or bad_request("The request is not valid HTTP.", code="invalid_http"))
+
+    def _too_much(self) -> OpenAIError:
+        limit = self.settings.max_header_bytes
+        match self._meter.excess:
+            case Excess.FIELDS:
+                return too_many_headers(self.settings.max_headers)
+            case Excess.FRAMING:
+                return too_much_framing(limit)
+        return headers_too_large(limit)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Goes on in HTTP/1.1, as a server may whatever its client would rather speak. The parser cannot: another one
@@ -242,8 +261,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _start_head(self) -> None:
-        self._reading_head = True
-        self._head_bytes = 0
+        self._meter.begin_head()
         self._start_timer(self.settings.header_timeout)
 
     def _start_timer(self, seconds: float) -> None:
@@ -270,15 +288,15 @@ class LimitedProtocol(HttpToolsProtocol):
         first, and then it is too late to say anything."""
         self._deaf = True
         self._stop_timer()
-        if self._reading_body and self.pipeline:
+        if self._meter.in_body and self.pipeline:
             self.pipeline.popleft()  # the newest: its body is what is refused
         last = self.pipeline[0][0] if self.pipeline else self._answering
-        is_broken = last is self.cycle and self._reading_body
+        is_broken = last is self.cycle and self._meter.in_body
         if last is not None and not last.response_complete and not is_broken:
             last.keep_alive = False
             return
         self._disconnect(last)  # nobody is to be answered twice
-        if last is None or last.response_complete or not last.response_started:
+        if not is_broken or (last is not None and not last.response_started):
             self.transport.write(_whole_answer(error))
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)

@@ -102,8 +102,17 @@ def headers_too_large(limit: int) -> OpenAIError:
 
 def too_many_headers(limit: int) -> OpenAIError:
     """431; the connection is closed."""
-    message = f"The request has more than the {limit} headers that this gateway takes."
+    message = f"The request has more than the {limit} headers and trailers that this gateway takes."
     return OpenAIError(431, message, type="invalid_request_error", code="headers_too_large")
+
+
+def too_much_framing(limit: int) -> OpenAIError:
+    """400; the connection is closed."""
+    message = (
+        f"More than {limit} bytes of chunk sizes, chunk extensions and trailers came with the request's body, beyond "
+        "its own size; send it in larger chunks, or whole with a Content-Length."
+    )
+    return bad_request(message, code="invalid_http")
 
 
 def too_many_connections(limit: int) -> OpenAIError:

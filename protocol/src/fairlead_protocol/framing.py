@@ -1,0 +1,95 @@
+"""What a request may spend beside its content: its head, the lines around its body's chunks, and its trailers.
+
+The HTTP servers of gateway and engine keep one `RequestMeter` per connection and tell it what their parser tells them,
+since the parser itself bounds nothing. Pure: counts bytes and fields; how an excess is answered is the servers' own.
+"""
+
+from enum import StrEnum
+
+MAX_LENGTH_DIGITS = 19
+"""Of a Content-Length: no body is longer than 64 bits can say, and Python reads no number of thousands of digits."""
+
+
+class Excess(StrEnum):
+    """What a request has too much of."""
+
+    FIELDS = "fields"
+    """Headers and trailers, by number."""
+    HEAD = "head"
+    """Bytes of the request line and the headers."""
+    FRAMING = "framing"
+    """Bytes of chunk sizes, chunk extensions and trailers."""
+
+
+class RequestMeter:
+    """Counts the request that comes in on one connection, from its first byte to its last trailer."""
+
+    def __init__(self, *, max_bytes: int, max_fields: int) -> None:
+        """`max_bytes`: of the head; of what stands between two bytes of content, or behind the last; and of all that
+        frames a body beyond the body's own size, which leaves room for bodies in many small chunks. `max_fields`: of
+        headers and trailers together."""
+        self._max_bytes = max_bytes
+        self._max_fields = max_fields
+        self.in_head = True
+        """A request is awaited by a connection without one, or its head has begun."""
+        self.in_body = False
+        self.excess: Excess | None = None
+        """The first that was found; the connection should not go on."""
+        self._num_fields = 0
+        self._packet_bytes = 0
+        """Of the bytes that came together last, those that may belong to the head or the body that is being read."""
+        self._head_bytes = 0
+        self._content_bytes = 0
+        self._content_bytes_before = 0
+        """Those of the packets before the last."""
+        self._framing_bytes = 0
+        self._silent_bytes = 0
+        """Framing since the last byte of content."""
+
+    def begin_head(self) -> None:
+        """A request begins. What came with the end of the one before it is not counted."""
+        self.in_head, self.in_body = True, False
+        self._num_fields = self._packet_bytes = self._head_bytes = 0
+
+    def begin_body(self) -> None:
+        """The head is whole."""
+        self.in_head, self.in_body = False, True
+        self._packet_bytes = self._content_bytes = self._content_bytes_before = 0
+        self._framing_bytes = self._silent_bytes = 0
+
+    def end(self) -> None:
+        """The request is whole."""
+        self.in_head = self.in_body = False
+
+    def packet(self, num_bytes: int) -> None:
+        """Bytes have come that are going to be parsed."""
+        self._packet_bytes = num_bytes
+
+    def field(self) -> None:
+        """A header, or a trailer, has been read."""
+        self._num_fields += 1
+        if self._num_fields > self._max_fields:
+            self.excess = self.excess or Excess.FIELDS
+
+    def content(self, num_bytes: int) -> None:
+        """So much of the body has been read."""
+        self._content_bytes += num_bytes
+
+    def check(self) -> Excess | None:
+        """What is too much, now that the packet is parsed; None = nothing."""
+        if self.in_head:
+            self._head_bytes += self._packet_bytes
+            if self._head_bytes > self._max_bytes:
+                self.excess = self.excess or Excess.HEAD
+        elif self.in_body:
+            self._check_framing()
+        return self.excess
+
+    def _check_framing(self) -> None:
+        content = self._content_bytes - self._content_bytes_before
+        self._content_bytes_before = self._content_bytes
+        self._framing_bytes += self._packet_bytes - content if self._packet_bytes else 0
+        self._silent_bytes = 0 if content else self._silent_bytes + self._packet_bytes
+        allowed = self._max_bytes + self._content_bytes
+        if self._silent_bytes > self._max_bytes or self._framing_bytes > allowed:
+            self.excess = self.excess or Excess.FRAMING

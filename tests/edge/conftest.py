@@ -1,0 +1,90 @@
+"""Both programs that clients and gateways reach by HTTP, in this process, on real sockets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import uvicorn
+import uvloop
+
+from fairlead.testing.fake_engine import FakeEngine
+from fairlead.testing.gateways import make_pool, running_gateway
+from fairlead_engine.config import ServerConfig
+from fairlead_engine.demo import resolve_model
+from fairlead_engine.server.app import build_app
+from fairlead_engine.server.http_protocol import LimitedProtocol
+from fairlead_engine.server.served_model import ModelFiles
+from fairlead_engine.server.service import Service
+from fairlead_engine.testing import ScriptedEngine
+from fairlead_engine.testing.scripted_engine import scripted_info
+
+
+@dataclass
+class Program:
+    """A gateway or an engine that serves the model `fake`."""
+
+    name: str
+    port: int
+    connections: Callable[[], int]
+    """How many are open."""
+    num_running: Callable[[], int]
+    """Requests that an engine computes."""
+    hold: Callable[[], None]
+    """From now on answers do not come, until `release`."""
+    release: Callable[[], None]
+    metrics: Callable[[], str]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that both run on."""
+    return {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=["gateway", "engine"])
+async def program(request: pytest.FixtureRequest) -> AsyncIterator[Program]:
+    async with (_gateway if request.param == "gateway" else _engine)() as made:
+        yield made
+
+
+@asynccontextmanager
+async def _gateway() -> AsyncIterator[Program]:
+    async with FakeEngine("engine") as engine, running_gateway(make_pool([engine.replica()])) as (gateway, _, _):
+        yield Program(
+            "gateway",
+            gateway.port,
+            lambda: len(gateway._server.server_state.connections),
+            lambda: engine.num_running,
+            engine.gate.clear,
+            engine.gate.set,
+            lambda: gateway.metrics.exposition().decode(),
+        )
+
+
+@asynccontextmanager
+async def _engine() -> AsyncIterator[Program]:
+    engine = ScriptedEngine(info=scripted_info(vocab_size=100_000))
+    engine.alive = True
+    service = Service("fake", engine, ServerConfig())
+    service.ready(ModelFiles.read(resolve_model("demo://dinghy")), engine.info)
+    options: Any = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
+    server = uvicorn.Server(uvicorn.Config(build_app(service), http=LimitedProtocol, ws="none", port=0, **options))
+    server.install_signal_handlers = lambda: None
+    serving = asyncio.create_task(server._serve())
+    async with asyncio.timeout(30):
+        while not server.started:
+            await asyncio.sleep(0.01)
+    yield Program(
+        "engine",
+        server.servers[0].sockets[0].getsockname()[1],
+        lambda: len(server.server_state.connections),
+        lambda: len(engine.running),
+        engine.hang,
+        engine.resume,
+        lambda: service.metrics.render().decode(),
+    )
+    server.should_exit = True
+    await serving
