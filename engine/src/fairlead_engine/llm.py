@@ -142,7 +142,7 @@ class _Job:
         model.check_sampling(sampling)
         self.completion = Completion(prompt)
         self._sampling = sampling
-        self._text = Detokenizer(model.vocabulary, sampling)
+        self._text = Detokenizer(model.vocabulary, sampling, prompt)
 
     def request(self, request_id: str) -> EngineRequest:
         return EngineRequest(

@@ -95,7 +95,13 @@ async def start_app(tokenizer: PromptTokenizer) -> AsyncIterator[StartApp]:
     """Makes an `App` on a scripted engine; `ready=False` leaves it loading."""
     apps: list[App] = []
 
-    def start(engine: ScriptedEngine | None = None, *, ready: bool = True, **settings: Any) -> App:
+    def start(
+        engine: ScriptedEngine | None = None,
+        *,
+        ready: bool = True,
+        tokenizer: PromptTokenizer = tokenizer,
+        **settings: Any,
+    ) -> App:
         engine = engine or ScriptedEngine()
         engine.alive = True
         service = Service("tiny", engine, ServerConfig(**settings))

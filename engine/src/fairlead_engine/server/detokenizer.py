@@ -4,6 +4,7 @@ Joins token text, stop strings and log-probabilities of one sequence. `Generatio
 yields and pass on what comes out; a match of a stop string is found here, above the core, which knows only ids.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlead_engine.server.stop_strings import StopStrings
@@ -27,9 +28,16 @@ class TextDelta:
 class Detokenizer:
     """One sequence's text. When a delta has a finish reason the sequence is over, whatever the core still sends."""
 
-    def __init__(self, vocabulary: Vocabulary, sampling: SamplingParams, *, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        sampling: SamplingParams,
+        prompt_token_ids: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+    ) -> None:
         self._sampling = sampling
-        self._stream = vocabulary.stream(skip_special_tokens=skip_special_tokens)
+        self._stream = vocabulary.stream(after=prompt_token_ids, skip_special_tokens=skip_special_tokens)
         self._stops = StopStrings(sampling.stop, include_stop=sampling.include_stop)
         self.num_tokens = 0
         """Output tokens so far; those after a stop string's match are not counted."""

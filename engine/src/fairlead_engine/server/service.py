@@ -121,6 +121,6 @@ class Service:
                 cache_salt=request.cache_salt,
                 part_of=part_of,
             )
-            text = Detokenizer(model.vocabulary, sampling, skip_special_tokens=skip_special)
+            text = Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skip_special)
             choices.append(Choice(index, engine_request, text))
         return choices

@@ -2,11 +2,16 @@
 
 Two ways, by the tokenizer's decoder. A byte-level vocabulary (GPT-2's alphabet, as in Llama 3 and Qwen) says exactly
 which bytes each token stands for, so an incremental UTF-8 decoder is both exact and cheap. Any other decoder is asked
-for the text of a short window of tokens, with and without the new one.
+for the text of a short window of tokens, with and without the new one: what a token's text is depends there on what
+stands before it, as SentencePiece's decoders drop the space that begins a text.
 """
 
 import codecs
 import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import islice
 from typing import Protocol
 
 from fairlead_protocol.tokenizing import PromptTokenizer
@@ -14,6 +19,8 @@ from fairlead_protocol.tokenizing import PromptTokenizer
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_PENDING = 16
 """Tokens whose text may wait for the rest of a character; no character needs more than four byte tokens."""
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+"""How vocabularies with byte fallback, as Llama 2's, write the token of a single byte."""
 
 
 class TokenStream(Protocol):
@@ -31,16 +38,21 @@ class Vocabulary:
 
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self.tokenizer = tokenizer
-        self._is_byte_level = _is_byte_level(tokenizer.tokenizer_json)
+        decoder = json.loads(tokenizer.tokenizer_json).get("decoder") or {}
+        self._is_byte_level = decoder.get("type") == "ByteLevel"
+        self._has_byte_tokens = any(
+            part.get("type") == "ByteFallback" for part in [decoder, *decoder.get("decoders", [])]
+        )
         added = tokenizer.backend.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
 
-    def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
-        """A fresh stream for one sequence."""
+    def stream(self, *, after: Sequence[int] = (), skip_special_tokens: bool = True) -> TokenStream:
+        """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`."""
         if self._is_byte_level:
             return _ByteLevelStream(self, skip_special_tokens)
-        return _WindowStream(self.tokenizer, skip_special_tokens)
+        shown = (each for each in reversed(after) if not (skip_special_tokens and self.is_special(each)))
+        return _WindowStream(self.tokenizer, [*islice(shown, _MAX_PENDING)][::-1], skip_special_tokens)
 
     def is_special(self, token_id: int) -> bool:
         """Whether the token is markup (end of sequence, roles, …) that users do not see."""
@@ -61,12 +73,22 @@ class Vocabulary:
         token = self.tokenizer.backend.id_to_token(token_id)
         if token is None:
             return b""
+        if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
+            return bytes.fromhex(byte[1])
         if not self._is_byte_level:
-            return self.tokenizer.decode([token_id], skip_special_tokens=False).encode()
+            before, both = self._plain_token, [*self._plain_token, token_id]
+            text = self.tokenizer.decode(both, skip_special_tokens=False)
+            return text[len(self.tokenizer.decode(before, skip_special_tokens=False)) :].encode()
         try:
             return bytes(_BYTE_OF_LETTER[letter] for letter in token)
         except KeyError:  # an added token written in plain text
             return token.encode()
+
+    @cached_property
+    def _plain_token(self) -> list[int]:
+        """Some token of letters alone: what another one's text is behind it, it is within any text."""
+        ids = range(self.tokenizer.vocab_size)
+        return next(([each] for each in ids if self.tokenizer.decode([each], skip_special_tokens=False).isalnum()), [])
 
 
 class _ByteLevelStream:
@@ -87,10 +109,10 @@ class _ByteLevelStream:
 class _WindowStream:
     """Decodes the last whole piece together with what came after it, so that spacing between tokens comes out right."""
 
-    def __init__(self, tokenizer: PromptTokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: PromptTokenizer, before: list[int], skip_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
-        self._settled: list[int] = []
+        self._settled = before
         """Tokens whose text was handed out last: the context of the next ones."""
         self._pending: list[int] = []
 
@@ -112,11 +134,6 @@ class _WindowStream:
         before = self._tokenizer.decode(self._settled, skip_special_tokens=self._skip_special)
         whole = self._tokenizer.decode(self._settled + self._pending, skip_special_tokens=self._skip_special)
         return whole[len(before) :]
-
-
-def _is_byte_level(tokenizer_json: str) -> bool:
-    decoder = json.loads(tokenizer_json).get("decoder") or {}
-    return bool(decoder.get("type") == "ByteLevel")
 
 
 def _byte_of_letter() -> dict[str, int]:

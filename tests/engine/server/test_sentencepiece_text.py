@@ -1,0 +1,129 @@
+"""Text and log-probabilities of vocabularies in SentencePiece's manner: exactly what transformers decodes."""
+
+import json
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from fairlead_engine.server.token_text import Vocabulary
+from fairlead_engine.testing import ScriptedEngine
+from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_WORDS = ["the", "fox", "runs", "é", "s", "a", ".", "SPACE", "SPACESPACE", "SPACEfox", "SPACEruns", "SPACE9", "SPACEé"]
+WORDS = [word.replace("SPACE", SPACE) for word in _WORDS]
+SPECIAL = ["<s>", "</s>", "[INST]"]
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+VOCABULARY = [*SPECIAL, *BYTES, *WORDS]
+ID = {token: token_id for token_id, token in enumerate(VOCABULARY)}
+
+
+def llama2() -> PromptTokenizer:
+    """As Llama 2's: spaces as blocks, bytes where there is no token, the first space of a text dropped."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(ID, [], unk_token="</s>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens(SPECIAL)
+    return PromptTokenizer(tokenizer.to_str())
+
+
+def metaspace() -> PromptTokenizer:
+    """As T5's and the first Mistral's conversions."""
+    tokenizer = tokenizers.Tokenizer(models.Unigram([(token, -1.0) for token in VOCABULARY], 1, False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(SPECIAL)
+    return PromptTokenizer(tokenizer.to_str())
+
+
+TOKENIZERS = {"llama2": llama2(), "metaspace": metaspace()}
+by_name = pytest.mark.parametrize("name", TOKENIZERS)
+ids = st.lists(
+    st.sampled_from([ID[word] for word in WORDS]) | st.sampled_from([ID[word] for word in SPECIAL]), max_size=8
+)
+characters = st.sampled_from("é日🚢").map(lambda text: [ID[f"<0x{byte:02X}>"] for byte in text.encode()])
+outputs = st.lists(ids | characters, min_size=1, max_size=8).map(lambda parts: [*chain(*parts)])
+
+
+@cache
+def reference(name: str) -> Any:
+    """The same tokenizer as transformers has it."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=TOKENIZERS[name].backend,
+        bos_token="<s>",
+        eos_token="</s>",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+@by_name
+@settings(deadline=None, max_examples=200)
+@given(prompt=ids, output=outputs, skip=st.booleans())
+def test_the_text_is_that_of_the_whole_without_the_prompts(
+    name: str, prompt: list[int], output: list[int], skip: bool
+) -> None:
+    tokenizer = TOKENIZERS[name]
+    decode = reference(name).decode
+    before, whole = (decode(each, skip_special_tokens=skip) for each in (prompt, prompt + output))
+    assert whole.startswith(before)
+    stream = Vocabulary(tokenizer).stream(after=prompt, skip_special_tokens=skip)
+    assert "".join(map(stream.push, output)) + stream.finish() == whole[len(before) :]
+
+
+@by_name
+def test_a_tokens_own_text_keeps_its_space_and_its_byte(name: str) -> None:
+    vocabulary = Vocabulary(TOKENIZERS[name])
+    assert vocabulary.token_text(ID[f"{SPACE}fox"]) == " fox"
+    assert vocabulary.token_text(ID[SPACE]) == " "
+    assert vocabulary.token_text(ID["fox"]) == "fox"
+    assert vocabulary.token_text(ID["</s>"]) == "</s>"
+    assert vocabulary.token_bytes(ID["é"]) == "é".encode()
+    assert vocabulary.token_bytes(len(VOCABULARY) + 9) == b""
+
+
+def test_a_byte_token_stands_for_its_byte() -> None:
+    vocabulary = Vocabulary(TOKENIZERS["llama2"])
+    assert b"".join(vocabulary.token_bytes(ID[f"<0x{byte:02X}>"]) for byte in "🚢".encode()) == "🚢".encode()
+
+
+@by_name
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_completion_keeps_its_first_space(start_app: Any, name: str, stream: bool) -> None:
+    answer = [ID[f"{SPACE}fox"], ID["s"], ID[f"{SPACE}runs"]]
+
+    def script(request: EngineRequest) -> list[SequenceOutput]:
+        made = [
+            SequenceOutput(
+                request_id=request.request_id,
+                new_token_ids=[token_id],
+                logprobs=[TokenLogprobs(token_id, -0.5, [(token_id, -0.5)])],
+            )
+            for token_id in answer
+        ]
+        made[-1].finish_reason = FinishReason.LENGTH
+        return made
+
+    app = start_app(ScriptedEngine(script), tokenizer=TOKENIZERS[name])
+    reply = await app.complete(prompt=[ID["<s>"], ID["the"]], logprobs=1, echo=False, stream=stream)
+    choices = _choices(reply, stream)
+    assert "".join(choice["text"] for choice in choices) == " foxs runs"
+    assert [token for choice in choices for token in choice["logprobs"]["tokens"]] == [" fox", "s", " runs"]
+    chat = await app.complete(prompt=[ID["<s>"], ID["the"]], echo=True, stream=stream)
+    assert "".join(choice["text"] for choice in _choices(chat, stream)) == "the foxs runs"
+
+
+def _choices(reply: Any, stream: bool) -> list[dict[str, Any]]:
+    if not stream:
+        return [reply.json()["choices"][0]]
+    return [json.loads(line[6:])["choices"][0] for line in reply.text.splitlines() if line.startswith("data: {")]
