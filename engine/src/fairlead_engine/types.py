@@ -252,6 +252,8 @@ class EngineLoad(msgspec.Struct, kw_only=True):
     """Tokens of running sequences that are in the cache."""
     num_steps: int = 0
     num_preemptions: int = 0
+    num_failed_checks: int = 0
+    """Times the idle engine found its books of blocks wrong and emptied its prefix cache."""
     prefix_query_tokens: int = 0
     """Prompt tokens looked up in the prefix cache."""
     prefix_hit_tokens: int = 0

@@ -42,6 +42,18 @@ def tokens(outputs: list[SequenceOutput]) -> list[int]:
     return [token_id for output in outputs for token_id in output.new_token_ids]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_engine_that_generated_what_another_prompt_asks_with_outlives_its_pause(kind: str) -> None:
+    question = [1, 2, 3]
+    follow_up = [*question, *FakeRunner().generate(question, 6), 9, 9]
+    async with started(kind, max_num_seqs=1) as client:
+        requests = [make_request("a", question, max_tokens=6), make_request("b", follow_up, max_tokens=6)]
+        await asyncio.gather(*(collect(client, request) for request in requests))
+        await asyncio.sleep(1.5)  # idle for a second, the core checks its books
+        assert client.load.num_failed_checks == 0
+        assert len(await collect(client, make_request("c", question, max_tokens=1))) == 1
+
+
 async def until_idle(client: EngineClient) -> None:
     while client.load.running or client.load.waiting or client.step_age_seconds:
         await asyncio.sleep(0.005)

@@ -1,14 +1,26 @@
 """The core loop, with a channel that plays commands back: one reply per step, and an answer to everything."""
 
+import msgspec
 import pytest
 
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import run_core
-from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped, Stop
+from fairlead_engine.core.messages import (
+    Abort,
+    Add,
+    BlocksChanged,
+    Command,
+    Died,
+    Failed,
+    Reply,
+    Started,
+    Stepped,
+    Stop,
+)
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.testing import make_request
 from fairlead_engine.testing.fake_engine import fake_config, make_fake_engine
-from fairlead_engine.types import FinishReason
+from fairlead_engine.types import FinishReason, SamplingParams, Sequence
 
 
 class PlayedChannel:
@@ -64,14 +76,28 @@ def test_it_polls_while_there_is_work_and_blocks_when_there_is_none() -> None:
     assert channel.timeouts == [1.0, 0.0, 1.0, None, 1.0]
 
 
-def test_the_books_are_checked_in_a_quiet_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_books_found_wrong_in_a_quiet_moment_begin_anew_and_the_engine_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = Engine.check
+
     def check(engine: Engine) -> None:
-        raise AssertionError("a block is leaked")
+        if not engine.num_failed_checks:
+            engine.blocks.extend(Sequence("lost", [1], 1, SamplingParams()), 4, 4)
+        good(engine)
 
     monkeypatch.setattr(Engine, "check", check)
-    ended, channel = run([])
-    assert not ended
-    assert channel.replies[-1] == Died("the engine core has died: AssertionError: a block is leaked")
+    request = make_request("a", range(9), max_tokens=1)
+    ended, channel = run([Add(request)], [], [Add(msgspec.structs.replace(request, request_id="b"))], [])
+    assert ended
+    first, mended, second = steps(channel)
+    assert first.load.kv_blocks_total == mended.load.kv_blocks_free == second.load.kv_blocks_free
+    assert first.changed is not None and mended.changed is not None
+    ((_, hashes),) = first.changed.stored
+    assert mended.changed == BlocksChanged([], hashes), "who follows the cache knows that it is empty"
+    assert (second.outputs[0].new_token_ids, second.outputs[0].num_cached_tokens) == (first.outputs[0].new_token_ids, 0)
+    assert [step.load.num_failed_checks for step in steps(channel)] == [0, 1, 1]
+    assert "(reference counts differ from block tables); the prefix cache begins anew" in caplog.text
 
 
 def test_a_step_that_fails_is_told_before_the_core_ends() -> None:

@@ -98,6 +98,27 @@ def test_nobody_waits_for_a_sequence_that_is_gone() -> None:
     assert step(scheduler) == [("b", 1), ("c", 1)]
 
 
+def test_what_another_generates_is_no_longer_to_come() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    add(scheduler, make_sequence("a", [1, 2, 3]), make_sequence("b", [1, 2, 3, 5, 9, 9], max_tokens=1))
+    assert [step(scheduler) for _ in range(5)] == [[("a", 3)], [("a", 1)], [("a", 1)], [("a", 1)], [("b", 2)]]
+    assert not len(scheduler.coming)
+
+
+def test_a_prefix_with_a_gap_is_whole_again_when_the_gap_is_filled() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    add(scheduler, make_sequence("a", [*SHARED, 1], max_tokens=1))
+    step(scheduler)
+    blocks = scheduler.blocks
+    head = blocks.match(make_sequence("a", [*SHARED, 1]))[0]
+    blocks._free.reuse(head)
+    blocks._evict(head)
+    blocks._free.release(head, evictable=False)
+    add(scheduler, make_sequence("b", [*SHARED[:4], 3], max_tokens=1), make_sequence("c", [*SHARED, 2], max_tokens=1))
+    assert [step(scheduler) for _ in range(2)] == [[("b", 5)], [("c", 1)]]
+    assert not len(scheduler.coming)
+
+
 def test_the_last_block_of_a_prompt_is_not_waited_for_as_it_cannot_be_shared() -> None:
     scheduler = make_scheduler()
     add(scheduler, make_sequence("a", SHARED[:4]), make_sequence("b", SHARED[:4]))

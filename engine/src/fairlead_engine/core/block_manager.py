@@ -51,10 +51,18 @@ class BlockManager:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.listener = listener
-        self._ref_count = [0] * num_blocks
-        self._hash_of: list[BlockHash | None] = [None] * num_blocks
         self._blocks_of: dict[BlockHash, list[int]] = {}
-        self._free = FreeBlocks(num_blocks)
+        self.reset()
+
+    def reset(self) -> None:
+        """All blocks are empty: whatever they held is forgotten. Only while no sequence has any."""
+        for block_hash in self._blocks_of:
+            if self.listener is not None:
+                self.listener.removed(block_hash)
+        self._ref_count = [0] * self.num_blocks
+        self._hash_of: list[BlockHash | None] = [None] * self.num_blocks
+        self._blocks_of = {}
+        self._free = FreeBlocks(self.num_blocks)
 
     @property
     def num_free(self) -> int:
@@ -64,6 +72,10 @@ class BlockManager:
     def published(self) -> set[BlockHash]:
         """Hashes of all blocks that can be reused, as a new set."""
         return set(self._blocks_of)
+
+    def holds(self, block_hash: BlockHash) -> bool:
+        """Whether a block with this hash can be reused."""
+        return block_hash in self._blocks_of
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""

@@ -1,10 +1,10 @@
 """Blocks of prompts that are not cached yet but will be: which sequence is going to compute each.
 
 The scheduler keeps one `ComingBlocks` and asks it whether a waiting prompt had better wait for a prefix under way. It
-knows sequences and hashes; not blocks, tokens or budgets.
+knows sequences and hashes, and asks whether one is cached; not blocks, tokens or budgets.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from fairlead_engine.types import Sequence
 from fairlead_protocol.blocks import BlockHash, num_cacheable_blocks
@@ -14,12 +14,15 @@ class ComingBlocks:
     """For each hash that is to come the one sequence that will compute it: its *maker*, waiting or running.
 
     A sequence makes the whole blocks it knows the tokens of and that neither the cache nor an earlier maker spares it.
-    Hashes chain, so whoever runs and makes a block makes or has made all blocks before it. Each block of a
-    sequence is entered and removed once; what is asked at every step is one look-up for each waiting sequence.
+    What is cached is never to come: a hash has no maker from the moment anybody has computed it, be it its maker, a
+    sequence that has generated the same tokens, or one that runs beside it. So no maker is ever ahead of its hashes.
+    Each block of a sequence is entered and removed once; what is asked at every step is one look-up for each waiting
+    sequence.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, is_cached: Callable[[BlockHash], bool]) -> None:
         self._block_size = block_size
+        self._is_cached = is_cached
         self._makers: dict[BlockHash, Sequence] = {}
 
     def __len__(self) -> int:
@@ -32,20 +35,29 @@ class ComingBlocks:
     def expect(self, sequence: Sequence) -> None:
         """The sequence waits, and will make all that nothing is expected to spare it."""
         for block_hash in sequence.block_hashes[sequence.num_expected_cached_tokens // self._block_size :]:
-            self._makers.setdefault(block_hash, sequence)
+            if not self._is_cached(block_hash):
+                self._makers.setdefault(block_hash, sequence)
 
     def begin(self, sequence: Sequence, num_cached: int) -> None:
-        """The sequence begins to run: it makes everything behind its cached blocks itself."""
+        """The sequence begins to run: it makes everything behind its cached blocks that is not cached either."""
         for block_hash in sequence.block_hashes[num_cached:]:
-            self._makers[block_hash] = sequence
+            if not self._is_cached(block_hash):
+                self._makers[block_hash] = sequence
 
     def made(self, sequence: Sequence, start: int, end: int) -> None:
-        """Its tokens from `start` to `end` have been computed."""
-        self._forget(sequence, start // self._block_size, end // self._block_size)
+        """Its tokens from `start` to `end` have been computed: whoever else was to make these blocks need not."""
+        for block_hash in sequence.block_hashes[start // self._block_size : end // self._block_size]:
+            self._makers.pop(block_hash, None)
 
     def gone(self, sequence: Sequence) -> None:
         """The sequence makes nothing any more: it has ended, or was preempted."""
-        self._forget(sequence, sequence.num_computed_tokens // self._block_size, len(sequence.block_hashes))
+        for block_hash in sequence.block_hashes[sequence.num_computed_tokens // self._block_size :]:
+            if self._makers.get(block_hash) is sequence:
+                del self._makers[block_hash]
+
+    def reset(self) -> None:
+        """Nobody waits or runs, so nothing is to come."""
+        self._makers.clear()
 
     def under_way(self, sequence: Sequence, num_cached: int) -> int:
         """How many of the blocks that follow its `num_cached` ones others that run are computing now or soon.
@@ -62,8 +74,9 @@ class ComingBlocks:
         return sequence.awaited is not None and _is_worth_waiting(sequence, self._makers.get(sequence.awaited))
 
     def check(self, sequences: Collection[Sequence]) -> None:
-        """Raises AssertionError when a maker is gone, or has made its block already."""
+        """Raises AssertionError when a block is cached already, or its maker is gone or past it."""
         for block_hash, maker in self._makers.items():
+            assert not self._is_cached(block_hash), "a block is to come that is cached"
             assert maker in sequences, "the maker of a block is gone"
             num_computed = maker.num_computed_tokens // self._block_size
             assert block_hash in maker.block_hashes[num_computed:], "a block is to come that was made already"
@@ -75,11 +88,6 @@ class ComingBlocks:
             if maker is None or maker is sequence or (must_run and not _is_worth_waiting(sequence, maker)):
                 return index - first
         return max(0, last - first)
-
-    def _forget(self, sequence: Sequence, first: int, end: int) -> None:
-        for block_hash in sequence.block_hashes[first:end]:
-            if self._makers.get(block_hash) is sequence:
-                del self._makers[block_hash]
 
 
 def _is_worth_waiting(sequence: Sequence, maker: Sequence | None) -> bool:

@@ -4,6 +4,8 @@ A core loop (`loop.py`) calls `add`, `abort` and `step` from one thread. The eng
 runner and step cost together and reports what happened; each decision is one of theirs.
 """
 
+import logging
+
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_max_model_len, choose_num_blocks
@@ -23,6 +25,8 @@ from fairlead_engine.types import (
     SequenceOutput,
 )
 from fairlead_protocol.blocks import extra_bytes
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -50,6 +54,7 @@ class Engine:
         self.scheduler = Scheduler(self.blocks, limits, eos_token_ids=model.eos_token_ids, now=self.clock.now)
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, num_blocks, self.clock))
+        self.num_failed_checks = 0
         self.info = self._info(limits, load_seconds=self.clock.now() - started)
 
     def step(self) -> list[SequenceOutput]:
@@ -119,12 +124,27 @@ class Engine:
             last_step_tokens=self.step_cost.last_step_tokens,
             last_step_seconds=self.step_cost.last_step_seconds,
             step_cost=self.step_cost.coefficients,
+            num_failed_checks=self.num_failed_checks,
         )
 
     def check(self) -> None:
         """Raises AssertionError when a block is leaked, shared wrongly or counted wrongly."""
         self.blocks.check(self.scheduler.sequences())
         self.scheduler.coming.check(self.scheduler.sequences())
+
+    def recheck(self) -> bool:
+        """Checks the books while nothing waits or runs, and begins them anew where they are wrong; whether they are.
+
+        With nobody's blocks to lose, an empty prefix cache is all it costs, and no request must fail for it.
+        """
+        try:
+            self.check()
+        except Exception as error:
+            logger.exception("the books of KV blocks were wrong (%s); the prefix cache begins anew, empty", error)
+            self.num_failed_checks += 1
+            self.scheduler.reset()
+            return False
+        return True
 
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:
         """An id outside the vocabulary would otherwise end the whole engine inside the model."""

@@ -60,7 +60,11 @@ def _serve(engine: Engine, channel: Channel) -> None:
     channel.send(Started(engine.info, engine.load))
     num_commands = 0
     while True:
-        commands = _next_commands(engine, channel)
+        commands = channel.receive(timeout=0.0 if engine.has_work() else _QUIET_SECONDS)
+        if not commands and not engine.has_work():
+            if not engine.recheck():
+                channel.send(Stepped([], engine.load, num_commands, changes.take()))
+            commands = channel.receive(timeout=None)
         if any(isinstance(command, Stop) for command in commands):
             return
         outputs = [output for command in commands if (output := _obey(engine, command)) is not None]
@@ -68,17 +72,6 @@ def _serve(engine: Engine, channel: Channel) -> None:
         if engine.has_work():
             outputs += engine.step()
         channel.send(Stepped(outputs, engine.load, num_commands, changes.take()))
-
-
-def _next_commands(engine: Engine, channel: Channel) -> list[Command]:
-    """What came meanwhile, if there is work; else waits, and uses the quiet to check the engine's books."""
-    if engine.has_work():
-        return channel.receive(timeout=0.0)
-    commands = channel.receive(timeout=_QUIET_SECONDS)
-    if not commands:
-        engine.check()
-        commands = channel.receive(timeout=None)
-    return commands
 
 
 def _obey(engine: Engine, command: Command) -> SequenceOutput | None:

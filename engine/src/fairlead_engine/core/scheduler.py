@@ -72,7 +72,7 @@ class Scheduler:
     ) -> None:
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
-        self.coming = ComingBlocks(blocks.block_size)
+        self.coming = ComingBlocks(blocks.block_size, blocks.holds)
         self.limits = limits
         self.eos_token_ids = frozenset(eos_token_ids)
         self.counters = Counters()
@@ -107,6 +107,12 @@ class Scheduler:
         sequence.finish_reason = FinishReason.ABORT
         self._remove([sequence])
         return sequence
+
+    def reset(self) -> None:
+        """Begins the books of blocks anew, with an empty prefix cache; only while nothing waits or runs."""
+        assert not self._sequences
+        self.blocks.reset()
+        self.coming.reset()
 
     def sequences(self) -> Collection[Sequence]:
         """All that wait or run."""

@@ -50,6 +50,7 @@ OWN: dict[str, str] = {
     "kv_followers_cut_off": "Readers of that stream that were too slow and were cut off.",
     "kv_events": "Changes of the reusable blocks that were told to the readers.",
     "kv_blocks_reusable": "Different KV-cache blocks that requests can share.",
+    "failed_checks": "Times the idle engine found its books of KV blocks wrong and emptied its prefix cache: a bug.",
     "malformed_dispatches": "Requests whose x-fairlead-dispatch header could not be read and was ignored.",
 }
 """Metrics that exist under our prefix only, and their help texts."""
@@ -159,6 +160,7 @@ class _CoreFigures(Collector):
             "prefix_cache_hits": load.prefix_hit_tokens,
             "num_preemptions": load.num_preemptions,
             "steps": load.num_steps,
+            "failed_checks": load.num_failed_checks,
             "kv_events": self._stream.mirror.seq,
             "kv_followers_cut_off": self._stream.followers.num_cut_off,
             "malformed_dispatches": self._stream.dispatches.num_malformed,
