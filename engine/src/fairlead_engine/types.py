@@ -236,6 +236,10 @@ class SampledToken:
     logprobs: TokenLogprobs | None = None
 
 
+NO_TOKEN = SampledToken(-1)
+"""In place of a token where none can be chosen: the logits are not finite, or everything is ruled out."""
+
+
 class EngineLoad(msgspec.Struct, kw_only=True):
     """How loaded the core is now, and its counters since start; sent with every step's outputs."""
 

@@ -2,9 +2,11 @@
 
 import pytest
 
+from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine.testing.fake_engine import fake_config
 from fairlead_engine.types import FinishReason, SequenceOutput
@@ -108,6 +110,34 @@ def test_a_bad_request_ends_with_an_error_and_a_sentence(prompt: list[int], stop
     assert (output.request_id, output.finish_reason) == ("bad", FinishReason.ERROR)
     assert words in (output.message or "")
     assert not engine.has_work()
+
+
+def test_a_request_without_finite_logits_ends_alone_and_leaves_nothing_to_reuse() -> None:
+    engine, runner = make_engine()
+    changes = engine.blocks.listener = BlockChanges()
+    shared, spoilt = list(range(8)), {"spoilt"}
+    runner.is_spoilt = lambda sequence: sequence.request_id in spoilt and sequence.num_output_tokens == 5
+    engine.add(make_request("twin", shared + [9], max_tokens=12))
+    engine.add(make_request("spoilt", shared + [10] * 5, max_tokens=12))
+    mirror = KVMirror()
+    outputs = []
+    while engine.has_work():
+        outputs += engine.step()
+        engine.check()
+        if (changed := changes.take()) is not None:
+            mirror.apply(changed)
+        assert mirror.hashes() == engine.blocks.published()
+    ends = {output.request_id: output for output in outputs if output.finish_reason is not None}
+    assert ends["spoilt"].finish_reason is FinishReason.ERROR
+    assert "logits that are not finite" in str(ends["spoilt"].message)
+    assert ends["twin"].finish_reason is FinishReason.LENGTH
+    tokens = [token for output in outputs if output.request_id == "twin" for token in output.new_token_ids]
+    assert tokens == runner.generate([*shared, 9], 12)
+    assert "spoilt" in runner.forgotten
+    spoilt.clear()
+    engine.blocks.listener = None
+    engine.add(make_request("again", shared + [10] * 5, max_tokens=3))
+    assert run(engine)[0].num_cached_tokens == 0, "nothing that it was computed from is trusted"
 
 
 def test_a_full_queue_is_answered_with_rejected() -> None:

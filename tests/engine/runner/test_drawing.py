@@ -100,6 +100,14 @@ def test_a_drawn_token_is_never_one_that_was_dropped(logits, share, temperature,
     assert logits[token_id] == best or min_p <= 1.01 * torch.tensor((logits[token_id] - best) / temperature).exp()
 
 
+@pytest.mark.parametrize("smallest", [{"top_p": 1e-46}, {"top_p": 5e-324}, {"min_p": 1.0}, {"temperature": 5e-324}])
+def test_the_smallest_values_pick_the_likeliest_token(smallest):
+    logits = make_logits(1)
+    for seed in range(3):
+        logits = make_logits(seed)
+        assert draw(logits.unsqueeze(0), [SamplingParams(**smallest)], [0.999]) == [int(logits.argmax())]
+
+
 def test_suppressed_tokens_are_never_drawn():
     logits = torch.full((1, 6), float("-inf"))
     logits[0, 4] = -3.0

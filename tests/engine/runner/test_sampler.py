@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fairlead_engine.runner.sampler import Sampler
-from fairlead_engine.types import SamplingParams, Sequence
+from fairlead_engine.types import NO_TOKEN, SamplingParams, Sequence
 
 VOCAB = 50
 EOS = 7
@@ -51,6 +51,41 @@ def test_greedy_takes_the_likeliest_token_of_each_row():
     tokens = make_sampler().sample(logits, [make_sequence(greedy()) for _ in range(5)])
     assert [token.token_id for token in tokens] == logits.float().argmax(-1).tolist()
     assert all(token.logprobs is None for token in tokens)
+
+
+INFINITE = {"NaN": math.nan, "infinity": math.inf, "nothing left": -math.inf}
+
+
+@pytest.mark.parametrize("spoilt", INFINITE)
+@pytest.mark.parametrize(
+    "sampling", [greedy(), greedy(logprobs=2), SamplingParams(top_p=0.9, seed=1), SamplingParams()]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_that_is_not_finite_gets_no_token_and_the_others_theirs(spoilt, sampling, dtype):
+    logits = make_logits(3).to(dtype)
+    sequences = [make_sequence(sampling, name=name) for name in "abc"]
+    expected = make_sampler().sample(logits.clone(), sequences)
+    if spoilt == "nothing left":
+        logits[1] = -math.inf
+    else:
+        logits[1, 20] = INFINITE[spoilt]
+    first, second, third = make_sampler().sample(logits, sequences)
+    assert second is NO_TOKEN
+    assert [first, third] == [expected[0], expected[2]]
+
+
+def test_who_rules_every_token_out_gets_none():
+    (token,) = make_sampler().sample(
+        make_logits(1), [make_sequence(greedy(stop_token_ids=tuple(range(VOCAB)), min_tokens=3))]
+    )
+    assert token is NO_TOKEN
+
+
+def test_the_smallest_repetition_penalty_takes_the_likeliest_of_the_seen_tokens():
+    logits = make_logits(1)
+    logits[0, 1:4] = torch.tensor([1.0, 3.0, 2.0])
+    for sampling in (greedy(repetition_penalty=5e-324), SamplingParams(repetition_penalty=5e-324)):
+        assert choose(logits, make_sequence(sampling, prompt=[1, 2, 3])) == 2
 
 
 def test_no_rows_give_no_tokens():

@@ -136,6 +136,20 @@ class BlockManager:
                 new = []
         self._announce(sequence, end, new)
 
+    def retract(self, sequence: Sequence) -> None:
+        """Lets nobody reuse what the sequence was computed from or has computed, nor copies of it.
+
+        Call it before the step's `publish`; whoever has these blocks in a table keeps them.
+        """
+        for block_hash in sequence.block_hashes:
+            blocks = self._blocks_of.pop(block_hash, [])
+            for block in blocks:
+                self._hash_of[block] = None
+                if not self._ref_count[block]:
+                    self._free.empty(block)
+            if blocks and self.listener is not None:
+                self.listener.removed(block_hash)
+
     # -- allocation ------------------------------------------------------------------------------------------------
 
     def covers(self, sequence: Sequence, num_tokens: int) -> bool:

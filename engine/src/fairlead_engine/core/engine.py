@@ -15,6 +15,7 @@ from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.types import (
+    NO_TOKEN,
     Batch,
     EngineInfo,
     EngineLoad,
@@ -27,6 +28,10 @@ from fairlead_engine.types import (
 from fairlead_protocol.blocks import extra_bytes
 
 logger = logging.getLogger(__name__)
+
+_NO_TOKEN = (
+    "no next token could be chosen: the model computed logits that are not finite, or the request rules every token out"
+)
 
 
 class Engine:
@@ -188,6 +193,10 @@ def _limits(config: EngineConfig, max_model_len: int) -> Limits:
 
 
 def _output(sequence: Sequence, token: SampledToken) -> SequenceOutput:
+    if token is NO_TOKEN:
+        return SequenceOutput(
+            request_id=sequence.request_id, new_token_ids=[], finish_reason=sequence.finish_reason, message=_NO_TOKEN
+        )
     is_first = sequence.num_output_tokens == 1
     return SequenceOutput(
         request_id=sequence.request_id,

@@ -88,6 +88,11 @@ class FreeBlocks:
         self._evictable[block] = self._num_frees
         self._state[block] += self._num_frees
 
+    def empty(self, block: int) -> None:
+        """Nobody can ask any more for what this evictable block holds."""
+        self._state[block] -= self._evictable.pop(block)
+        self._num_empty += 1
+
     def end_run(self, last: int) -> None:
         """Gives up what is reserved behind block `last`, as its sequence leaves."""
         end = self._reserved_end.pop(last, None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
-from fairlead_engine.types import Batch, FinishReason, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.types import NO_TOKEN, Batch, FinishReason, SampledToken, ScheduledSequence, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,13 +283,19 @@ class Scheduler:
         """Writes a step's results into its sequences, publishes full blocks and frees what ended.
 
         `sampled` has one entry per item: a token exactly where the item `samples`. Returns the sequences that ended.
+        One without a token ends with ERROR, and nobody reuses its blocks: what spoilt its logits may be in them.
         """
-        finished: list[Sequence] = []
+        finished = [item.sequence for item, token in zip(batch.items, sampled, strict=True) if token is NO_TOKEN]
+        for sequence in finished:
+            sequence.finish_reason = FinishReason.ERROR
+            self.blocks.retract(sequence)
         for item, token in zip(batch.items, sampled, strict=True):
             sequence = item.sequence
             assert item.samples == (token is not None), (
                 "the runner must sample exactly where a sequence's end is reached"
             )
+            if token is NO_TOKEN:
+                continue
             sequence.num_computed_tokens = item.end
             self.blocks.publish(sequence, item.start)
             self.coming.made(sequence, item.start, item.end)

@@ -70,6 +70,7 @@ def truncate(draws: Draws, width: int) -> tuple[Tensor, Tensor, Tensor]:
     probabilities = (values - among).exp()
     cumulative = probabilities.cumsum(dim=-1)
     dropped = (cumulative - probabilities >= top_p) | (probabilities < min_p * probabilities[:, :1])
+    dropped[:, 0] = False  # whatever a share too small for float32 rounds to, the likeliest token stays
     complete = (top_k <= width) | (cumulative[:, -1:] >= top_p)
     return probabilities.masked_fill(dropped, 0.0), token_ids, complete.squeeze(-1)
 

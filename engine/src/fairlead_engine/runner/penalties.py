@@ -8,6 +8,9 @@ from torch import Tensor
 
 from fairlead_engine.types import SamplingParams, Sequence
 
+_LEAST_REPETITION_PENALTY = 1e-30
+"""Below it a token that was seen outweighs every other anyway, and dividing by it must not overflow."""
+
 
 class TokenCounts:
     """Which tokens a sequence holds, and how often its output holds each; brought up to date as tokens come."""
@@ -40,7 +43,7 @@ def is_penalised(params: SamplingParams) -> bool:
 def penalise(logits: Tensor, counts: TokenCounts, params: SamplingParams) -> None:
     """Changes one row of logits [vocab] in place."""
     if params.repetition_penalty != 1.0:
-        penalty = params.repetition_penalty
+        penalty = max(params.repetition_penalty, _LEAST_REPETITION_PENALTY)
         logits.copy_(torch.where(counts.seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits))
     if params.frequency_penalty != 0.0:
         logits.sub_(counts.output, alpha=params.frequency_penalty)

@@ -7,11 +7,11 @@ cached prefix of another prompt changes the output or fails an assertion, never 
 
 import hashlib
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
-from fairlead_engine.types import Batch, SampledToken, ScheduledSequence, TokenLogprobs
+from fairlead_engine.types import NO_TOKEN, Batch, SampledToken, ScheduledSequence, Sequence, TokenLogprobs
 
 BYTES_PER_SLOT = 64
 """What one token is said to take in the cache."""
@@ -33,7 +33,7 @@ class FakeRunner:
     """A deterministic stand-in for `ModelRunner`: the next token is a function of the tokens read through the table.
 
     `batches` keeps the shape of every step: (start, number of tokens) per item. `forgotten` lists the request ids it
-    was told to forget.
+    was told to forget. Where `is_spoilt` says so, a sequence's logits leave no choice.
     """
 
     device = "cpu"
@@ -46,6 +46,7 @@ class FakeRunner:
         self.block_size = block_size
         self.batches: list[list[tuple[int, int]]] = []
         self.forgotten: list[str] = []
+        self.is_spoilt: Callable[[Sequence], bool] = lambda sequence: False
         self._store: list[bytes | None] = []
 
     def kv_bytes_per_block(self) -> int:
@@ -99,6 +100,8 @@ class FakeRunner:
             digest = found
         if not item.samples:
             return None
+        if self.is_spoilt(item.sequence):
+            return NO_TOKEN
         token_id = self._next_token(digest)
         if item.sequence.sampling.logprobs is None:
             return SampledToken(token_id)

@@ -1,0 +1,51 @@
+"""A model that computes NaN for some prompts fails those, one by one, and nobody else: on real weights."""
+
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.testing import make_request
+from fairlead_engine.testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine.types import FinishReason
+
+SPOILT = 77
+SHARED = list(range(10, 34))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    folder = write_random_checkpoint(tmp_path, llama_fields())
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][SPOILT] = math.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return Engine(
+        EngineConfig(
+            model=str(folder), dtype="float32", device="cpu", kv_cache_memory=2**19, block_size=8, num_threads=1
+        )
+    )
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "top_p": 0.9, "seed": 1}, {"logprobs": 2}])
+def test_nan_ends_its_request_and_no_other(engine: Engine, sampling: dict[str, float]) -> None:
+    def serve(*prompts: list[int]) -> list[tuple[list[int], FinishReason | None]]:
+        for index, prompt in enumerate(prompts):
+            assert engine.add(make_request(str(index), prompt, max_tokens=12, ignore_eos=True, **sampling)) is None
+        tokens: list[list[int]] = [[] for _ in prompts]
+        reasons: list[FinishReason | None] = [None for _ in prompts]
+        while engine.has_work():
+            for output in engine.step():
+                tokens[int(output.request_id)] += output.new_token_ids
+                reasons[int(output.request_id)] = output.finish_reason
+            engine.check()
+        return list(zip(tokens, reasons, strict=True))
+
+    good = [*SHARED, 5]
+    (alone,) = serve(good)
+    # The spoilt token fills a block that others would reuse, and its blocks' memory is used again by who comes later.
+    assert serve(good, [*SHARED, SPOILT, *range(40, 50)]) == [alone, ([], FinishReason.ERROR)]
+    for _ in range(3):
+        assert serve(good, [*range(90, 150)]) == [alone, serve([*range(90, 150)])[0]]
