@@ -44,7 +44,7 @@ MODEL = {
 def values(**gateway: Any) -> dict[str, Any]:
     """For a node of two cores that others use, too."""
     repository, _, tag = IMAGE.rpartition(":")
-    drain = {"delaySeconds": 0, "timeoutSeconds": 5}
+    drain = {"delay": "0s", "timeout": "5s"}
     return {
         "image": {"repository": repository, "tag": tag},
         "operator": {"resources": SMALL},

@@ -22,9 +22,25 @@ ONLY_WITH: dict[str, dict[str, Any]] = {
         f"gateway.service.{name}": {"gateway": {"service": {"type": "LoadBalancer"}}}
         for name in ("nodePort", "externalTrafficPolicy", "loadBalancerClass", "loadBalancerSourceRanges")
     },
-    "serviceAccounts.create": {"serviceAccounts": {"operatorName": "ours", "gatewayName": "theirs"}},
+    **{
+        f"{each}.serviceAccount.create": {each: {"serviceAccount": {"name": "ours"}}}
+        for each in ("operator", "gateway")
+    },
+    **{
+        f"gateway.autoscaling.{name}": {"gateway": {"autoscaling": {"enabled": True}}}
+        for name in ("minReplicas", "maxReplicas", "targetCPUUtilization", "metrics", "behavior")
+    },
+    **{
+        f"gateway.ingress.{name}": {"gateway": {"ingress": {"enabled": True}}}
+        for name in ("className", "annotations", "hosts", "tls")
+    },
+    "gateway.httpRoute.enabled": {"gateway": {"httpRoute": {"parentRefs": [{"name": "world"}]}}},
+    **{
+        f"gateway.httpRoute.{name}": {"gateway": {"httpRoute": {"enabled": True, "parentRefs": [{"name": "world"}]}}}
+        for name in ("parentRefs", "hostnames", "requestTimeout", "annotations")
+    },
 }
-"""Values whose alternatives are refused alone → what they need beside them."""
+"""Values whose alternatives are refused alone, or do nothing → what they need beside them."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +58,7 @@ def values() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def value_paths(values: dict[str, Any]) -> set[str]:
-    """The paths of all values: `gateway.drain.delaySeconds`."""
+    """The paths of all values: `gateway.drain.delay`."""
     return {path for path, _ in leaves(values)}
 
 
@@ -64,16 +80,18 @@ def default_rendering() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def renderings(alternatives: dict[str, Any], default_rendering: dict[str, str]) -> Mapping[str, dict[str, str]]:
-    """Path of the value that was changed → the rendering; `default`: none was, `everything`: all that is off is on."""
+    """Path of the value that was changed → the rendering; `default`: none was, `everything`: all that is off is on,
+    `for PATH`: only what that value needs beside it."""
     import helm
 
-    cases = {path: merged(nested(path, value), ONLY_WITH.get(path, {})) for path, value in alternatives.items()}
+    cases = {path: merged(ONLY_WITH.get(path, {}), nested(path, value)) for path, value in alternatives.items()}
     everything = {
         "operator": {"replicas": 2},
         "watch": {"namespaces": ["team-a", "team-b", "fairlead-system"]},
         "networkPolicy": {"monitoringNamespace": "monitoring"},
     }
     cases |= {"everything": everything, "no keys": {"auth": {"enabled": False}}}
+    cases |= {f"for {path}": more for path, more in ONLY_WITH.items()}
     found = {name: helm.render(case, api_versions=MONITORING_APIS) for name, case in cases.items()}
     return {"default": default_rendering, **found}
 

@@ -1,10 +1,12 @@
 """What the chart installs: the programs take their arguments and settings, names hold together, changes roll pods."""
 
 import argparse
+import base64
 import re
 import shlex
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -18,6 +20,7 @@ from fairlead.api import names
 from fairlead.api.schema import schema_of
 from fairlead.cli import chat
 from fairlead.cli.options import KEY_VARIABLE
+from fairlead.controller import command as operator_command
 from fairlead.gateway.command import add_arguments
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.settings import OperatorSettings, Profile
@@ -237,7 +240,7 @@ def test_watched_namespaces_reach_both_programs() -> None:
 
 
 def test_a_gateway_gets_the_time_that_its_drain_takes() -> None:
-    manifests = helm.objects(helm.render({"gateway": {"drain": {"delaySeconds": 2.5, "timeoutSeconds": 60}}}))
+    manifests = helm.objects(helm.render({"gateway": {"drain": {"delay": "2s500ms", "timeout": "1m"}}}))
     pod = find(manifests, "Deployment", "fairlead-gateway")["spec"]["template"]["spec"]
     arguments = gateway_arguments(manifests)
     assert (arguments.drain_delay, arguments.drain_timeout) == (2.5, 60)
@@ -480,8 +483,97 @@ def test_the_documented_profiles_are_what_they_say() -> None:
     assert profiles["h100-slice"]["limits"]["nvidia.com/mig-1g.10gb"] == "1"
 
 
-def test_the_documented_ingress_fits_the_service() -> None:
-    service = find(helm.objects(helm.render()), "Service", "fairlead-gateway")
-    backend = documented("Ingress")["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+def documented_gateway(value: str) -> dict[str, Any]:
+    """The values of docs/kubernetes.md that set this of the gateway."""
+    text = (helm.CHART.parent.parent / "docs" / "kubernetes.md").read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(gateway:.*?)```", text, re.DOTALL)]
+    return next(block for block in blocks if value in block["gateway"])
+
+
+def test_the_documented_ingress_leads_to_the_service_and_the_status_says_its_address() -> None:
+    values = documented_gateway("ingress")
+    manifests = helm.objects(helm.render(values))
+    service, ingress = find(manifests, "Service", "fairlead-gateway"), find(manifests, "Ingress", "fairlead-gateway")
+    (rule,) = ingress["spec"]["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
     assert backend["name"] == service["metadata"]["name"]
     assert backend["port"]["name"] in [port["name"] for port in service["spec"]["ports"]]
+    assert ingress["spec"]["tls"] == [{"hosts": [rule["host"]], "secretName": "models-tls"}]
+    assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+    assert operator_settings(manifests)["gatewayUrl"] == f"https://{rule['host']}"
+
+
+def test_the_documented_route_leads_to_the_service() -> None:
+    manifests = helm.objects(helm.render(documented_gateway("httpRoute")))
+    route = find(manifests, "HTTPRoute", "fairlead-gateway")
+    assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
+    assert route["spec"] == {
+        "parentRefs": [{"name": "world", "namespace": "ingress", "sectionName": "https"}],
+        "hostnames": ["models.example.com"],
+        "rules": [
+            {
+                "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
+                "backendRefs": [{"name": "fairlead-gateway", "port": 80}],
+                "timeouts": {"request": "0s"},
+            }
+        ],
+    }
+    ports = find(manifests, "Service", "fairlead-gateway")["spec"]["ports"]
+    assert route["spec"]["rules"][0]["backendRefs"][0]["port"] in [port["port"] for port in ports]
+
+
+def test_an_ingress_without_hosts_is_about_all_of_them() -> None:
+    values = {"gateway": {"ingress": {"enabled": True}}}
+    (rule,) = find(helm.objects(helm.render(values)), "Ingress", "fairlead-gateway")["spec"]["rules"]
+    assert set(rule) == {"http"}
+    assert "WARNING: clients come from outside, but gateway.url is empty" in notes_of(values)
+    told = {"gateway": values["gateway"] | {"url": "https://models.example.com"}}
+    assert "gateway.url is empty" not in notes_of(told)
+
+
+def test_a_gateway_autoscaler_is_the_only_one_that_says_how_many() -> None:
+    manifests = helm.objects(helm.render({"gateway": {"replicas": 5, "autoscaling": {"enabled": True}}}))
+    deployment = find(manifests, "Deployment", "fairlead-gateway")
+    scaler = find(manifests, "HorizontalPodAutoscaler", "fairlead-gateway")["spec"]
+    assert "replicas" not in deployment["spec"]
+    assert scaler["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "fairlead-gateway"}
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 8)
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}
+    assert scaler["metrics"] == [{"type": "Resource", "resource": cpu}]
+    plain = helm.objects(helm.render())
+    assert find(plain, "Deployment", "fairlead-gateway")["spec"]["replicas"] == 2
+    assert [one for one in plain if one["kind"] == "HorizontalPodAutoscaler"] == []
+
+
+def test_what_else_the_pods_are_given_reaches_them() -> None:
+    given = {
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "extraVolumes": [{"name": "authorities", "configMap": {"name": "authorities"}}],
+        "extraVolumeMounts": [{"name": "authorities", "mountPath": "/etc/ssl/ours", "readOnly": True}],
+    }
+    values = {
+        "gateway": given | {"extraArgs": ["--max-queue=7"]},
+        "operator": given | {"extraArgs": ["--namespace=a b"]},
+    }
+    manifests = helm.objects(helm.render(values))
+    for part in ("gateway", "operator"):
+        pod = find(manifests, "Deployment", f"fairlead-{part}")["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["env"] == given["extraEnv"]
+        assert given["extraVolumes"][0] in pod["volumes"] and len(pod["volumes"]) == 3
+        assert given["extraVolumeMounts"][0] in container["volumeMounts"] and len(container["volumeMounts"]) == 3
+    assert gateway_arguments(manifests).max_queue == 7, "the last one wins"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    operator_command.add_arguments(parser)
+    container = find(manifests, "Deployment", "fairlead-operator")["spec"]["template"]["spec"]["containers"][0]
+    arguments = parser.parse_args(container["args"][1:])
+    assert (str(arguments.settings), arguments.namespace) == ("/etc/fairlead/operator.yaml", ["a b"])
+
+
+def test_the_icon_is_the_one_beside_the_chart() -> None:
+    chart = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())
+    kind, _, text = chart["icon"].partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(text) == (helm.CHART / "icon.svg").read_bytes()
+    assert ElementTree.fromstring(base64.b64decode(text)).tag == "{http://www.w3.org/2000/svg}svg"
+    assert chart["maintainers"] and chart["sources"]

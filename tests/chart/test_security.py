@@ -175,14 +175,30 @@ def test_every_role_is_bound_to_its_own_programs_account(installed: dict[str, li
 
 
 def test_what_others_made_is_not_made_again() -> None:
-    accounts = {"create": False, "operatorName": "ours", "gatewayName": "theirs"}
-    manifests = helm.objects(helm.render({"serviceAccounts": accounts}))
+    accounts = {part: {"serviceAccount": {"create": False, "name": name}}
+                for part, name in (("operator", "ours"), ("gateway", "theirs"))}  # fmt: skip
+    manifests = helm.objects(helm.render(accounts))
     assert of_kind(manifests, "ServiceAccount") == {}
     used = {one["metadata"]["name"]: one["spec"]["template"]["spec"]["serviceAccountName"]
             for one in of_kind(manifests, "Deployment").values()}  # fmt: skip
     assert used == {"fairlead-operator": "ours", "fairlead-gateway": "theirs"}
     without_roles = helm.objects(helm.render({"rbac": {"create": False}, "watch": {"allNamespaces": True}}))
     assert of_kind(without_roles, "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding") == {}
+
+
+def test_each_account_can_be_left_to_others_and_annotated_alone() -> None:
+    gateway = {"create": False, "name": "theirs"}
+    operator = {"annotations": {"example.com/role": "operator"}}
+    manifests = helm.objects(
+        helm.render({"gateway": {"serviceAccount": gateway}, "operator": {"serviceAccount": operator}})
+    )
+    (account,) = of_kind(manifests, "ServiceAccount").values()
+    assert (account["metadata"]["name"], account["metadata"]["annotations"]) == (
+        "fairlead-operator", operator["annotations"],
+    )  # fmt: skip
+    subjects = {key: one["subjects"][0]["name"] for key, one in of_kind(manifests, "RoleBinding").items()}
+    assert subjects["fairlead-system", "fairlead-gateway"] == "theirs"
+    assert subjects["fairlead-system", "fairlead-operator"] == "fairlead-operator"
 
 
 def admits(policy: Manifest, port: int, namespace: dict[str, str], labels: dict[str, str], *, same: bool) -> bool:
@@ -258,6 +274,17 @@ def test_several_pods_are_spread_and_evicted_one_by_one() -> None:
         assert all(each["labelSelector"] == spec["selector"] for each in spread)
     single = helm.objects(helm.render({"gateway": {"replicas": 1}}))
     assert of_kind(single, "PodDisruptionBudget") == {}
+
+
+def test_gateways_that_scale_themselves_are_spread_and_evicted_one_by_one_too() -> None:
+    autoscaling = {"enabled": True, "minReplicas": 1, "maxReplicas": 3}
+    manifests = helm.objects(helm.render({"gateway": {"replicas": 1, "autoscaling": autoscaling}}))
+    budget = of_kind(manifests, "PodDisruptionBudget")["fairlead-system", "fairlead-gateway"]["spec"]
+    assert budget["maxUnavailable"] == 1, "of one gateway this keeps no node from being drained"
+    pod = of_kind(manifests, "Deployment")["fairlead-system", "fairlead-gateway"]["spec"]["template"]["spec"]
+    assert len(pod["topologySpreadConstraints"]) == 2
+    still = helm.objects(helm.render({"gateway": {"autoscaling": autoscaling | {"maxReplicas": 1}}}))
+    assert of_kind(still, "PodDisruptionBudget") == {}
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,43 @@
 {{/* Fails, with a sentence, for values that a schema takes and that cannot work together. */}}
 {{- define "fairlead.checks" -}}
+{{- include "fairlead.checkOldSpellings" . -}}
+{{- include "fairlead.checkUnits" . -}}
 {{- include "fairlead.checkWatch" . -}}
 {{- include "fairlead.checkProfiles" . -}}
 {{- include "fairlead.checkTimes" . -}}
 {{- include "fairlead.checkServiceAccounts" . -}}
 {{- include "fairlead.checkService" . -}}
+{{- include "fairlead.checkAutoscaling" . -}}
+{{- include "fairlead.checkHTTPRoute" . -}}
+{{- end }}
+
+{{- define "fairlead.checkOldSpellings" -}}
+{{- if .Values.serviceAccounts -}}
+{{- fail "serviceAccounts: is now operator.serviceAccount and gateway.serviceAccount, each with create, name and annotations" -}}
+{{- end -}}
+{{- range $old, $new := dict "delaySeconds" "delay" "timeoutSeconds" "timeout" -}}
+{{- if hasKey $.Values.gateway.drain $old -}}
+{{- $written := include "fairlead.number" (get $.Values.gateway.drain $old) -}}
+{{- fail (printf "gateway.drain.%s: is now gateway.drain.%s, with a unit: write %s: %ss" $old $new $new $written) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Bare numbers, which were seconds in some of these once. */}}
+{{- define "fairlead.checkUnits" -}}
+{{- $operator := pick .Values.operator "leaseDuration" "resyncInterval" "autoscalerInterval" -}}
+{{- range $section, $values := dict "operator" $operator "gateway.drain" .Values.gateway.drain "gateway.settings" .Values.gateway.settings -}}
+{{- range $name, $value := $values -}}
+{{- $isTime := or (ne $section "gateway.settings") (hasSuffix "Timeout" $name) -}}
+{{- if and $isTime (not (kindIs "string" $value)) -}}
+{{- $written := include "fairlead.number" $value -}}
+{{- fail (printf "%s.%s: %s has no unit: write %ss for seconds" $section $name $written $written) -}}
+{{- end -}}
+{{- if and (eq $section "gateway.settings") $isTime (le (include "fairlead.seconds" $value | float64) 0.0) -}}
+{{- fail (printf "%s.%s: is %s; use more than 0" $section $name $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "fairlead.checkWatch" -}}
@@ -60,13 +93,36 @@
 {{- end }}
 
 {{- define "fairlead.checkServiceAccounts" -}}
-{{- $accounts := .Values.serviceAccounts -}}
-{{- if not (or $accounts.create (and $accounts.operatorName $accounts.gatewayName)) -}}
-{{- fail "serviceAccounts: with create: false, operatorName and gatewayName must name accounts that exist" -}}
+{{- range $component := list "operator" "gateway" -}}
+{{- $account := (get $.Values $component).serviceAccount -}}
+{{- if not (or $account.create $account.name) -}}
+{{- fail (printf "%s.serviceAccount: with create: false, name must name an account that exists" $component) -}}
+{{- end -}}
 {{- end -}}
 {{- $operator := include "fairlead.serviceAccountName" (dict "root" . "component" "operator") -}}
 {{- if eq $operator (include "fairlead.serviceAccountName" (dict "root" . "component" "gateway")) -}}
-{{- fail (printf "serviceAccounts: the operator's and the gateway's are both %s; give each one of its own, or each has the other's rights" $operator) -}}
+{{- fail (printf "operator.serviceAccount and gateway.serviceAccount: both are %s; give each one of its own, or each has the other's rights" $operator) -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fairlead.checkAutoscaling" -}}
+{{- $hpa := .Values.gateway.autoscaling -}}
+{{- if $hpa.enabled -}}
+{{- if gt (int $hpa.minReplicas) (int $hpa.maxReplicas) -}}
+{{- fail (printf "gateway.autoscaling: minReplicas %d is above maxReplicas %d" (int $hpa.minReplicas) (int $hpa.maxReplicas)) -}}
+{{- end -}}
+{{- if not (or $hpa.metrics (hasKey (.Values.gateway.resources.requests | default dict) "cpu")) -}}
+{{- fail "gateway.autoscaling: targetCPUUtilization is a share of gateway.resources.requests.cpu; set that, or metrics" -}}
+{{- end -}}
+{{- if not (.Capabilities.APIVersions.Has "autoscaling/v2") -}}
+{{- fail "gateway.autoscaling: this cluster does not serve autoscaling/v2, which Kubernetes has from 1.23 on; set enabled: false" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fairlead.checkHTTPRoute" -}}
+{{- if and .Values.gateway.httpRoute.enabled (not .Values.gateway.httpRoute.parentRefs) -}}
+{{- fail "gateway.httpRoute.parentRefs: name the Gateway to attach to, or nobody serves the route" -}}
 {{- end -}}
 {{- end }}
 
@@ -83,15 +139,4 @@
 {{- fail (printf "gateway.service.%s: is for the type LoadBalancer, not for %s" $name $service.type) -}}
 {{- end -}}
 {{- end -}}
-{{- end }}
-
-{{/* Seconds in a duration: `1m30s` → 90. */}}
-{{- define "fairlead.seconds" -}}
-{{- $units := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 "d" 86400.0 -}}
-{{- $seconds := 0.0 -}}
-{{- range $part := regexFindAll "[0-9]+([.][0-9]+)?(ms|s|m|h|d)" . -1 -}}
-{{- $unit := regexFind "[a-z]+" $part -}}
-{{- $seconds = addf $seconds (mulf (trimSuffix $unit $part) (get $units $unit)) -}}
-{{- end -}}
-{{- $seconds -}}
 {{- end }}

@@ -69,9 +69,9 @@ true
 {{- end -}}
 {{- end }}
 
-{{/* Name of a component's ServiceAccount. */}}
+{{/* Name of a component's ServiceAccount. Call with (dict "root" $ "component" "gateway"). */}}
 {{- define "fairlead.serviceAccountName" -}}
-{{- default (include "fairlead.componentName" .) (get .root.Values.serviceAccounts (printf "%sName" .component)) -}}
+{{- default (include "fairlead.componentName" .) (get .root.Values .component).serviceAccount.name -}}
 {{- end }}
 
 {{/* Namespaces whose LLMDeployments are served, as a JSON list; not to be asked for with watch.allNamespaces. */}}
@@ -113,6 +113,13 @@ tolerations:
 {{- end }}
 {{- end }}
 
+{{/* Most pods of a component that there may be. Call with (dict "root" $ "component" "gateway"). */}}
+{{- define "fairlead.mostReplicas" -}}
+{{- $values := get .root.Values .component -}}
+{{- $autoscaling := $values.autoscaling | default dict -}}
+{{- if $autoscaling.enabled }}{{ $autoscaling.maxReplicas }}{{ else }}{{ $values.replicas }}{{ end -}}
+{{- end }}
+
 {{/* Where a component's pods run: selectors, taints, spread. Call with (dict "root" $ "component" "gateway" "values" .Values.gateway). */}}
 {{- define "fairlead.placement" -}}
 {{- include "fairlead.nodes" .values }}
@@ -121,7 +128,7 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- $spread := .root.Values.topologySpread }}
-{{- if and $spread.enabled (gt (int .values.replicas) 1) }}
+{{- if and $spread.enabled (gt (include "fairlead.mostReplicas" . | int) 1) }}
 topologySpreadConstraints:
   {{- range $spread.topologyKeys }}
   - maxSkew: 1
@@ -155,6 +162,22 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 3
+{{- end }}
+
+{{/* A number as it was written: large ones come as floats and would be printed with an exponent. */}}
+{{- define "fairlead.number" -}}
+{{- if eq (float64 .) (float64 (int64 .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- end }}
+
+{{/* Seconds in a duration: `1m30s` → 90. */}}
+{{- define "fairlead.seconds" -}}
+{{- $units := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 "d" 86400.0 -}}
+{{- $seconds := 0.0 -}}
+{{- range $part := regexFindAll "[0-9]+([.][0-9]+)?(ms|s|m|h|d)" . -1 -}}
+{{- $unit := regexFind "[a-z]+" $part -}}
+{{- $seconds = addf $seconds (mulf (trimSuffix $unit $part) (get $units $unit)) -}}
+{{- end -}}
+{{- include "fairlead.number" $seconds -}}
 {{- end }}
 
 {{/* The peers that may read metrics, as items of a NetworkPolicy's `from`. */}}

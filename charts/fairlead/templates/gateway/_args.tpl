@@ -12,14 +12,12 @@
 - --no-api-keys
 {{- end }}
 - --log-level={{ .Values.gateway.logLevel }}
-- --drain-delay={{ .Values.gateway.drain.delaySeconds }}
-- --drain-timeout={{ .Values.gateway.drain.timeoutSeconds }}
+- --drain-delay={{ include "fairlead.seconds" .Values.gateway.drain.delay }}
+- --drain-timeout={{ include "fairlead.seconds" .Values.gateway.drain.timeout }}
 {{- range $name, $value := .Values.gateway.settings }}
-- --{{ kebabcase $name }}={{ include "fairlead.number" $value }}
+- --{{ kebabcase $name }}={{ include (ternary "fairlead.seconds" "fairlead.number" (kindIs "string" $value)) $value }}
 {{- end }}
+{{- range .Values.gateway.extraArgs }}
+- {{ . | quote }}
 {{- end }}
-
-{{/* A number as it was written: large ones come as floats and would be printed with an exponent. */}}
-{{- define "fairlead.number" -}}
-{{- if eq (float64 .) (float64 (int64 .)) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end }}
