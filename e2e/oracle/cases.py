@@ -184,7 +184,7 @@ LIMITS = tuple(_limits())
 
 FULL = deployment(
     "full",
-    model={"source": "pvc://models/a", "servedName": "org/full", "aliases": ["full-a", "full-b"]},
+    model={"source": "pvc://models/a", "servedName": "org-full", "aliases": ["full-a", "full-b"]},
     engine={
         "image": "example.test/engine:1",
         "dtype": "float32",

@@ -106,6 +106,8 @@ def test_the_examples_in_the_repository_are_valid() -> None:
         ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "must not both be 0"),
         ({"engine": {"maxNumSeqs": 64, "maxNumBatchedTokens": 32}}, "engine.maxNumSeqs must not be above"),
         ({"engine": {"env": [{"name": "A", "value": "1", "valueFrom": {}}]}}, "either a value or a valueFrom"),
+        ({"model": {"source": "demo://a", "servedName": "default/later"}}, "model.aliases must not contain '/'"),
+        ({"model": {"source": "demo://a", "aliases": ["b", "other/b"]}}, "NAMESPACE/NAME is the name that every"),
         ({"model": {"source": "dinghy"}}, "model.source must look like demo://NAME"),
         ({"model": {"source": "hf://name-only"}}, "model.source must look like"),
         ({"model": {"source": "file://relative"}}, "model.source must look like"),

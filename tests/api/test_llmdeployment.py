@@ -56,7 +56,7 @@ def test_metadata_is_decoded() -> None:
 def test_every_kind_of_value_is_converted() -> None:
     spec = LLMDeployment.from_body(
         body(
-            model={"source": "pvc://models/qwen", "servedName": "Qwen/Qwen3-0.6B", "aliases": ["qwen", "small"]},
+            model={"source": "pvc://models/qwen", "servedName": "Qwen3-0.6B", "aliases": ["qwen", "small"]},
             engine={
                 "dtype": "bfloat16",
                 "maxModelLen": 4096,
@@ -73,7 +73,7 @@ def test_every_kind_of_value_is_converted() -> None:
             template={"metadata": {"labels": {"team": "a"}}, "spec": {"nodeSelector": {"x": "y"}}},
         )
     ).spec
-    assert spec.model.served_name == "Qwen/Qwen3-0.6B"
+    assert spec.model.served_name == "Qwen3-0.6B"
     assert spec.model.aliases == ("qwen", "small")
     assert spec.engine.dtype is Dtype.BFLOAT16
     assert spec.engine.kv_cache.memory == 2 * 2**30

@@ -94,6 +94,14 @@ async def test_aliases_and_default_names_contend_too() -> None:
     assert await rivals(found, "a") == []
 
 
+async def test_a_name_with_a_namespace_is_nobodys_to_claim() -> None:
+    found = cluster(
+        body("a", 1, aliases=["ns/b", "other/c"]), body("b", 2, aliases=["ns/b"]), body("c", namespace="other")
+    )
+    for name, namespace in (("a", "ns"), ("b", "ns"), ("c", "other")):
+        assert await rivals(found, name, namespace) == []
+
+
 async def test_one_that_is_going_has_no_claim() -> None:
     going = body("a", 1, servedName="m")
     going["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"

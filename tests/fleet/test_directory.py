@@ -45,6 +45,26 @@ def test_an_older_alias_goes_before_a_younger_served_name() -> None:
     assert directory.public_names(old) == ["old", "gpt"]
 
 
+def test_a_name_with_a_namespace_is_that_namespaces_whoever_was_first() -> None:
+    """API servers refuse such names now; objects from before may still have them."""
+    thief = make_pool(
+        name="thief", namespace="evil", served_name="default/later", aliases=("default/gone",), created=1.0
+    )
+    later = make_pool(name="later", namespace="default", served_name="m", created=2.0)
+    directory = Directory([thief, later])
+    assert key(directory.find("default/later")) == "default/later"
+    assert directory.find("default/gone") is None, "its namespace may have it back any time"
+    assert directory.public_names(thief) == ["evil/default/later"]
+
+
+def test_the_name_of_one_is_not_given_to_another_of_the_same_namespace_that_is_served_under_it() -> None:
+    old = make_pool(name="a", served_name="b", aliases=("default/b",), created=1.0)
+    new = make_pool(name="b", served_name="c", created=2.0)
+    directory = Directory([old, new])
+    assert directory.find("default/b") is new
+    assert directory.find("b") is directory.find("default/a") is old
+
+
 def test_when_the_older_object_goes_the_younger_gets_the_name() -> None:
     new = make_pool(name="b", namespace="two", served_name="m", created=2.0)
     assert Directory([new]).find("m") is new

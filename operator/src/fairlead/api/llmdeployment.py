@@ -57,7 +57,10 @@ DEFAULT_QUEUE_DEPTH = 4
 DEFAULT_SCALE_TO_ZERO_AFTER = 600.0
 """Seconds without a request after which a fleet with minReplicas 0 goes to zero, where the spec does not say."""
 Name = Annotated[
-    str, Constraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._/:]*[A-Za-z0-9])?$", min_length=1, max_length=128)
+    str,
+    Constraints(
+        pattern=r"^[A-Za-z0-9]([-A-Za-z0-9._/:]*[A-Za-z0-9])?$", min_length=1, max_length=128, rules=rules.MODEL_NAME
+    ),
 ]
 """A name of a model, as clients send it."""
 

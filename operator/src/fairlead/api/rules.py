@@ -29,6 +29,15 @@ OBJECT = (
 )
 """On the whole object."""
 
+MODEL_NAME = (
+    Rule(
+        "!self.contains('/')",
+        "model.servedName and model.aliases must not contain '/': NAMESPACE/NAME is the name that every LLMDeployment "
+        "has without asking, and nobody else may have",
+    ),
+)
+"""On `spec.model.servedName` and on each of `spec.model.aliases`."""
+
 SOURCE = (
     Rule(
         "self.matches('^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|"

@@ -155,14 +155,15 @@ class Cluster:
 
 
 def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
-    """The bare names an LLMDeployment wants: its served name and aliases. One that is going wants none."""
+    """The bare names an LLMDeployment wants: its served name and aliases. One that is going wants none; those with a
+    `/` are nobody's to want."""
     metadata, model = body["metadata"], (body.get("spec") or {}).get("model") or {}
     if metadata.get("deletionTimestamp"):
         return {}
     wanted = [model.get("servedName") or metadata["name"], *(model.get("aliases") or [])]
     key = (metadata["namespace"], metadata["name"])
     created = str(metadata.get("creationTimestamp") or "")
-    return {str(name): NameClaim(str(name), created, key) for name in wanted}
+    return {str(name): NameClaim(str(name), created, key) for name in wanted if "/" not in str(name)}
 
 
 def _is_in_conflict(body: JsonObject) -> bool:

@@ -264,15 +264,16 @@ def _last_failure(body: JsonObject) -> Problem | None:
 def _conflict(observed: Observed) -> Problem | None:
     if not observed.rivals:
         return None
-    claim = observed.rivals[0]
-    metadata = observed.body["metadata"]
-    own = f"{metadata['namespace']}/{claim.name}"
-    if claim.key[0] == metadata["namespace"]:
-        own = f"the path /{metadata['namespace']}/{metadata['name']}/v1"
-    message = (
-        f"requests for the model {claim.name!r} go to the older {names.KIND} {'/'.join(claim.key)}, and this one is "
-        f"reached by {own}: choose another model.servedName"
-    )
+    metadata, model = observed.body["metadata"], (observed.body.get("spec") or {}).get("model") or {}
+    own, served_name = f"{metadata['namespace']}/{metadata['name']}", model.get("servedName") or metadata["name"]
+    lost = {claim.name: "/".join(claim.key) for claim in sorted(observed.rivals, key=lambda claim: claim.name)}
+    kept = [name for name in (served_name, *(model.get("aliases") or ())) if name not in lost]
+    advice = [f"choose another model.servedName than {served_name!r}"] if served_name in lost else []
+    if aliases := [repr(name) for name in lost if name != served_name]:
+        advice.append(f"take {', '.join(aliases)} out of model.aliases")
+    losses = [f"requests for the model {name!r} go to the older {names.KIND} {key}" for name, key in lost.items()]
+    ways = ", ".join([*map(repr, (*kept, own)), f"or the path /{own}/v1"])
+    message = f"{'; '.join(losses)}. This one is reached by {ways}: {', and '.join(advice)}"
     return Problem(Reason.NAME_CONFLICT, message)
 
 

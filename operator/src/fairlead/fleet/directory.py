@@ -11,8 +11,9 @@ Key = tuple[str, str]
 class Directory:
     """An immutable index over pools.
 
-    A name claimed by several LLMDeployments belongs to the one created first (of the same second: the one that sorts
-    first by namespace and name), as the operator says in the others' condition Degraded/NameConflict.
+    `<namespace>/<name>` is always the LLMDeployment of that namespace and name. Any other name claimed by several
+    LLMDeployments belongs to the one created first (of the same second: the one that sorts first by namespace and
+    name), as the operator says in the others' condition Degraded/NameConflict.
     """
 
     def __init__(self, pools: Iterable[Pool] = ()) -> None:
@@ -21,6 +22,8 @@ class Directory:
         self._by_name: dict[str, Pool] = {}
         for pool in self.pools:
             self._by_key.setdefault((pool.model.namespace, pool.model.name), pool)
+            self._by_name.setdefault(pool.model.key, pool)
+        for pool in self.pools:
             for name in pool.model.names:
                 self._by_name.setdefault(name, pool)
 
@@ -46,9 +49,9 @@ class Directory:
         """The names to list for `pool`: its plain ones that it won, else the one with namespace."""
         model = pool.model
         plain = [name for name in (model.served_name, *model.aliases) if self._by_name.get(name) is pool]
-        qualified = f"{model.namespace}/{model.served_name}"
-        if model.served_name not in plain and self._by_name.get(qualified) is pool:
-            return [qualified, *plain]
+        if model.served_name not in plain:
+            qualified = f"{model.namespace}/{model.served_name}"
+            plain.insert(0, qualified if self._by_name.get(qualified) is pool else model.key)
         return list(dict.fromkeys(plain))
 
 

@@ -33,9 +33,11 @@ class ServedModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name it claims: the served name, aliases, `namespace/servedName` and `namespace/name`."""
-        qualified = (f"{self.namespace}/{self.served_name}", self.key)
-        return tuple(dict.fromkeys((self.served_name, *self.aliases, *qualified)))
+        """Every name it claims: the served name, aliases, `namespace/servedName` and `namespace/name`. A name with
+        another namespace's beginning, which API servers refuse, would be that namespace's."""
+        claimed = (self.served_name, *self.aliases, f"{self.namespace}/{self.served_name}", self.key)
+        own = f"{self.namespace}/"
+        return tuple(dict.fromkeys(name for name in claimed if "/" not in name or name.startswith(own)))
 
 
 @dataclass(frozen=True, slots=True)
