@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import streaming_load
 
+from fairlead.local.owned import owned_fleet
 from homes.fleet import ENGINE_PORT, Fleet, Load
 from homes.kubectl import Json
 
@@ -103,16 +104,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 
 @contextmanager
 def local_fleet(folder: Path, program: str) -> Iterator[LocalFleet]:
-    """Up, and down again. `program`: kubectl."""
+    """Up until the end of the block, or of this process. `program`: kubectl."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    port = free_port()
-    started = fairlead(
-        "local", "up", "--detach", "--data-dir", str(folder), "--gateways", "2",
-        "--api-port", str(free_port()), "--gateway-port", str(port),
-    )  # fmt: skip
-    assert started.returncode == 0, started.stdout + started.stderr
-    try:
-        yield LocalFleet(folder, f"http://127.0.0.1:{port}", program)
-    finally:
-        stopped = fairlead("local", "down", "--data-dir", str(folder))
-        assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    with owned_fleet(folder, ["--gateways", "2"], write=lambda text: print(text, end="")) as fleet:
+        yield LocalFleet(folder, fleet.gateway, program)

@@ -13,11 +13,8 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -35,6 +32,7 @@ from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient
 from fairlead.kube.config import load
 from fairlead.kube.resources import LLMDEPLOYMENTS
+from fairlead.local.owned import OwnedFleet, temporary_fleet
 
 NAME, NAMESPACE = "bench", "default"
 POLICIES = ("PredictedTTFT", "LeastLoaded", "RoundRobin", "PrefixHash")
@@ -72,24 +70,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of arrivals and questions (default: %(default)s)")
     parser.add_argument("--output", type=Path, help="write every run's figures as JSON lines")
     return parser.parse_args()
-
-
-@contextmanager
-def local_fleet() -> Iterator[tuple[str, Path]]:
-    """A fleet of this machine: the gateway's URL and the kubeconfig."""
-    with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
-        command = [sys.executable, "-m", "fairlead", "local"]
-        options = ["--data-dir", folder]
-        subprocess.run(
-            [*command, "up", "--detach", "--api-port", "0", "--gateway-port", "0", *options],
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            state = json.loads((Path(folder) / "fleet.json").read_text())
-            yield state["gateway"], Path(folder) / "kubeconfig"
-        finally:
-            subprocess.run([*command, "down", *options], check=True, stdout=subprocess.DEVNULL)
 
 
 class Bench:
@@ -240,15 +220,24 @@ def cpu_info() -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def main(args: argparse.Namespace, console: Console) -> None:
+async def play(args: argparse.Namespace, console: Console, fleet: OwnedFleet) -> list[Result]:
+    async with KubeClient(load(fleet.kubeconfig)) as kube:
+        return await Bench(args, fleet.gateway, kube, console).play()
+
+
+def main(args: argparse.Namespace, console: Console) -> int:
+    """The exit status; 130 when it was interrupted. The fleet has ended in every case."""
     console.print(conditions(args), markup=False)
-    with local_fleet() as (gateway, kubeconfig):
-        async with KubeClient(load(kubeconfig)) as kube:
-            results = await Bench(args, gateway, kube, console).play()
+    try:
+        with temporary_fleet("fairlead-bench-", write=lambda _: None) as fleet:
+            results = asyncio.run(play(args, console, fleet))
+    except KeyboardInterrupt:
+        return 130
     console.print(table(results))
     if args.output:
         write(results, args.output)
+    return 0
 
 
 if __name__ == "__main__":
-    asyncio.run(main(arguments(), Console(highlight=False, width=120)))
+    sys.exit(main(arguments(), Console(highlight=False, width=120)))

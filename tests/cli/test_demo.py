@@ -2,8 +2,6 @@
 
 import asyncio
 import io
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from rich.console import Console
 
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.demo import read_manifest
-from fairlead.cli.demo_fleet import DemoFleet
 from fairlead.cli.demo_load import OVERLOAD, AdjustableLoad, correction, plan_load
 from fairlead.cli.demo_recorder import Recorder, replicas_over_time, shifted, stretches
 from fairlead.cli.demo_table import LoadFigures, Step, demo_table, load_rows
@@ -61,23 +58,6 @@ async def test_a_file_that_is_not_there_is_wrong_usage(fairlead, tmp_path: Path)
     ended = await fairlead("demo", "--file", str(tmp_path / "none.yaml"))
     assert (ended.status, ended.out) == (2, "")
     assert "none.yaml" in ended.err and "hint: the demo needs one with autoscaling" in ended.err
-
-
-def test_an_impatient_ctrl_c_does_not_end_the_tidying_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    verbs = []
-
-    def local(fleet: DemoFleet, verb: str, *_: str) -> None:
-        verbs.append(verb)
-        if verb == "down":
-            os.kill(os.getpid(), signal.SIGINT)
-            verbs.append("down to its end")
-
-    monkeypatch.setattr(DemoFleet, "_local", local)
-    before = signal.getsignal(signal.SIGINT)
-    with DemoFleet():
-        pass
-    assert verbs == ["up", "down", "down to its end"]
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_the_rate_is_what_one_replicas_slots_cannot_take() -> None:

@@ -2,18 +2,21 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fairlead.kube.config import load
-from fairlead.local.fleet_state import FleetFolder, Phase, read_state, running_fleet
+from fairlead.local.fleet_state import FleetFolder, FleetState, Phase, read_state, running_fleet
 from fairlead.local.kubelet.process_table import ProcessRecords
 
 MODEL = """
@@ -91,11 +94,9 @@ def test_a_fleet_comes_up_is_described_keeps_its_objects_and_goes_down(data: Pat
     assert kept["metadata"]["uid"] == uid  # type: ignore[index]
 
 
-def test_after_a_crash_in_the_middle_down_finds_what_is_left_and_up_starts_afresh(data: Path) -> None:
+def test_after_a_crash_of_everything_in_the_middle_down_finds_what_is_left_and_up_starts_afresh(data: Path) -> None:
     assert up(data).returncode == 0
-    state = read_state(FleetFolder(data))
-    assert state is not None
-    os.kill(state.pid, signal.SIGKILL)
+    kill_with_keeper(data)
     left = ProcessRecords(data / "run").running()
     assert len(left) >= 2
     down = local("down", "--data-dir", str(data))
@@ -103,11 +104,102 @@ def test_after_a_crash_in_the_middle_down_finds_what_is_left_and_up_starts_afres
     assert not any(process.alive for process in left)
 
     assert up(data).returncode == 0
+    port = kill_with_keeper(data).gateway.rpartition(":")[2]
+    restarted = up(data, "--gateway-port", port)  # which a gateway left behind still has
+    assert (restarted.returncode, "that an earlier fleet left behind" in restarted.stdout) == (0, True)
+
+
+def kill_with_keeper(data: Path) -> FleetState:
+    """Kills the supervisor and what would end the rest after it; the state it leaves."""
+    state = read_state(FleetFolder(data))
+    assert state is not None
+    keepers = [
+        process
+        for process in psutil.Process(state.pid).children()
+        if "fairlead.local.kubelet.keeper" in process.cmdline()
+    ]
+    assert len(keepers) == 1
+    os.kill(keepers[0].pid, signal.SIGKILL)
+    os.kill(state.pid, signal.SIGKILL)
+    return state
+
+
+def test_a_supervisor_that_is_killed_takes_everything_with_it(data: Path) -> None:
+    assert up(data).returncode == 0
     state = read_state(FleetFolder(data))
     assert state is not None
     os.kill(state.pid, signal.SIGKILL)
-    restarted = up(data, "--gateway-port", state.gateway.rpartition(":")[2])  # which a gateway left behind still has
-    assert (restarted.returncode, "that an earlier fleet left behind" in restarted.stdout) == (0, True)
+    wait_until_nothing_runs(data)
+    assert up(data).returncode == 0, "and its folder takes the next fleet"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_up_that_is_ended_while_it_waits_leaves_nothing_behind(data: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
+    with subprocess.Popen([*command, "--api-port", "0", "--gateway-port", "0"], stdout=subprocess.PIPE) as waiting:
+        wait_until(lambda: ProcessRecords(data / "run").running() if data.is_dir() else [])
+        waiting.send_signal(number)
+    wait_until_nothing_runs(data)
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from fairlead.local.owned import owned_fleet
+with owned_fleet(Path(sys.argv[1]), write=lambda text: None):
+    print("up", flush=True)
+    time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_fleet_ends_with_whoever_started_it_for_himself(data: Path, number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER, str(data)], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "up\n"
+        assert ProcessRecords(data / "run").running() != []
+        owner.send_signal(number)
+    wait_until_nothing_runs(data)
+
+
+def wait_until_nothing_runs(data: Path) -> None:
+    wait_until(lambda: running_fleet(FleetFolder(data)) is None and not ProcessRecords(data / "run").running())
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.1)
+
+
+def test_on_a_full_disk_a_write_is_refused_and_nothing_has_changed(data: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "model.yaml", tmp_path / "other.yaml"
+    file.write_text(MODEL)
+    other.write_text(MODEL.replace("tiny", "other"))
+    assert up(data, "-f", str(file)).returncode == 0
+    state = read_state(FleetFolder(data))
+    assert state is not None
+
+    unlimited = resource.prlimit(state.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(state.pid, resource.RLIMIT_FSIZE, (1, unlimited[1]))
+    for text in (MODEL.replace("replicas: 0", "replicas: 1"), MODEL.replace("tiny", "other")):
+        other.write_text(text)
+        refused = up(data, "-f", str(other))
+        assert (refused.returncode, "nothing was changed" in refused.stderr) == (1, True), refused.stderr
+        assert "Traceback" not in refused.stderr and "File too large" in refused.stderr
+        assert [(name, spec["replicas"]) for name, spec in models(data)] == [("tiny", 0)]
+
+    resource.prlimit(state.pid, resource.RLIMIT_FSIZE, unlimited)
+    assert up(data, "-f", str(other)).returncode == 0
+    assert local("down", "--data-dir", str(data)).returncode == 0
+    assert up(data).returncode == 0
+    assert [name for name, _ in models(data)] == ["other", "tiny"]
+
+
+def models(data: Path) -> list[tuple[str, dict[str, object]]]:
+    found = get(data, "/apis/fairlead.dev/v1alpha1/namespaces/default/llmdeployments")
+    return [(item["metadata"]["name"], item["spec"]) for item in found["items"]]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("flag", ["--api-port", "--gateway-port"])

@@ -4,20 +4,18 @@ request from zero. `Demo.play` is the story; `demo_scaling.py` plays the part wi
 import argparse
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from rich.console import Console
 
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
 from fairlead.api.names import KIND, LABEL_LLMDEPLOYMENT
-from fairlead.cli.demo_fleet import DemoFleet, FleetFailed
 from fairlead.cli.demo_scaling import PATIENCE_SECONDS, ScalingStory, StepFailed
 from fairlead.cli.demo_table import Step, demo_table
 from fairlead.cli.options import UsageError, tell
@@ -27,6 +25,8 @@ from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.config import KubeConfigError, load
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS
+from fairlead.local.fleet_state import FleetError
+from fairlead.local.owned import OwnedFleet, temporary_fleet
 
 NAMESPACE = "default"
 QUESTION, ANSWER = "What is 7 plus 5?", "12"
@@ -60,11 +60,10 @@ def run(args: argparse.Namespace) -> int:
     if not console.is_terminal:
         console.width = WIDTH
     logging.getLogger("fairlead").addHandler(logging.NullHandler())  # watches that break are mended without a word
-    signal.signal(signal.SIGTERM, _interrupt)
     demo: Demo | None = None
     try:
         manifest = read_manifest(args.file)
-        with DemoFleet() as fleet:
+        with temporary_fleet("fairlead-demo-", write=_pass_on) as fleet:
             demo = Demo(console, fleet, manifest)
             asyncio.run(demo.play())
     except KeyboardInterrupt:
@@ -73,12 +72,12 @@ def run(args: argparse.Namespace) -> int:
     except UsageError as error:
         tell(error)
         return 2
-    except (OSError, FleetFailed, KubeConfigError, StepFailed) as error:
+    except (OSError, FleetError, KubeConfigError, StepFailed) as error:
         console.print(f"error: {error}", markup=False, soft_wrap=True)
         if demo is None:
             return 1
     else:
-        demo.steps.append(Step(STOPPED, "`fairlead local down` found the end of every process", True, 0.0))
+        demo.steps.append(Step(STOPPED, "the fleet's supervisor saw the end of every process", True, 0.0))
     return finish(demo, args.plot)
 
 
@@ -112,14 +111,14 @@ def finish(demo: "Demo", plot: Path) -> int:
     return 0 if held and demo.steps and demo.steps[-1].title == STOPPED else 1
 
 
-def _interrupt(*_: Any) -> NoReturn:
-    raise KeyboardInterrupt
+def _pass_on(text: str) -> None:
+    print(text, end="", flush=True)
 
 
 class Demo:
     """The steps, and what they share. Each returns what it saw or raises StepFailed."""
 
-    def __init__(self, console: Console, fleet: DemoFleet, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, console: Console, fleet: OwnedFleet, manifest: Mapping[str, Any]) -> None:
         self.console = console
         self.fleet = fleet
         self.manifest = manifest

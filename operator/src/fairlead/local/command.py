@@ -90,6 +90,7 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
         gateway_port=args.gateway_port,
         num_gateways=args.gateways,
         manifests=tuple(manifests),
+        lifeline=sys.stdin.fileno() if args.detached else None,
     )
     started = time.monotonic()
 
@@ -111,9 +112,7 @@ async def _apply_to_running(folder: FleetFolder, manifests: Sequence[Manifest]) 
 
 
 def _up_detached(folder: FleetFolder, args: argparse.Namespace) -> int:
-    with folder.lock():
-        pass  # only to refuse here, in time, what the other process would refuse
-    arguments = ["--data-dir", str(folder.path), "--api-port", str(args.api_port)]
+    arguments = ["--api-port", str(args.api_port)]
     arguments += ["--gateway-port", str(args.gateway_port), "--gateways", str(args.gateways)]
     arguments += [word for file in args.file for word in ("--file", str(file.absolute()))]
     return start_detached(folder, arguments, lambda text: print(text, end="", flush=True))

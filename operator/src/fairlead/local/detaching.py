@@ -1,4 +1,9 @@
-"""`up --detach`: the same supervisor in a process of its own, watched until it is ready or has failed."""
+"""A supervisor in a process of its own, watched until it is ready or has failed: let go after that (`up --detach`), or
+kept for as long as somebody needs it (`owned.py`).
+
+The supervisor's standard input is a pipe that only its starter holds. Whatever ends the starter closes the pipe, and
+the supervisor ends with it, unless it was let go before.
+"""
 
 import subprocess
 import sys
@@ -6,47 +11,80 @@ import time
 from collections.abc import Callable, Sequence
 
 from fairlead.local.fleet_state import FleetError, FleetFolder, Phase, read_state
-from fairlead.local.kubelet.process_table import identify, stop
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 20.0
 
+Write = Callable[[str], None]
+"""Takes what a supervisor says, as it comes."""
 
-def start_detached(folder: FleetFolder, arguments: Sequence[str], write: Callable[[str], None]) -> int:
-    """Starts `fairlead local up ARGUMENTS` in the background and passes on what it says until it is ready.
 
-    Returns 0 then, or the exit status it ended with. On KeyboardInterrupt it is stopped before the exception goes on.
-    Raises FleetError when the log cannot be written.
-    """
-    command = [sys.executable, "-m", "fairlead", "local", "up", "--detached", *arguments]
-    folder.description.unlink(missing_ok=True)
+class DetachedSupervisor:
+    """`fairlead local up ARGUMENTS` in the background. Raises FleetError when its log cannot be written."""
+
+    def __init__(self, folder: FleetFolder, arguments: Sequence[str]) -> None:
+        with folder.lock():
+            pass  # only to refuse here, in time, what the other process would refuse
+        self._folder = folder
+        command = [sys.executable, "-m", "fairlead", "local", "up", "--detached", "--data-dir", str(folder.path)]
+        folder.description.unlink(missing_ok=True)
+        try:
+            with folder.log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [*command, *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            text = f"cannot write to {folder.path} ({error.strerror}): choose another folder with --data-dir"
+            raise FleetError(text) from error
+
+    def wait_until_ready(self, write: Write) -> int:
+        """Passes on what it says until it is ready. Returns 0 then, or the exit status it ended with."""
+        with self._folder.log.open(encoding="utf-8", errors="replace") as log:
+            while True:
+                status = self._process.poll()
+                state = read_state(self._folder)
+                ready = state is not None and state.pid == self._process.pid and state.phase is Phase.READY
+                if ready or status is not None:
+                    time.sleep(_POLL_SECONDS)  # its last words
+                write(log.read())
+                if ready:
+                    return 0
+                if status is not None:
+                    return status
+                time.sleep(_POLL_SECONDS)
+
+    def let_go(self) -> None:
+        """From now on it lives by itself."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"\n")
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended already, for a reason of its own
+
+    def end(self) -> int:
+        """Returns its exit status when it has ended, in order if it can."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            return self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # its keeper ends the rest
+            return self._process.wait()
+
+
+def start_detached(folder: FleetFolder, arguments: Sequence[str], write: Write) -> int:
+    """`up --detach`: 0 once the fleet is ready, else the exit status it ended with. Raises FleetError."""
+    supervisor = DetachedSupervisor(folder, arguments)
     try:
-        with folder.log.open("wb") as log:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-    except OSError as error:
-        text = f"cannot write to {folder.path} ({error.strerror}): choose another folder with --data-dir"
-        raise FleetError(text) from error
-    try:
-        return _watch(folder, child, write)
-    except KeyboardInterrupt:
-        if process := identify(child.pid):
-            stop([process], _STOP_SECONDS)
+        if status := supervisor.wait_until_ready(write):
+            return status
+    except BaseException:
+        supervisor.end()
         raise
-
-
-def _watch(folder: FleetFolder, child: "subprocess.Popen[bytes]", write: Callable[[str], None]) -> int:
-    with folder.log.open(encoding="utf-8", errors="replace") as log:
-        while True:
-            status = child.poll()
-            state = read_state(folder)
-            ready = state is not None and state.pid == child.pid and state.phase is Phase.READY
-            if ready or status is not None:
-                time.sleep(_POLL_SECONDS)  # its last words
-            write(log.read())
-            if ready:
-                return 0
-            if status is not None:
-                return status
-            time.sleep(_POLL_SECONDS)
+    supervisor.let_go()
+    return 0

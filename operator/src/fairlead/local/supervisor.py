@@ -1,10 +1,12 @@
 """The process behind `fairlead local up`: API server, controllers and kubelet in one, the rest as pods.
 
-`run_fleet` is the story. Everything it started has ended when it returns, however it returns.
+`run_fleet` is the story. Everything it started has ended when it returns, however it returns; where it cannot return,
+because the process was killed, the keeper ends the rest.
 """
 
 import asyncio
 import errno
+import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -30,6 +32,7 @@ from fairlead.local.controllers.plane import control_plane
 from fairlead.local.fleet_state import FleetError, FleetFolder, Phase, write_state
 from fairlead.local.kubeconfig import new_token, write_kubeconfig
 from fairlead.local.kubelet.addresses import NoAddress
+from fairlead.local.kubelet.keeper import keeper
 from fairlead.local.kubelet.kubelet import Kubelet, KubeletFolders, running_kubelet
 from fairlead.local.kubelet.process_table import ProcessRecords
 from fairlead.local.readiness import wait_until_ready
@@ -52,6 +55,9 @@ class FleetOptions:
     gateway_port: int
     num_gateways: int = 1
     manifests: Sequence[Manifest] = ()
+    lifeline: int | None = None
+    """A pipe's end. When it closes without a word, whoever wanted the fleet is gone, and the fleet ends; a word lets it
+    go on by itself. None = nobody need hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +69,12 @@ class RunningFleet:
 
 
 async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
-    """Runs a fleet until a signal asks for its end; `announce` is called once it is ready. Raises FleetError."""
+    """Runs a fleet until a signal or the lifeline asks for its end; `announce` is called once it is ready. Raises
+    FleetError."""
     with options.folder.lock():
         write_state(options.folder, Phase.STARTING)
         try:
-            await _until_stopped(_run(options, say, announce))
+            await _until_stopped(_run(options, say, announce), options.lifeline)
         except FleetError as error:
             write_state(options.folder, Phase.FAILED, message=str(error))
             raise
@@ -80,7 +87,9 @@ async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet
     if leftovers := ProcessRecords(folder.records).stop_all(_LEFTOVER_GRACE_SECONDS):
         say(f"stopped {leftovers} processes that an earlier fleet left behind")
     ports = _choose_ports(options)
-    async with _control_plane(options) as (operations, api):
+    async with AsyncExitStack() as stack:
+        stack.enter_context(keeper(folder.records))
+        operations, api = await stack.enter_async_context(_control_plane(options))
         fleet = RunningFleet(api=api, gateway=f"http://{HOST}:{ports.gateway}")
         say(f"API server at {fleet.api}")
         _install(operations, options, ports, fleet)
@@ -187,11 +196,20 @@ def _port_error(error: OSError, port: int, flag: str) -> FleetError:
     return FleetError(f"cannot listen on port {port} ({error.strerror}): choose another with {flag}")
 
 
-async def _until_stopped(story: Coroutine[Any, Any, None]) -> None:
-    """Runs the story until it fails or a signal asks for its end; it is over, in order, when this returns."""
+async def _until_stopped(story: Coroutine[Any, Any, None], lifeline: int | None) -> None:
+    """Runs the story until it fails, or a signal or the lifeline asks for its end; it is over, in order, when this
+    returns."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopped.set)
+
+    def hear(pipe: int) -> None:
+        loop.remove_reader(pipe)
+        if not os.read(pipe, 1):
+            stopped.set()
+
+    if lifeline is not None:
+        loop.add_reader(lifeline, hear, lifeline)
     running = asyncio.create_task(story)
     stopping = asyncio.create_task(stopped.wait())
     await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
