@@ -1,6 +1,9 @@
 """The store: one counter, a history that replays to the present, and objects that outlive the process."""
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -128,4 +131,68 @@ def test_versions_from_before_a_restart_are_gone(tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="too old"):
         again.changes_since("boats.test", old)
     assert again.changes_since("boats.test", again.version) == []
+    again.close()
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file grows beyond `size` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("step", [("put", "a", 2), ("put", "b", 2), ("remove", "a", 0)])
+def test_what_a_full_disk_does_not_take_never_happened(tmp_path: Path, step: tuple[str, str, int]) -> None:
+    file = tmp_path / "objects.jsonl"
+    store = Store(Journal(tmp_path))
+    write(store, ("put", "a", 1))
+    seen: list[Change] = []
+    store.subscribe(seen.append)
+    before, kept, version = present(store), file.read_bytes(), store.version
+    with full_disk(len(kept) + 20), pytest.raises(ApiError, match="nothing was changed") as refused:
+        write(store, step)
+    assert refused.value.code == 500
+    assert (present(store), file.read_bytes(), seen) == (before, kept, [])
+    assert store.changes_since("boats.test", version) == []
+
+    write(store, ("put", "c", 3))
+    now = present(store)
+    assert [change.object["metadata"]["name"] for change in seen] == ["c"]
+    store.close()
+    again = Store(Journal(tmp_path))
+    assert present(again) == now
+    again.close()
+
+
+def test_a_journal_that_cannot_be_folded_goes_on_as_it_is(tmp_path: Path) -> None:
+    store = Store(Journal(tmp_path))
+    for name in range(200):  # a snapshot of these is larger than what the disk has left
+        store.put("boats.test", {"metadata": {"name": f"b{name}", "namespace": "n"}, "value": "x" * 4_000})
+    (tmp_path / "objects.new").symlink_to("/dev/full")
+    for number in range(5_100):
+        write(store, ("put", "a", number))
+    write(store, ("put", "a", "last"))  # type: ignore[arg-type]
+    store.close()
+    again = Store(Journal(tmp_path))
+    assert present(again)["a"]["value"] == "last"  # type: ignore[index]
+    again.close()
+
+
+def test_a_version_that_cannot_be_reserved_is_not_handed_out(tmp_path: Path) -> None:
+    store = Store(Journal(tmp_path))
+    size, versions = (tmp_path / "objects.jsonl").stat().st_size, set()
+    with full_disk(size), pytest.raises(ApiError, match="nothing was changed"):
+        for _ in range(20_000):
+            versions.add(
+                store.put("pods", {"metadata": {"name": "p", "namespace": "n"}})["metadata"]["resourceVersion"]
+            )
+    assert 0 < len(versions) < 20_000
+    assert store.version == max(map(int, versions))
+    store.close()
+    again = Store(Journal(tmp_path))
+    assert again.version >= store.version
     again.close()

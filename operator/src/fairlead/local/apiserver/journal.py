@@ -1,14 +1,15 @@
 """The store on disk: one JSON line per change, folded into a snapshot now and then.
 
-Called by the store only. A line is flushed to the operating system before the change is answered, so a killed process
-loses nothing; power loss may lose the last lines. resourceVersions are reserved in blocks, because kinds that are not
-kept (pods, events, leases) spend them too and a version must never be handed out twice.
+Called by the store only. A line is with the operating system before the change is made, so a killed process loses
+nothing, and what a full disk does not take never happened; power loss may lose the last lines. resourceVersions are
+reserved in blocks, because kinds that are not kept (pods, events, leases) spend them too and a version must never be
+handed out twice.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from fairlead.local.apiserver.status import Json
 
@@ -22,12 +23,17 @@ Key = tuple[str, str, str]
 
 
 class Journal:
-    """Appends changes to `folder/objects.jsonl`; `load` folds them. Raises OSError when the folder is not writable."""
+    """Appends changes to `folder/objects.jsonl`; `load` folds them.
+
+    Raises OSError when the folder cannot be written; what was not written whole leaves no trace.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "objects.jsonl"
-        self._file: TextIO | None = None
+        self._file: BinaryIO | None = None
+        self._size = 0
+        """Bytes of whole lines in the file."""
         self._lines = 0
         self._reserved = 0
 
@@ -47,27 +53,37 @@ class Journal:
         return version, objects
 
     def open(self, version: int, objects: Iterable[tuple[Key, Json]]) -> None:
-        """Writes a fresh snapshot and starts appending to it."""
-        self.close()
-        self._reserved = version + RESERVED
-        fresh = self._path.with_suffix(".new")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(_line({"reserved": self._reserved}))
-            file.writelines(_line({"key": key, "object": obj}) for key, obj in objects)
-        fresh.replace(self._path)
-        self._file = self._path.open("a", encoding="utf-8")
+        """Writes a fresh snapshot and goes on after it. Where that fails, the journal stays as it was."""
         self._lines = 0
+        fresh = self._path.with_suffix(".new")
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                file.write(_line({"reserved": version + RESERVED}))
+                file.writelines(_line({"key": key, "object": obj}) for key, obj in objects)
+            # Without a buffer, which would keep what failed and write it with the next line.
+            appending = fresh.open("ab", buffering=0)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        self.close()
+        fresh.replace(self._path)
+        self._file, self._size = appending, self._path.stat().st_size
+        self._reserved = version + RESERVED
 
-    def write(self, key: Key, obj: Json | None) -> bool:
-        """Appends one object (None: deleted); true when it is time to `open` again, with a fresh snapshot."""
+    def write(self, key: Key, obj: Json | None) -> None:
+        """Appends one object (None: deleted)."""
         self._append({"key": key, "object": obj})
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is time to `open` again, with a fresh snapshot."""
         return self._lines > FOLD_AFTER
 
     def reserve(self, version: int) -> None:
         """Called before `version` is handed out."""
         if version > self._reserved:
+            self._append({"reserved": version + RESERVED})
             self._reserved = version + RESERVED
-            self._append({"reserved": self._reserved})
 
     def close(self) -> None:
         if self._file:
@@ -77,8 +93,14 @@ class Journal:
     def _append(self, entry: dict[str, Any]) -> None:
         if self._file is None:
             raise ValueError("the journal is closed")
-        self._file.write(_line(entry))
-        self._file.flush()
+        line, written = _line(entry).encode(), 0
+        try:
+            while written < len(line):
+                written += self._file.write(line[written:])
+        except OSError:
+            self._file.truncate(self._size)  # half a line would hide all that come after it
+            raise
+        self._size += len(line)
         self._lines += 1
 
     def _entries(self) -> Iterator[dict[str, Any]]:

@@ -120,6 +120,10 @@ def internal_error(message: str) -> ApiError:
     return ApiError(500, "InternalError", f"Internal error occurred: {message}")
 
 
+def cannot_store(error: OSError) -> ApiError:
+    return internal_error(f"nothing was changed, because the fleet's data folder cannot be written: {error.strerror}")
+
+
 def success(details: Json) -> Json:
     """The `Status` a finished deletion answers."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

@@ -4,15 +4,19 @@ Called by the verbs. The store knows keys and versions; what an object means, wh
 like is decided above. Everything runs on one event loop, so each call is atomic.
 """
 
+import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
 from typing import Any
 
 from fairlead.local.apiserver.journal import Journal, Key
-from fairlead.local.apiserver.status import Json, expired
+from fairlead.local.apiserver.status import Json, cannot_store, expired
+
+log = logging.getLogger(__name__)
 
 HISTORY = 4_096
 """Changes kept per resource; a watch from before the oldest is answered 410."""
@@ -42,7 +46,10 @@ Listener = Callable[[Change], None]
 
 
 class Store:
-    """Objects by (`plural.group`, namespace, name). Handed-out objects must not be mutated by callers."""
+    """Objects by (`plural.group`, namespace, name). Handed-out objects must not be mutated by callers.
+
+    A write that the disk does not take raises ApiError 500, and nothing has changed.
+    """
 
     def __init__(self, journal: Journal | None = None, *, history: int = HISTORY) -> None:
         self._journal = journal
@@ -81,6 +88,7 @@ class Store:
         key = (metadata.get("namespace", ""), metadata["name"])
         previous = self._objects[resource].get(key)
         obj = {**obj, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
+        self._keep(resource, key, obj)
         self._objects[resource][key] = obj
         self._record(
             Change(ChangeType.MODIFIED if previous else ChangeType.ADDED, resource, obj, previous, self.version)
@@ -90,8 +98,10 @@ class Store:
     def remove(self, resource: str, last: Json) -> Json:
         """Removes the object; `last` is its final state. Returns that, carrying the deletion's resourceVersion."""
         metadata = last["metadata"]
-        previous = self._objects[resource].pop((metadata.get("namespace", ""), metadata["name"]))
+        key = (metadata.get("namespace", ""), metadata["name"])
         last = {**last, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
+        self._keep(resource, key, None)
+        previous = self._objects[resource].pop(key)
         self._record(Change(ChangeType.DELETED, resource, last, previous, self.version))
         return last
 
@@ -115,30 +125,44 @@ class Store:
             self._journal.close()
 
     def _next_version(self) -> int:
-        self.version += 1
         if self._journal:
-            self._journal.reserve(self.version)
+            with _storing():
+                self._journal.reserve(self.version + 1)
+        self.version += 1
         return self.version
+
+    def _keep(self, resource: str, key: tuple[str, str], obj: Json | None) -> None:
+        """On disk before anywhere else."""
+        if self._journal and resource not in VOLATILE:
+            with _storing():
+                self._journal.write((resource, *key), obj)
 
     def _record(self, change: Change) -> None:
         history = self._history[change.resource]
         history.append(change)
         if len(history) > self._history_size:
             self._forgotten[change.resource] = history.popleft().version
-        self._keep(change)
+        if self._journal and self._journal.is_long:
+            self._fold(self._journal)
         for listener in tuple(self._listeners):
             listener(change)
 
-    def _keep(self, change: Change) -> None:
-        if self._journal is None or change.resource in VOLATILE:
-            return
-        metadata = change.object["metadata"]
-        key = (change.resource, metadata.get("namespace", ""), metadata["name"])
-        if self._journal.write(key, None if change.type is ChangeType.DELETED else change.object):
-            self._journal.open(self.version, self._kept())
+    def _fold(self, journal: Journal) -> None:
+        try:
+            journal.open(self.version, self._kept())
+        except OSError as error:
+            log.warning("the journal of objects stays long: %s", error)
 
     def _kept(self) -> Iterator[tuple[Key, dict[str, Any]]]:
         for resource, objects in self._objects.items():
             if resource not in VOLATILE:
                 for (namespace, name), obj in objects.items():
                     yield (resource, namespace, name), obj
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot_store(error) from error

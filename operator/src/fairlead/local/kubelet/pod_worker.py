@@ -71,7 +71,6 @@ class PodWorker:
 
     async def run(self) -> None:
         """From admission to the end; the pod's folder and object are gone afterwards if it was deleted."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             if await self._admit() and await self._mount():
                 async with asyncio.TaskGroup() as group:
@@ -128,8 +127,9 @@ class PodWorker:
         """Sets the volumes up, as soon as that is possible; false when the pod was stopped before that."""
         while not self._stopping.is_set():
             try:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self._volumes.set_up()
-            except MountError as error:
+            except (MountError, OSError) as error:
                 self._node.recorder.warning(self._pod, "FailedMount", str(error))
                 await self._pause()
             else:

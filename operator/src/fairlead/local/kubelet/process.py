@@ -44,7 +44,7 @@ class ContainerProcess:
 
     @classmethod
     async def start(cls, launch: Launch, records: ProcessRecords) -> Self:
-        """Raises OSError when the program cannot be started."""
+        """Raises OSError when the program, or its files, cannot be made."""
         for path in (launch.log, launch.termination_log):
             path.parent.mkdir(parents=True, exist_ok=True)
         launch.termination_log.write_bytes(b"")
@@ -58,7 +58,12 @@ class ContainerProcess:
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
             )
-        records.add(process.pid, launch.name)
+        try:
+            records.add(process.pid, launch.name)
+        except OSError:  # a full disk: what nobody has on record must not run
+            signal_group(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
         return cls(process, launch, records)
 
     @property
