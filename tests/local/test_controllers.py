@@ -251,6 +251,23 @@ async def test_orphaned_pods_are_adopted_and_surplus_deleted(http: Any, api: Loc
     await eventually(lambda: not api.operations.list(PODS))
 
 
+async def test_a_pod_whose_labels_are_changed_is_released_and_replaced(http: Any, api: LocalApi) -> None:
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": pod()["spec"]}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "x"}}, "template": template}
+    await http("POST", "/apis/apps/v1/namespaces/default/replicasets", {"metadata": {"name": "rs"}, "spec": spec})
+    first = await eventually(lambda: len(pods := api.operations.list(PODS)) == 2 and pods[0]["metadata"])
+    await http.merge(f"{PODS_PATH}/{first['name']}", {"metadata": {"labels": {"app": "debugging"}}})
+
+    await eventually(lambda: len(api.operations.list(PODS)) == 3)
+    owners = {p["metadata"]["name"]: p["metadata"].get("ownerReferences", []) for p in api.operations.list(PODS)}
+    assert owners.pop(first["name"]) == [], "released, and let live"
+    assert [[owner["name"] for owner in each] for each in owners.values()] == [["rs"], ["rs"]]
+    await eventually(lambda: api.operations.get(REPLICA_SETS, "default", "rs")["status"]["replicas"] == 2)
+
+    await http.merge(f"{PODS_PATH}/{first['name']}", {"metadata": {"labels": {"app": "x"}}})
+    await eventually(lambda: len(api.operations.list(PODS)) == 2), "taken back, and one too many goes"
+
+
 async def test_events_are_counted_not_repeated(api: LocalApi) -> None:
     subject = api.operations.create(CONFIG_MAPS, "default", {"metadata": {"name": "a"}}, WriteOptions()).object
     recorder = Recorder(api.operations, "tester")

@@ -22,7 +22,11 @@ _INTEGER = re.compile(r"-[0-9]+|0|[1-9][0-9]*")
 
 
 class ReplicaSetController:
-    """Creates and deletes pods of ReplicaSets, adopts matching pods without a controller, counts them in the status."""
+    """Creates and deletes pods of ReplicaSets, and counts them in the status.
+
+    Pods that match and have no controller are adopted; pods whose labels were changed so that they do not match any
+    more are released, and replaced.
+    """
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -50,6 +54,7 @@ class ReplicaSetController:
         failure = None
         if "deletionTimestamp" not in replica_set["metadata"]:
             self._adopt(replica_set)
+            self._release(replica_set)
             failure = self._scale(replica_set, active_pods(self._operations, replica_set))
         pods = active_pods(self._operations, replica_set)
         self._write_status(replica_set, pods, failure)
@@ -61,9 +66,19 @@ class ReplicaSetController:
             references = owner_references(pod)
             if "deletionTimestamp" in pod["metadata"] or any(ref.get("controller") for ref in references):
                 continue
-            owned = {"ownerReferences": [*references, controller_reference(replica_set)]}
-            adopted = {**pod, "metadata": {**pod["metadata"], **owned}}
-            self._operations.update(PODS, namespace, pod["metadata"]["name"], adopted, self._options)
+            self._set_owners(pod, [*references, controller_reference(replica_set)])
+
+    def _release(self, replica_set: Json) -> None:
+        selector = selectors.from_object(replica_set["spec"]["selector"])
+        for pod in active_pods(self._operations, replica_set):
+            if not selector.matches(pod["metadata"].get("labels")):
+                uid = replica_set["metadata"]["uid"]
+                self._set_owners(pod, [reference for reference in owner_references(pod) if reference["uid"] != uid])
+
+    def _set_owners(self, pod: Json, references: list[Json]) -> None:
+        metadata = pod["metadata"]
+        changed = {**pod, "metadata": {**metadata, "ownerReferences": references}}
+        self._operations.update(PODS, metadata["namespace"], metadata["name"], changed, self._options)
 
     def _scale(self, replica_set: Json, pods: Sequence[Json]) -> str | None:
         """Creates or deletes the difference; returns why a pod could not be created."""
