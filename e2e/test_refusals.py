@@ -62,7 +62,7 @@ def test_the_official_client_is_refused_with_the_same_sentences(fleet, manifest,
 @pytest.mark.local_only(reason=LOCAL_COMMAND)
 def test_the_local_command_refuses_the_same(fleet, manifest, command, name: str, tmp_path: Path) -> None:
     for spec, sentence in (
-        ({"replcas": 2}, ".spec.replcas: field not declared in schema"),  # server-side apply's own words
+        ({"replcas": 2}, 'unknown field "spec.replcas"'),
         ({"autoscaling": MIN_ABOVE_MAX}, MIN_ABOVE_MAX_SENTENCE),
     ):
         file = tmp_path / "llm.yaml"

@@ -34,6 +34,16 @@ def test_examples_are_numbered_without_gaps() -> None:
     assert [path.name[:2] for path in FILES] == [f"{number:02}" for number in range(1, len(FILES) + 1)]
 
 
+def test_no_two_examples_are_about_the_same_object() -> None:
+    """Whoever applies one after the other must not change the first into something that is neither."""
+    named = [
+        (document["kind"], document["metadata"]["name"])
+        for path in FILES
+        for document in yaml.safe_load_all(path.read_text())
+    ]
+    assert sorted(set(named)) == sorted(named)
+
+
 def test_the_demo_has_what_it_plays() -> None:
     path = FOLDER / "02-autoscaling.yaml"
     assert path.read_text().startswith("# Between none and two replicas,")

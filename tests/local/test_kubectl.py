@@ -11,7 +11,10 @@ import pytest
 import yaml
 from cluster import kubectl as kubectl_on_this_machine
 
+from fairlead.kube.client import KubeClient
+from fairlead.kube.config import load
 from fairlead.local.apiserver.resources import PODS
+from fairlead.local.applying import apply_manifest, read_manifests
 from fairlead.testing.local_api import LocalApi, eventually
 
 KUBECTL = kubectl_on_this_machine.find()
@@ -114,6 +117,36 @@ async def test_server_side_apply_conflicts_until_forced(
     assert "conflict with" in refused.err and ".spec.replicas" in refused.err
     await kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=boat)
     assert (await kubectl("get", "boat", "argo", "-o", "jsonpath={.spec.replicas}")).out == "1"
+
+
+async def test_what_up_applied_kubectl_goes_on_with_and_the_other_way_round(
+    kubectl: Kubectl, with_boats: None, boat: dict[str, Any], node_api: LocalApi, tmp_path: Path
+) -> None:
+    plain, crewed = tmp_path / "plain.yaml", tmp_path / "crewed.yaml"
+    plain.write_text(yaml.safe_dump({**boat, "spec": {"sails": "gaff"}}))
+    crewed.write_text(yaml.safe_dump({**boat, "spec": {"sails": "gaff", "minCrew": 2}}))
+
+    async def up(file: Path) -> None:
+        async with KubeClient(load(node_api.kubeconfig_path)) as client:
+            for manifest in read_manifests([file]):
+                await apply_manifest(client, manifest)
+
+    async def spec() -> Any:
+        return yaml.safe_load((await kubectl("get", "boat", "argo", "-o", "yaml")).out)["spec"]
+
+    await up(plain)
+    before = await spec()
+    await kubectl("scale", "boat/argo", "--replicas=3")
+    for way in (("apply", "-f", str(crewed)), ("apply", "-f", str(crewed))):
+        applied = await kubectl(*way)
+        assert applied.err == "", "no warning"
+    assert await spec() == {**before, "minCrew": 2, "replicas": 3}
+    await up(plain)
+    assert await spec() == {**before, "replicas": 3}, "what only the other file says is taken back, and nothing else"
+    await up(crewed)
+    assert (await kubectl("apply", "-f", str(plain))).err == ""
+    assert await spec() == {**before, "replicas": 3}
+    assert "unchanged" in (await kubectl("apply", "-f", str(plain))).out
 
 
 async def test_diff_and_dry_run_change_nothing(kubectl: Kubectl, with_boats: None, boat: dict[str, Any]) -> None:
