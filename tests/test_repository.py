@@ -124,6 +124,49 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_the_index_of_the_documentation_leads_to_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    generated = [ROOT / "docs" / part / "README.md" for part in ("reference", "adr")]
+    pages = [*index.parent.glob("*.md"), *index.parent.glob("guides/*.md"), *generated]
+    assert [str(page.relative_to(ROOT)) for page in pages if page.resolve() not in linked | {index}] == []
+
+
+TROUBLESHOOTING = ROOT / "docs" / "guides" / "troubleshooting.md"
+FINE = {
+    *("ReplicasReady", "ScaledToZero", "ModelLoaded", "Complete", "AsExpected"),
+    *("Reconciling", "RollingOut", "Scaling", "NotLoadedYet", "ScalingActive"),
+}
+"""Reasons that say that nothing is wrong, or that it comes by itself."""
+
+
+def test_every_sentence_that_the_troubleshooting_quotes_is_printed_somewhere() -> None:
+    source = "".join(
+        (ROOT / path).read_text()
+        for path in tracked()
+        if path.suffix in (".py", ".tpl") and "src" in path.parts + ("src",) * (path.parts[0] == "charts")
+    )
+    printed = re.sub(r'"\s+f?"', "", source).replace('\\"', '"')
+    first_cells = [line.split(" | ")[0] for line in TROUBLESHOOTING.read_text().splitlines() if line.startswith("| ")]
+    sentences = [text for cell in first_cells for text in re.findall(r'"([^"]+)"', cell)]
+    quoted = [piece.strip() for text in sentences for piece in text.split("…") if piece.strip(" .")]
+    assert len(quoted) > 60
+    assert [piece for piece in quoted if piece not in printed] == []
+
+
+def test_the_troubleshooting_has_every_reason_and_code_that_means_trouble() -> None:
+    from fairlead.api.conditions import Reason
+    from fairlead.gateway.openai import errors
+    from fairlead.routing.outcomes import QueueOutcome
+    from fairlead_engine.errors import ModelLoadReason
+
+    words = {str(reason) for reason in (*Reason, *ModelLoadReason)} - FINE
+    words |= {outcome.label for outcome in QueueOutcome if outcome.http_status}
+    words |= set(re.findall(r'code="(\w+)"', Path(errors.__file__).read_text()))
+    text = TROUBLESHOOTING.read_text()
+    assert sorted(word for word in words if f"`{word}`" not in text) == []
+
+
 def test_every_file_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
     files = {str(path) for path in tracked()}
