@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model import ModelConfig
@@ -82,6 +83,25 @@ def test_the_generation_config_decides_what_ends_an_output(config_eos, generatio
     assert load(tmp_path, llama_fields(eos_token_id=config_eos), generation).eos_token_ids == expected
 
 
+@pytest.mark.parametrize("token", ["<end>", {"content": "<end>", "lstrip": False}])
+def test_the_tokenizers_end_counts_where_the_configuration_names_none(token, tmp_path):
+    vocabulary = {"a": 0, "b": 1, "<end>": 2}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="a"))
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
+    assert load(tmp_path, llama_fields(eos_token_id=None)).eos_token_ids == (2,)
+    assert load(tmp_path, llama_fields(eos_token_id=[])).eos_token_ids == (2,)
+    assert load(tmp_path, llama_fields(eos_token_id=1)).eos_token_ids == (1,)
+
+
+@pytest.mark.parametrize("config", [{}, {"eos_token": None}, {"eos_token": "<unknown>"}])
+def test_a_tokenizer_without_an_end_names_none(config, tmp_path):
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert load(tmp_path, llama_fields(eos_token_id=None)).eos_token_ids == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -90,8 +110,11 @@ def test_the_generation_config_decides_what_ends_an_output(config_eos, generatio
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding-window"),
-        ({"use_sliding_window": True}, "sliding-window"),
+        ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor 0\.5"),
+        ({"partial_rotary_factor": 0.25, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partial_rotary_factor"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types sliding_attention"),
+        ({"layer_types": ["full_attention", "mamba", "chunked_attention"]}, "layer_types chunked_attention, mamba"),
+        ({"use_sliding_window": True}, "layer_types sliding_attention"),
         ({"dtype": "float64"}, "float64"),
     ],
 )

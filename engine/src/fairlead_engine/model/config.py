@@ -4,13 +4,15 @@ Everything that would make the model compute something else than it was trained 
 read. Rotary scaling is read in both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.architectures import Architecture, find_architecture
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.rope import RopeConfig, RopeKind
+from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 DEFAULT_ROPE_THETA = 10000.0
 DEFAULT_RMS_NORM_EPS = 1e-6
@@ -47,11 +49,13 @@ class ModelConfig:
     dtype: str
     """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
     eos_token_ids: tuple[int, ...]
-    """Tokens that end an output; empty when the checkpoint names none."""
+    """Tokens that end an output; empty when neither checkpoint nor tokenizer names any."""
 
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
         """Reads `config.json` and, for the end-of-sequence tokens, `generation_config.json` where there is one.
+
+        Where neither names any, the tokenizer's `eos_token` is the only one.
 
         Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture.
         """
@@ -63,7 +67,8 @@ class ModelConfig:
         fields = JsonFields.read(folder / "config.json")
         generation_path = folder / "generation_config.json"
         generation = JsonFields.read(generation_path) if generation_path.exists() else None
-        return cls.from_fields(fields, generation)
+        config = cls.from_fields(fields, generation)
+        return config if config.eos_token_ids else replace(config, eos_token_ids=_tokenizer_end(folder, config))
 
     @classmethod
     def from_fields(cls, fields: JsonFields, generation: JsonFields | None = None) -> "ModelConfig":
@@ -107,8 +112,11 @@ def _refuse_unsupported(fields: JsonFields) -> None:
         raise _unsupported(f"hidden_act {activation}", "silu is supported")
     if fields.section("quantization_config"):
         raise _unsupported("quantization_config", "use the model's unquantised checkpoint")
-    if fields.boolean("use_sliding_window", False) or "sliding_attention" in fields.texts("layer_types"):
-        raise _unsupported("sliding-window attention", "use a model whose layers all attend to the whole context")
+    layer_types = {*fields.texts("layer_types"), *(["sliding_attention"] * fields.boolean("use_sliding_window", False))}
+    if unknown := sorted(layer_types - {"full_attention"}):
+        raise _unsupported(
+            f"layer_types {', '.join(unknown)}", "use a model whose layers all attend to the whole context"
+        )
 
 
 def _head_dim(fields: JsonFields, architecture: Architecture, hidden_size: int, num_heads: int) -> int:
@@ -128,8 +136,9 @@ def _head_dim(fields: JsonFields, architecture: Architecture, hidden_size: int, 
 def _rope(fields: JsonFields) -> RopeConfig:
     """Newer checkpoints keep the base in `rope_parameters`, older ones beside `rope_scaling`."""
     scaling = fields.section("rope_parameters") or fields.section("rope_scaling") or JsonFields.empty(fields.path)
-    if scaling.positive_number("partial_rotary_factor", 1.0) != 1.0:
-        raise _unsupported("partial_rotary_factor", "use a model whose heads are rotated whole")
+    partial = scaling.positive_number("partial_rotary_factor", fields.positive_number("partial_rotary_factor", 1.0))
+    if partial != 1.0:
+        raise _unsupported(f"partial_rotary_factor {partial:g}", "use a model whose heads are rotated whole")
     theta = scaling.positive_number("rope_theta", fields.positive_number("rope_theta", DEFAULT_ROPE_THETA))
     name = scaling.text("rope_type") or scaling.text("type") or RopeKind.DEFAULT
     if name not in set(RopeKind):
@@ -165,6 +174,16 @@ def _eos_token_ids(fields: JsonFields, generation: JsonFields | None) -> tuple[i
     if generation is not None and (token_ids := generation.token_ids("eos_token_id")):
         return token_ids
     return fields.token_ids("eos_token_id")
+
+
+def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:
+    """Without any end every answer would run to its token limit. A broken tokenizer is the server's to refuse."""
+    try:
+        tokenizer = PromptTokenizer.from_folder(folder)
+    except (TokenizerError, ChatTemplateError):
+        return ()
+    token_id = tokenizer.token_id(tokenizer.special_tokens.get("eos_token", ""))
+    return () if token_id is None or token_id >= config.vocab_size else (token_id,)
 
 
 def _unsupported(what: str, remedy: str) -> ModelLoadError:
