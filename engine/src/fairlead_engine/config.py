@@ -36,7 +36,8 @@ class EngineConfig:
     device: str = "auto"
     """Where the model runs: auto, cpu or cuda. auto = cuda where there is one."""
     max_model_len: int | None = None
-    """Longest prompt plus output, in tokens. None = what the model was made for; more than that is refused."""
+    """Longest prompt plus output, in tokens; more than the model was made for is refused. None = what it was made for,
+    or as much of it as the KV cache has room for (2048 at least, or the engine does not start)."""
     max_num_seqs: int | None = None
     """Sequences that one step may run. None = 32 on a CPU, 256 on CUDA."""
     max_num_batched_tokens: int | None = None

@@ -279,6 +279,8 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     device: str
     vocab_size: int
     max_model_len: int
+    max_position_embeddings: int
+    """Longest context the model was made for; more than `max_model_len` where that was set or lowered."""
     block_size: int
     num_kv_blocks: int
     max_num_seqs: int

@@ -57,6 +57,8 @@ class ModelInfo(msgspec.Struct, kw_only=True, frozen=True):
     """Tokens per KV-cache block."""
     max_model_len: int
     """Longest prompt plus completion, in tokens."""
+    max_position_embeddings: int | None = None
+    """Longest context the model was made for, in tokens; None = not told."""
     max_num_seqs: int
     """Sequences that one step may run."""
     max_num_queued_tokens: int

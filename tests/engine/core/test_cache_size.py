@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.cache_size import choose_max_model_len, choose_num_blocks
+from fairlead_engine.core.cache_size import CacheSize, choose_cache_size
 from fairlead_engine.core.memory import format_bytes, free_memory
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 
@@ -17,41 +17,64 @@ def config(**changes: object) -> EngineConfig:
     return EngineConfig(model="folder", **changes)  # type: ignore[arg-type]
 
 
+def choose(context: int, *, device: str = "cpu", bytes_per_block: int = KIB, **changes: object) -> CacheSize:
+    return choose_cache_size(
+        config(**changes), device=device, bytes_per_block=bytes_per_block, max_position_embeddings=context
+    )
+
+
 def test_the_context_is_the_models_unless_configured() -> None:
-    assert choose_max_model_len(config(), 2048) == 2048
-    assert choose_max_model_len(config(max_model_len=100), 2048) == 100
+    assert choose(2048).max_model_len == 2048
+    assert choose(2048, max_model_len=100).max_model_len == 100
 
 
 @pytest.mark.parametrize("length", [2049, 1])
 def test_a_context_that_cannot_be_is_refused_by_name(length: int) -> None:
     with pytest.raises(ConfigError, match="max-model-len"):
-        choose_max_model_len(config(max_model_len=length), 2048)
+        choose(2048, max_model_len=length)
 
 
 def test_configured_memory_becomes_whole_blocks() -> None:
-    chosen = choose_num_blocks(
-        config(kv_cache_memory=1000 * KIB), device="cpu", bytes_per_block=3 * KIB, max_model_len=64
-    )
-    assert chosen == 333
+    assert choose(64, kv_cache_memory=1000 * KIB, bytes_per_block=3 * KIB) == CacheSize(64, 333)
 
 
-def test_too_little_memory_names_the_settings_and_the_longest_length() -> None:
+def test_a_context_nobody_asked_for_is_lowered_to_what_the_memory_holds(caplog: pytest.LogCaptureFixture) -> None:
+    # A Llama of 1B in float32: 16 layers of 8 key and value heads with 64 elements.
+    per_block = 2 * 16 * 8 * 64 * 4 * 16
+    assert choose(131072, kv_cache_memory=GIB, bytes_per_block=per_block) == CacheSize(16384, 1024)
+    for part in ("from the 131072 tokens", "to 16384", "take 1 GiB", "need 8 GiB", "kv-cache-memory to 8589934592"):
+        assert part in caplog.text
+    assert choose(131072, kv_cache_memory=GIB - per_block, bytes_per_block=per_block) == CacheSize(16128, 1023)
+
+
+def test_a_context_somebody_asked_for_is_never_lowered() -> None:
+    with pytest.raises(KVCacheTooSmall, match="max-model-len to at most 16384"):
+        choose(131072, max_model_len=131072, kv_cache_memory=KIB * KIB)
+
+
+def test_a_context_of_the_whole_cache_is_left_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    assert choose(16384, kv_cache_memory=KIB * KIB) == CacheSize(16384, 1024)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("context", [2048, 131072])
+def test_too_little_memory_names_the_settings_and_the_longest_length(context: int) -> None:
     with pytest.raises(KVCacheTooSmall) as raised:
-        choose_num_blocks(config(kv_cache_memory=10 * KIB), device="cpu", bytes_per_block=KIB, max_model_len=2048)
+        choose(context, kv_cache_memory=10 * KIB)
     assert raised.value.reason == "NotEnoughMemory"
-    for part in ("max-model-len to at most 160", "kv-cache-memory to at least 131072", "2048 tokens needs 128 KiB"):
+    needed = context // 16 * KIB
+    for part in ("max-model-len to at most 160", f"kv-cache-memory to at least {needed}", f"{context} tokens needs"):
         assert part in raised.value.message
 
 
 def test_no_shorter_length_is_offered_when_not_even_one_block_fits() -> None:
     with pytest.raises(KVCacheTooSmall) as raised:
-        choose_num_blocks(config(kv_cache_memory=10), device="cpu", bytes_per_block=KIB, max_model_len=2048)
+        choose(2048, kv_cache_memory=10)
     assert "set max-model-len" not in raised.value.message
 
 
 def test_without_configuration_a_cpu_takes_at_most_a_gibibyte() -> None:
-    chosen = choose_num_blocks(config(), device="cpu", bytes_per_block=KIB, max_model_len=64)
-    assert 4 < chosen <= GIB // KIB
+    assert 4 < choose(64).num_blocks <= GIB // KIB
 
 
 def fake_machine(root: Path, *, available_kib: int, cgroup: str, files: dict[str, str]) -> Path:

@@ -1,19 +1,67 @@
 """How long a sequence may become and how many KV blocks there are: configuration against model and memory.
 
-The engine asks once, at start. What does not fit ends here, by the name of the setting that would make it fit.
+The engine asks once, at start. A context that nobody asked for is lowered to what the memory holds; what does not fit
+otherwise ends here, by the name of the setting that would make it fit.
 """
+
+import logging
+from dataclasses import dataclass
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.memory import format_bytes, free_cuda_memory, free_memory
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 
+logger = logging.getLogger(__name__)
+
 _CPU_CACHE_BYTES = 2**30
 _CPU_CACHE_SHARE = 0.4
 """A CPU's memory is shared with weights, page cache and neighbours; a GPU's is not."""
+_LEAST_LOWERED = 2048
+"""Tokens to which a context may be lowered unasked: in a shorter one chats find no room, so somebody has to decide."""
+_ROUND = 256
+"""A lowered context is a multiple of this, so that replicas with nearly the same memory have the same."""
 
 
-def choose_max_model_len(config: EngineConfig, max_position_embeddings: int) -> int:
-    """The context limit in tokens. Raises ConfigError when the model was not made for what is asked."""
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What was chosen."""
+
+    max_model_len: int
+    """Longest prompt plus output, in tokens."""
+    num_blocks: int
+
+
+def choose_cache_size(
+    config: EngineConfig, *, device: str, bytes_per_block: int, max_position_embeddings: int
+) -> CacheSize:
+    """The context in tokens, and the KV blocks that fit the configured memory, or what the device has left.
+
+    Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError when the
+    model was not made for what is asked, and KVCacheTooSmall when one sequence of that length does not fit.
+    """
+    max_model_len = _wanted_length(config, max_position_embeddings)
+    memory = config.kv_cache_memory or _memory_left(config, device)
+    num_blocks = memory // bytes_per_block
+    longest = num_blocks * config.block_size
+    if max_model_len <= longest:
+        return CacheSize(max_model_len, num_blocks)
+    bytes_needed = -(-max_model_len // config.block_size) * bytes_per_block
+    if config.max_model_len is not None or longest < min(_LEAST_LOWERED, max_model_len):
+        raise KVCacheTooSmall(_too_small(config, memory, longest, bytes_needed, max_model_len))
+    lowered = longest // _ROUND * _ROUND
+    logger.warning(
+        "the context is lowered from the %d tokens this model was made for to %d: its KV cache may take %s and would "
+        "need %s; raise kv-cache-memory to %d for all of it, or set max-model-len",
+        max_model_len,
+        lowered,
+        format_bytes(memory),
+        format_bytes(bytes_needed),
+        bytes_needed,
+    )
+    return CacheSize(lowered, num_blocks)
+
+
+def _wanted_length(config: EngineConfig, max_position_embeddings: int) -> int:
     chosen = config.max_model_len or max_position_embeddings
     if chosen > max_position_embeddings:
         raise ConfigError(
@@ -26,27 +74,13 @@ def choose_max_model_len(config: EngineConfig, max_position_embeddings: int) -> 
     return chosen
 
 
-def choose_num_blocks(config: EngineConfig, *, device: str, bytes_per_block: int, max_model_len: int) -> int:
-    """KV blocks that fit the configured memory, or what the device has left.
-
-    Raises KVCacheTooSmall when they do not hold one sequence of `max_model_len` tokens.
-    """
-    memory = config.kv_cache_memory or _memory_left(config, device)
-    num_blocks = memory // bytes_per_block
-    num_needed = -(-max_model_len // config.block_size)
-    if num_blocks < num_needed:
-        raise KVCacheTooSmall(_too_small(config, memory, num_blocks, num_needed * bytes_per_block, max_model_len))
-    return num_blocks
-
-
 def _memory_left(config: EngineConfig, device: str) -> int:
     if device.startswith("cuda"):
         return free_cuda_memory(config.gpu_memory_utilization)
     return min(_CPU_CACHE_BYTES, int(_CPU_CACHE_SHARE * free_memory()))
 
 
-def _too_small(config: EngineConfig, memory: int, num_blocks: int, bytes_needed: int, max_model_len: int) -> str:
-    longest = num_blocks * config.block_size
+def _too_small(config: EngineConfig, memory: int, longest: int, bytes_needed: int, max_model_len: int) -> str:
     source = "kv-cache-memory allows" if config.kv_cache_memory else "there is room for"
     shorter = f"set max-model-len to at most {longest}, or " if longest >= 2 else ""
     return (

@@ -8,7 +8,7 @@ import logging
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
-from fairlead_engine.core.cache_size import choose_max_model_len, choose_num_blocks
+from fairlead_engine.core.cache_size import choose_cache_size
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
@@ -47,13 +47,13 @@ class Engine:
         self.runner = runner or load_runner(config)
         model, device = self.runner.model_config, str(self.runner.device)
         self.config = config = config.for_device(device)
-        limits = _limits(config, choose_max_model_len(config, model.max_position_embeddings))
-        num_blocks = choose_num_blocks(
+        size = choose_cache_size(
             config,
             device=device,
             bytes_per_block=self.runner.kv_bytes_per_block(),
-            max_model_len=limits.max_model_len,
+            max_position_embeddings=model.max_position_embeddings,
         )
+        limits, num_blocks = _limits(config, size.max_model_len), size.num_blocks
         self.runner.allocate_kv_cache(num_blocks)
         self.blocks = BlockManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
         self.scheduler = Scheduler(self.blocks, limits, eos_token_ids=model.eos_token_ids, now=self.clock.now)
@@ -168,6 +168,7 @@ class Engine:
             device=str(runner.device),
             vocab_size=runner.model_config.vocab_size,
             max_model_len=limits.max_model_len,
+            max_position_embeddings=runner.model_config.max_position_embeddings,
             block_size=self.blocks.block_size,
             num_kv_blocks=self.blocks.num_blocks,
             max_num_seqs=limits.max_num_seqs,

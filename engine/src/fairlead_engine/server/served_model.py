@@ -105,6 +105,7 @@ class ServedModel:
             special_tokens=tokenizer.special_tokens,
             block_size=info.block_size,
             max_model_len=info.max_model_len,
+            max_position_embeddings=info.max_position_embeddings,
             max_num_seqs=info.max_num_seqs,
             max_num_queued_tokens=info.max_num_queued_tokens,
             max_num_batched_tokens=info.max_num_batched_tokens,

@@ -22,6 +22,7 @@ def scripted_info(**changes: object) -> EngineInfo:
         "device": "cpu",
         "vocab_size": 512,
         "max_model_len": 256,
+        "max_position_embeddings": 256,
         "block_size": 16,
         "num_kv_blocks": 64,
         "max_num_seqs": 8,

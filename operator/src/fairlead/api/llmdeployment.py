@@ -114,7 +114,9 @@ class Engine:
     """Container image of the engine."""
     dtype: Dtype = Dtype.AUTO
     """Number format of weights and activations; auto takes the checkpoint's, if the device computes it natively."""
-    max_model_len: Annotated[int | None, Constraints(minimum=1, default_text="the model's own limit")] = None
+    max_model_len: Annotated[
+        int | None, Constraints(minimum=1, default_text="the model's own limit, or what the cache holds")
+    ] = None
     """Longest context in tokens, prompt and output together."""
     max_num_seqs: Annotated[int | None, Constraints(minimum=1, maximum=65536, default_text="chosen by device")] = None
     """Most sequences in one step."""
