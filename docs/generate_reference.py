@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import itertools
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -100,7 +101,18 @@ def pages() -> dict[str, str]:
     note = "*Generated from the code by `make reference`; do not edit.*"
     index = "\n".join(f"- [{title}]({name}): {summary}" for name, (title, summary, _) in subjects.items())
     texts = {name: f"# {title}\n\n{note}\n\n{body}\n" for name, (title, _, body) in subjects.items()}
-    return {"README.md": f"# Reference\n\n{note}\n\n{index}\n", **texts}
+    return {
+        name: _wrapped(text) for name, text in {"README.md": f"# Reference\n\n{note}\n\n{index}\n", **texts}.items()
+    }
+
+
+def _wrapped(text: str) -> str:
+    """With prose of at most 120 columns; a row of a table has to be one line."""
+
+    def lines(line: str) -> list[str]:
+        return [line] if line.startswith("|") or not line else textwrap.wrap(line, 120, break_on_hyphens=False)
+
+    return "\n".join(part for line in text.split("\n") for part in lines(line))
 
 
 def llmdeployment() -> str:
