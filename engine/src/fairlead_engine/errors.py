@@ -7,6 +7,10 @@ become HTTP answers in `server/`. This module imports nothing of ours.
 from enum import StrEnum
 from typing import Any
 
+_MAX_FIELD_LENGTH = 200
+_MAX_MESSAGE_LENGTH = 1000
+"""Characters of what a refused client is told, which is logged as well."""
+
 
 class EngineError(Exception):
     """Base of all errors the engine raises on purpose.
@@ -105,9 +109,14 @@ class RequestError(EngineError):
     reason = "InvalidRequest"
 
     def __init__(self, field: str | None, message: str, code: str | None = None) -> None:
-        self.field = field
+        """Field and message may quote the request, which may be megabytes: they are shortened."""
+        self.field = field if field is None else _shortened(field, _MAX_FIELD_LENGTH)
         self.code = code
-        super().__init__(message)
+        super().__init__(_shortened(message, _MAX_MESSAGE_LENGTH))
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 class QueueFull(EngineError):

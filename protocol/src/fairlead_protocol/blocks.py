@@ -22,16 +22,18 @@ _ITEMSIZE = 4
 
 
 def extra_bytes(*, adapter: str | None = None, cache_salt: str | None = None) -> bytes:
-    """What else, besides tokens, decides the contents of a block; length-prefixed, so that no two pairs collide."""
-    return b"".join(_prefixed(part) for part in (adapter, cache_salt))
+    """What else, besides tokens, decides the contents of a block; length-prefixed, so that no two pairs collide.
+
+    It goes into the hash of every block. A salt is the client's and may be long, so its digest stands for it: the salt
+    itself is read once.
+    """
+    salt = None if cache_salt is None else blake2b(cache_salt.encode(), digest_size=DIGEST_SIZE).digest()
+    return _prefixed(None if adapter is None else adapter.encode()) + _prefixed(salt)
 
 
-def _prefixed(text: str | None) -> bytes:
-    """uint32 length + 1 and UTF-8 bytes; a lone zero for None, which so differs from the empty text."""
-    if text is None:
-        return struct.pack("<I", 0)
-    raw = text.encode()
-    return struct.pack("<I", len(raw) + 1) + raw
+def _prefixed(raw: bytes | None) -> bytes:
+    """uint32 length + 1 and the bytes; a lone zero for None, which so differs from the empty text."""
+    return struct.pack("<I", 0) if raw is None else struct.pack("<I", len(raw) + 1) + raw
 
 
 NO_EXTRA = extra_bytes()

@@ -5,7 +5,7 @@ Hugging Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, th
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,8 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from fairlead_protocol.budget import MAX_RENDERED_CHARACTERS, MAX_RENDERED_PIECES
 
 Message = Mapping[str, Any]
 
@@ -101,6 +103,7 @@ class ChatTemplate:
         """The prompt text for `messages`; with `add_generation_prompt` it ends where the assistant's answer begins.
 
         With `continue_final_message` it ends with the last message's text, without what closes a message.
+        Raises `ChatTemplateError`, also where the text gets longer than a request may make it.
         """
         shown = [_as_templates_expect(message) for message in messages]
         if not continue_final_message:
@@ -119,12 +122,13 @@ class ChatTemplate:
         variables: Mapping[str, Any],
     ) -> str:
         try:
-            return self._template.render(
+            pieces = self._template.generate(
                 messages=messages,
                 tools=list(tools) if tools else None,
                 add_generation_prompt=add_generation_prompt,
                 **{**self.special_tokens, **variables},
             )
+            return "".join(_within_budget(pieces))
         except ChatTemplateError:
             raise
         except _TEMPLATE_FAULTS as error:
@@ -150,6 +154,18 @@ def _as_templates_expect(message: Message) -> Message:
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
     return _with_parsed_arguments(_with_plain_content(message))
+
+
+def _within_budget(pieces: Iterable[str]) -> Iterator[str]:
+    num_characters = 0
+    for num_pieces, piece in enumerate(pieces):
+        num_characters += len(piece)
+        if num_characters > MAX_RENDERED_CHARACTERS or num_pieces >= MAX_RENDERED_PIECES:
+            raise ChatTemplateError(
+                f"the chat template makes more than {MAX_RENDERED_CHARACTERS:,} characters or {MAX_RENDERED_PIECES:,} "
+                "pieces of text of these messages; send fewer messages, shorter tools or chat_template_kwargs"
+            )
+        yield piece
 
 
 def _with_plain_content(message: Message) -> Message:

@@ -4,12 +4,13 @@ Gateway and engine decode the same fields into these structs and ask them, so th
 of the OpenAI API, not HTTP, and no limits of a model: whether a prompt fits is the engine's to say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from fairlead_protocol.budget import Messages, OverBudget, Tools, check_json
 from fairlead_protocol.chat import ChatTemplateError, Message
 from fairlead_protocol.tokenizing import PromptTokenizer
 
@@ -54,8 +55,8 @@ class Part:
 class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     """The fields of a chat request that decide its prompt. Everything optional may be null."""
 
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None = None
+    messages: Messages
+    tools: Tools | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     """None = true, or false with `continue_final_message`."""
@@ -149,7 +150,22 @@ def check_messages(messages: Sequence[Message]) -> None:
         if not isinstance(content, str | list | None):
             kind = type(content).__name__
             raise PromptError(f"{place}.content", f"{place}.content must be text or a list of parts, not {kind}")
+    try:
+        check_json("".join(_written_arguments(messages)).encode(errors="replace"))  # they are decoded for the template
+    except OverBudget as error:
+        raise PromptError("messages", f"the arguments of tool calls in messages: {error}") from error
+
+
+def _written_arguments(messages: Sequence[Message]) -> Iterator[str]:
+    """The JSON that tool calls have in strings."""
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, Mapping) else None
+            arguments = function.get("arguments") if isinstance(function, Mapping) else None
+            if isinstance(arguments, str):
+                yield arguments
 
 
 def _is_ids(part: Any) -> bool:
-    return isinstance(part, list) and all(type(token_id) is int for token_id in part)
+    return isinstance(part, list) and set(map(type, part)) <= {int}  # a million are looked at in ten milliseconds

@@ -44,7 +44,9 @@ class GenerateEndpoint(ABC, Generic[Request]):
             model.check_name(request.model)
             check(request)
             sampling = self.sampling(request, model)
-            prompts = await self._service.prepared(len(body), lambda: self.prompts(request, model))
+            self._service.check_choices(request)
+            size = len(body) * request.num_messages  # a template may write all of it for each message
+            prompts = await self._service.prepared(size, lambda: self.prompts(request, model))
             choices = self._service.choices(
                 request, prompts, sampling, request_id=exchange.request_id, arrival_time=arrival_time
             )

@@ -73,7 +73,8 @@ class ModelEndpoints:
         model = self._service.model()
         request = decode(body, TokenizeRequest)
         model.check_name(request.model or model.name)
-        token_ids = await self._service.prepared(len(body), lambda: tokenize_prompt(request, model))
+        size = len(body) * len(request.messages or [None])  # a template may write all of it for each message
+        token_ids = await self._service.prepared(size, lambda: tokenize_prompt(request, model))
         texts = None
         if request.return_token_strs:
             texts = [model.tokenizer.backend.id_to_token(token_id) for token_id in token_ids]

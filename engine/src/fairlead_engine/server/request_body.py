@@ -14,10 +14,15 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from fairlead_engine.errors import RequestError
+from fairlead_protocol.budget import OverBudget, check_json
 
 Schema = TypeVar("Schema", bound=msgspec.Struct)
 
-_PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>\$.*)`)?$", re.DOTALL)
+_LONGEST_TYPO = 64
+"""Characters of an unknown field that is compared with those there are, which takes the square of its length."""
+_SEARCHED_BYTES = 256 * 1024
+"""Malformed bodies up to this size are searched for the field that is wrong."""
+_PLACE = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`(?P<path>\$.*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
 
@@ -25,7 +30,10 @@ _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
 def decode(body: bytes, schema: type[Schema]) -> Schema:
     """The request in `body`. Unknown fields, wrong types and numbers that are not finite are refused by name."""
     try:
+        check_json(body)
         return cast(Schema, _decoder(schema).decode(body))
+    except OverBudget as error:
+        raise RequestError(None, str(error), "request_too_complex") from None
     except msgspec.ValidationError as error:
         raise _invalid(str(error), schema) from None
     except RecursionError:
@@ -55,17 +63,17 @@ def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
 
 
 def _suggestion(name: str, path: str, schema: type[msgspec.Struct]) -> str:
-    close = [] if path else difflib.get_close_matches(name, schema.__struct_fields__, n=1)
+    is_typo = not path and len(name) <= _LONGEST_TYPO
+    close = difflib.get_close_matches(name, schema.__struct_fields__, n=1) if is_typo else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _malformed(body: bytes, error: Exception) -> RequestError:
     """Says which field is NaN or infinite where that is what is wrong: JSON has no such numbers, Python writes them."""
     try:
-        content = json.loads(body)
+        path = next(_not_finite(json.loads(body)), None) if len(body) <= _SEARCHED_BYTES else None
     except (ValueError, RecursionError):
-        return RequestError(None, f"the request body is not valid JSON: {error}")
-    path = next(_not_finite(content), None)
+        path = None
     if path is None:
         return RequestError(None, f"the request body is not valid JSON: {error}")
     return RequestError(path, f"{path} must be a finite number")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from fairlead_engine.errors import RequestError
+from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
 
 Text = str | list[str]
@@ -24,7 +25,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What chat and text completions have in common. The second group of fields is vLLM's extension."""
 
-    model: str
+    model: ModelName
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -45,14 +46,14 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
-    cache_salt: str | None = None
+    cache_salt: CacheSalt | None = None
 
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
+    user: Tag | None = None
+    metadata: Metadata | None = None
     store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+    service_tier: Tag | None = None
+    safety_identifier: Tag | None = None
+    prompt_cache_key: Tag | None = None
 
     logit_bias: Any = None
 
@@ -65,15 +66,25 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts it has, before any of them is looked at."""
+        return 1
+
+    @property
+    def num_messages(self) -> int:
+        """Messages of a chat; one where no template is rendered."""
+        return 1
+
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/chat/completions`."""
 
-    messages: list[dict[str, Any]]
+    messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -90,6 +101,10 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     web_search_options: Any = None
     prediction: Any = None
 
+    @property
+    def num_messages(self) -> int:
+        return len(self.messages)
+
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
@@ -102,14 +117,19 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     best_of: int | None = None
     suffix: str | None = None
 
+    @property
+    def num_prompts(self) -> int:
+        is_batch = isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int)
+        return len(self.prompt) if is_batch else 1
+
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """`POST /tokenize`: a text, or a chat to be rendered first."""
 
-    model: str | None = None
+    model: ModelName | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -122,7 +142,7 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     """`POST /detokenize`."""
 
     tokens: list[int]
-    model: str | None = None
+    model: ModelName | None = None
 
 
 _Harmless = Callable[[Any], bool]

@@ -88,6 +88,17 @@ class Service:
         """`prepare()`, off the event loop for a request of many bytes."""
         return prepare() if size <= _OFF_LOOP_BYTES else await asyncio.to_thread(prepare)
 
+    def check_choices(self, request: GenerationRequest) -> None:
+        """Raises `RequestError` for more of them than one request may have; prompts need not be tokenised for that."""
+        num_each = 1 if request.n is None else request.n
+        limit, num_prompts = self.config.max_choices, request.num_prompts
+        if not 1 <= num_each <= limit:
+            raise RequestError("n", f"n must be in [1, {limit}], not {num_each}")
+        if num_each * num_prompts > limit:
+            raise RequestError(
+                "prompt", f"{num_prompts} prompts with n = {num_each} are more than the {limit} choices of one request"
+            )
+
     def choices(
         self,
         request: GenerationRequest,
@@ -101,13 +112,6 @@ class Service:
         model = self.model()
         model.check_sampling(sampling)
         num_each = 1 if request.n is None else request.n
-        limit = self.config.max_choices
-        if not 1 <= num_each <= limit:
-            raise RequestError("n", f"n must be in [1, {limit}], not {num_each}")
-        if num_each * len(prompts) > limit:
-            raise RequestError(
-                "prompt", f"{len(prompts)} prompts with n = {num_each} are more than the {limit} choices of one request"
-            )
         skip_special = request.skip_special_tokens is not False
         serial = next(self._ids)  # clients may repeat their request ids; the core's must be unique
         part_of = f"{request_id}/{serial}"

@@ -17,6 +17,8 @@ from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.routing.outcomes import QueueOutcome
 
 Header = tuple[bytes, bytes]
+MAX_MESSAGE_LENGTH = 1000
+"""Characters of what a refused client is told."""
 
 
 class OpenAIError(Exception):
@@ -34,8 +36,10 @@ class OpenAIError(Exception):
         retry_after: float | None = None,
         headers: tuple[Header, ...] = (),
     ) -> None:
-        """`outcome`: what the request is counted under. `retry_after`: seconds, sent as a header; None = no such
-        header."""
+        """`message`: may quote the request, and is shortened. `outcome`: what the request is counted under.
+        `retry_after`: seconds, sent as a header; None = no such header."""
+        if len(message) > MAX_MESSAGE_LENGTH:
+            message = message[: MAX_MESSAGE_LENGTH - 1] + "…"
         super().__init__(message)
         self.status = status
         self.message = message

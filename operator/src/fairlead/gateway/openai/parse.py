@@ -1,17 +1,27 @@
 """Bytes → InferenceRequest. Pure.
 
 Only the top level of the JSON body is taken apart; values stay the client's bytes, so that nothing is lost or
-reformatted on the way to the engine, which validates them. What belongs to gateway and engine alone (`fairlead_…`) is
-dropped here.
+reformatted on the way to the engine, which validates them. What would cost the gateway itself too much is refused here
+(`fairlead_protocol.budget`), and what belongs to gateway and engine alone (`fairlead_…`) is dropped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.openai.errors import bad_request
+from fairlead_protocol.budget import (
+    MAX_CACHE_SALT_LENGTH,
+    MAX_MESSAGES,
+    MAX_MODEL_NAME_LENGTH,
+    MAX_TOOLS,
+    OverBudget,
+    check_json,
+)
 from fairlead_protocol.messages import FIELD_TOKENS
 
 PRIVATE_FIELD_PREFIX = "fairlead_"
@@ -19,10 +29,17 @@ PRIVATE_FIELD_PREFIX = "fairlead_"
 FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
 """Client headers that engines get; credentials and everything else end here."""
 MAX_REQUEST_ID_LENGTH = 128
-MAX_MODEL_LENGTH = 512
 
 _REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-/=+")
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_salt_decoder: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+_list_decoder: msgspec.json.Decoder[list[msgspec.Raw] | None] = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_BOUNDS: tuple[tuple[str, msgspec.json.Decoder[Any], int, str], ...] = (
+    ("messages", _list_decoder, MAX_MESSAGES, "messages"),
+    ("tools", _list_decoder, MAX_TOOLS, "tools"),
+    ("cache_salt", _salt_decoder, MAX_CACHE_SALT_LENGTH, "characters"),
+)
+"""Fields that cost the gateway something: how long they may be, in what."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,13 +81,18 @@ class InferenceRequest:
 def parse(
     path: str, body: bytes, headers: Iterable[tuple[bytes, bytes]], *, request_id: str, chosen: Pool | None = None
 ) -> InferenceRequest:
-    """Raises OpenAIError (400) for a body that is not a JSON object, or names no model as text."""
+    """Raises OpenAIError (400) for a body that is not a JSON object, or names no model as text, or costs too much."""
     try:
+        check_json(body)
         if not body.isascii():
             body.decode()  # values are not decoded below, and JSON is UTF-8
         fields = _decoder.decode(body)
+    except OverBudget as error:
+        message = str(error)
+        raise bad_request(f"{message[:1].upper()}{message[1:]}.", code="request_too_complex") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_an_object(body, error) from error
+    _check_bounds(fields)
     for name in [name for name in fields if name.startswith(PRIVATE_FIELD_PREFIX)]:
         del fields[name]
     stream = _is_true(fields.get("stream"))
@@ -85,6 +107,18 @@ def parse(
         headers=[(name, value) for name, value in headers if name in FORWARDED_HEADERS],
         num_bytes=len(body),
     )
+
+
+def _check_bounds(fields: Mapping[str, msgspec.Raw]) -> None:
+    """Raises OpenAIError (400). What is of another type altogether is the engine's to refuse."""
+    for name, decoder, limit, unit in _BOUNDS:
+        raw = fields.get(name, b"")
+        if len(raw) <= limit:
+            continue
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if len(decoder.decode(raw) or ()) > limit:
+                message = f"The field {name!r} has more than {limit:,} {unit}; send fewer."
+                raise bad_request(message, param=name, code="request_too_complex")
 
 
 def request_id_from(header: bytes | None) -> str | None:
@@ -102,8 +136,8 @@ def _model(raw: msgspec.Raw | None) -> str:
         name = msgspec.json.decode(raw, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request("The field 'model' must be a string.", param="model") from error
-    if len(name) > MAX_MODEL_LENGTH:
-        raise bad_request(f"The field 'model' is longer than {MAX_MODEL_LENGTH} characters.", param="model")
+    if len(name) > MAX_MODEL_NAME_LENGTH:
+        raise bad_request(f"The field 'model' is longer than {MAX_MODEL_NAME_LENGTH} characters.", param="model")
     return name
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
+from fairlead_protocol.budget import CacheSalt
 from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptFields
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -23,7 +24,7 @@ _DECODERS = {
     schema: {each.name: msgspec.json.Decoder(each.type) for each in msgspec.structs.fields(schema)}
     for schema in _SCHEMAS.values()
 }
-_text_or_null: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+_salt: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(CacheSalt | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
     try:
         fields = schema(**{name: decoders[name].decode(value) for name, value in raw.items()})
         salt = request.fields.get("cache_salt")
-        extra = NO_EXTRA if salt is None else extra_bytes(cache_salt=_text_or_null.decode(salt))
+        extra = NO_EXTRA if salt is None else extra_bytes(cache_salt=_salt.decode(salt))
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
     return RawPrompt(num_bytes, fields, well_formed=True, extra=extra)

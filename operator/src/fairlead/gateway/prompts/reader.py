@@ -27,8 +27,8 @@ QUICK_CHARACTERS = 8 * 1024
 """Texts of this length are tokenised on the event loop, in about two milliseconds."""
 QUICK_BYTES = 128 * 1024
 """Prompts of this size are rendered and looked up on the event loop, in about half a millisecond."""
-QUICK_MESSAGES = 256
-"""The same for the messages of a chat, whatever their size."""
+QUICK_RENDERED_BYTES = 2 * 1024 * 1024
+"""The same for what a template may make of them, if it writes all of it for each message."""
 MAX_TOKENS_SENT = 1_000_000
 """More would take the request over the engine's limit for bodies, which is 16 MiB by default."""
 BYTES_PER_TOKEN = 4
@@ -115,8 +115,9 @@ class PromptReader:
             self.num_left += raw.well_formed
             return
         work = Tokenising(raw.fields, raw.extra, model, self._chains)
+        most_rendered = raw.num_bytes * raw.num_messages
         try:
-            await self._do(work, in_thread=raw.num_bytes > QUICK_BYTES or raw.num_messages > QUICK_MESSAGES)
+            await self._do(work, in_thread=raw.num_bytes > QUICK_BYTES or most_rendered > QUICK_RENDERED_BYTES)
         except LeftToEngine:
             self.num_left += 1
         except PromptError:

@@ -1,0 +1,70 @@
+"""The budget: what one request may cost before it is admitted. Gateway and engine hold every request to it.
+
+Bounds on fields are types, which decoders hold to; bounds on a body as a whole are counted on its bytes, since decoding
+is what costs. What only an engine knows (its context, how many choices it takes) is the engine's.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+MAX_MODEL_NAME_LENGTH = 512
+MAX_CACHE_SALT_LENGTH = 256
+MAX_MESSAGES = 4096
+MAX_TOOLS = 1024
+MAX_TAG_LENGTH = 512
+MAX_METADATA = 64
+MAX_TEXTS = 100_000
+"""Strings in a body, names of fields among them."""
+MAX_CONTAINERS = 100_000
+"""Lists and objects in a body, each a hundred bytes when decoded, and work for the garbage collector."""
+MAX_ITEMS = 2**21
+"""Of all lists and objects together: a prompt of a million token ids, and once more as a gateway passes it on."""
+MAX_RENDERED_CHARACTERS = 16 * 2**20
+"""What a chat template may write for one request. A template may repeat what it is given for every message."""
+MAX_RENDERED_PIECES = 1_000_000
+"""Pieces that it may write them in; each takes a fraction of a microsecond."""
+
+ModelName = Annotated[str, Meta(max_length=MAX_MODEL_NAME_LENGTH)]
+CacheSalt = Annotated[str, Meta(max_length=MAX_CACHE_SALT_LENGTH)]
+Messages = Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES)]
+Tools = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
+Tag = Annotated[str, Meta(max_length=MAX_TAG_LENGTH)]
+"""A text that changes nothing, such as `user`."""
+Metadata = Annotated[dict[Tag, Any], Meta(max_length=MAX_METADATA)]
+
+
+class OverBudget(ValueError):
+    """A body would cost more than a request may; the text says what to send less of."""
+
+
+def check_json(body: bytes) -> None:
+    """Raises `OverBudget` for JSON of so many parts that decoding it would hold up everybody else.
+
+    Takes about as long as reading the bytes does, whatever they are. Up to twice `MAX_TEXTS` strings may pass.
+    """
+    if len(body) <= 2 * MAX_CONTAINERS:
+        return
+    # An escaped quote is inside a string. A string that ends in a backslash, escaped, is counted once instead of twice.
+    if body.count(b'"') - body.count(b'\\"') > 2 * MAX_TEXTS:
+        raise _over("texts (strings and names of fields)", MAX_TEXTS)
+    if _num_containers(body) > MAX_CONTAINERS or body.count(b",") > MAX_ITEMS:
+        structure = _without_texts(body)
+        if _num_containers(structure) > MAX_CONTAINERS:
+            raise _over("lists and objects", MAX_CONTAINERS)
+        if structure.count(b",") > MAX_ITEMS:
+            raise _over("items in its lists and objects", MAX_ITEMS)
+
+
+def _over(what: str, limit: int) -> OverBudget:
+    return OverBudget(f"the request body holds more than {limit:,} {what}; send less in one request")
+
+
+def _num_containers(raw: bytes) -> int:
+    return raw.count(b"[") + raw.count(b"{")
+
+
+def _without_texts(body: bytes) -> bytes:
+    """What is outside of strings; of what is no JSON, anything."""
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b"".join(unescaped.split(b'"')[::2])

@@ -1,0 +1,135 @@
+"""The budget of a request in the engine: what would cost too much is refused by name, and holds nobody up."""
+
+import json
+from typing import Any
+
+import pytest
+
+from fairlead.testing.harm import measured_harm
+from fairlead.testing.hostile_bodies import Hostile, hostile_bodies, lists_in_arguments
+from fairlead_engine.server.served_model import ModelFiles
+from fairlead_engine.testing import ScriptedEngine
+from fairlead_engine.testing.scripted_engine import scripted_info
+from fairlead_protocol.prompts import CompletionPrompt
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+SIZE = 8 * 2**20
+GENEROUS_STALL_SECONDS = 0.5
+GENEROUS_GROWTH_BYTES = 100 * 2**20
+
+
+@pytest.mark.parametrize("hostile", list(hostile_bodies("tiny", SIZE)), ids=str)
+async def test_what_costs_too_much_is_refused_and_holds_nobody_up(start_app: Any, hostile: Hostile) -> None:
+    app = start_app()
+    async with measured_harm() as harm:
+        response = await app.http.post(hostile.path, content=hostile.body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, hostile.param)
+    assert hostile.says in error["message"].replace(",", "")
+    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
+    assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
+    assert app.engine.requests == []
+
+
+async def test_json_within_json_is_held_to_it_too(start_app: Any) -> None:
+    app, hostile = start_app(), lists_in_arguments("tiny", SIZE)
+    async with measured_harm() as harm:
+        response = await app.http.post(hostile.path, content=hostile.body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "messages")
+    assert "arguments of tool calls" in error["message"]
+    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", "x" * 513), ("user", "x" * 513), ("safety_identifier", "x" * 513), ("prompt_cache_key", "x" * 513),
+        ("service_tier", "x" * 513), ("metadata", {str(number): "" for number in range(65)}),
+        ("metadata", {"x" * 513: ""}), ("cache_salt", "é" * 257), ("x" * 2**20, 1), ("logit_bias", "x" * 2**20),
+        ("messages", [{"role": "x" * 2**20, "content": ""}]), ("chat_template_kwargs", {"x" * 2**20: 1, "messages": 1}),
+    ],
+    ids=lambda value: str(value)[:20],
+)  # fmt: skip
+async def test_a_field_that_is_too_long_is_refused_by_name_in_few_words(start_app: Any, field: str, value: Any) -> None:
+    app = start_app()
+    async with measured_harm() as harm:
+        response = await app.chat(**{field: value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith(field[:100])
+    assert len(response.content) < 2000
+    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
+    assert app.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": "x" * 512, "metadata": {str(number): "x" for number in range(64)}, "cache_salt": "é" * 256},
+        {"chat_template_kwargs": {"x": [[]] * 5000}},
+    ],
+)
+async def test_what_is_within_it_is_served(start_app: Any, fields: dict[str, Any]) -> None:
+    assert (await start_app(ScriptedEngine(info=scripted_info(max_model_len=16_384))).chat(**fields)).status_code == 200
+
+
+async def test_prompts_are_counted_before_any_is_tokenised(start_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenised: list[Any] = []
+    monkeypatch.setattr(CompletionPrompt, "parts", lambda self, tokenizer: tokenised.append(self))
+    response = await start_app().complete(prompt=["ahoy"] * 129)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt")
+    assert tokenised == []
+
+
+@pytest.mark.parametrize("text", ["9" * 4400, "-" + "9" * 4000, "1e999", "0." + "9" * 100_000])
+@pytest.mark.parametrize("field", ["max_tokens", "seed", "temperature", "top_logprobs", "n", "stop_token_ids"])
+async def test_numbers_of_any_length_are_refused_by_name(start_app: Any, field: str, text: str) -> None:
+    app = start_app()
+    value = f"[{text}]" if field == "stop_token_ids" else text
+    body = f'{{"model":"tiny","messages":[{{"role":"user","content":"x"}}],"{field}":{value}}}'
+    response = await app.http.post("/v1/chat/completions", content=body)
+    if field == "temperature" and text.startswith("0."):
+        assert response.status_code == 200
+        return
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith(field)
+    assert len(response.content) < 2000
+
+
+async def test_a_malformed_body_costs_no_more_than_a_good_one(start_app: Any) -> None:
+    for body in (b'{"x":' + b"[1]," * 2_000_000 + b"NaN", b'{"x":' + b"[" * 900 + b"NaN" + b"]" * 900 + b"}"):
+        async with measured_harm() as harm:
+            response = await start_app().http.post("/v1/chat/completions", content=body)
+        assert response.status_code == 400
+        assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
+        assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
+
+
+async def test_a_template_that_repeats_what_it_gets_is_bounded(start_app: Any, tokenizer: PromptTokenizer) -> None:
+    template = "{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
+    app = start_app(ready=False)
+    files = ModelFiles(PromptTokenizer(tokenizer.tokenizer_json, chat_template=template), {})
+    app.service.ready(files, app.engine.info)
+    messages = [{"role": "user", "content": "x"}] * 4000
+    async with measured_harm() as harm:
+        response = await app.chat(messages=messages, chat_template_kwargs={"eos_token": "y" * 2**20})
+    assert response.status_code == 400
+    assert "chat_template_kwargs" in response.json()["error"]["message"]
+    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
+    assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
+
+
+async def test_a_small_request_that_becomes_a_large_prompt_holds_nobody_up(
+    start_app: Any, tokenizer: PromptTokenizer
+) -> None:
+    template = "{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}"
+    app = start_app(ready=False)
+    files = ModelFiles(PromptTokenizer(tokenizer.tokenizer_json, chat_template=template), {})
+    app.service.ready(files, app.engine.info)
+    messages = [{"role": "user", "content": ""}] * 400
+    fields = {"messages": messages, "chat_template_kwargs": {"eos_token": "ahoy " * 2000}}
+    assert len(json.dumps(fields)) < 32 * 1024
+    async with measured_harm() as harm:
+        response = await app.chat(**fields)
+    assert response.status_code == 400
+    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS

@@ -1,0 +1,63 @@
+"""The budget of a request in the gateway: what would cost too much is refused by name, and holds nobody up."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from fairlead.testing.harm import measured_harm
+from fairlead.testing.hostile_bodies import Hostile, hostile_bodies
+
+SIZE = 8 * 2**20
+GENEROUS_STALL_SECONDS = 0.5
+GENEROUS_GROWTH_BYTES = 100 * 2**20
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize("hostile", list(hostile_bodies("fake", SIZE)), ids=str)
+async def test_what_costs_too_much_is_refused_and_holds_nobody_up(start: Any, hostile: Hostile) -> None:
+    setup = await start(follow=True)
+    sent = setup.http.post(setup.url + hostile.path, data=io.BytesIO(hostile.body))
+    async with measured_harm() as harm, sent as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["param"], error["code"]) == (400, hostile.param, "request_too_complex")
+    assert hostile.says in error["message"].replace(",", "")
+    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
+    assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
+    assert setup.engines[0].requests == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cache_salt": "é" * 256},
+        {"cache_salt": None},
+        {"messages": CHAT["messages"] * 4096},
+        {"tools": [{"type": "function"}] * 1024},
+        {"tools": None},
+        {"user": '"[{,' * 100_000},
+        {"seed": [[]] * 90_000},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+async def test_what_is_just_within_it_goes_on_to_the_engine(start: Any, fields: dict[str, Any]) -> None:
+    setup = await start()
+    await setup.post(json.dumps({**CHAT, **fields}).encode())
+    (taken,) = setup.engines[0].requests
+    assert {name: taken.json()[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize("fields", [{"cache_salt": list(range(300))}, {"tools": {"x": "y" * 2000}}])
+async def test_what_is_of_another_type_is_the_engines_to_refuse(start: Any, fields: dict[str, Any]) -> None:
+    setup = await start()
+    await setup.post({**CHAT, **fields})
+    assert len(setup.engines[0].requests) == 1
+
+
+async def test_a_refusal_that_quotes_the_request_is_short(start: Any) -> None:
+    setup = await start()
+    async with setup.http.post(f"{setup.url}/{'x' * 20_000}") as response:
+        body = await response.read()
+    assert response.status == 404
+    assert len(body) < 1200
