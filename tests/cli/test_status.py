@@ -71,6 +71,18 @@ def test_a_namespace_that_nobody_watches_is_named_whatever_the_old_status_says()
     assert status_report([everywhere], [deployment("elsewhere")]).deployments[0].operator == everywhere.lease
 
 
+def test_what_is_ready_and_degraded_says_what_is_wrong() -> None:
+    body, message = deployment(), "requests for the model 'ketch' go to the older LLMDeployment default/ketch"
+    body["status"]["conditions"].append(
+        {"type": "Degraded", "status": "True", "reason": "NameConflict", "message": message}
+    )
+    report = status_report([view()], [body])
+    assert report.deployments[0].is_ready
+    *_, row, _, sentence = lines(report)
+    assert row.split()[3] == "NameConflict"
+    assert sentence == f"default/dinghy: {message}"
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
