@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.signals import ReplicaSignals
+from fairlead.autoscaler.arrivals import Surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.demand import Capacity, Demand
 from fairlead.autoscaler.prediction import (
@@ -152,6 +153,9 @@ demands = st.builds(
     replace,
     st.just(DEMAND),
     waiting=st.integers(0, 200),
+    lasting_waiting=st.floats(0.0, 200.0),
+    oldest_wait_seconds=st.floats(0.0, 60.0),
+    surge=st.builds(Surge, st.floats(0.0, 50.0), st.floats(0.0, 20.0)),
     waiting_uncached_tokens=st.integers(0, 20_000),
     running=st.integers(0, 100),
     arrivals_per_second=st.floats(0.0, 50.0),
@@ -165,6 +169,7 @@ demands = st.builds(
             base=st.floats(1e-4, 0.1),
             prefill_token=st.floats(0.0, 1e-3),
             prefill_context=st.floats(0.0, 1e-6),
+            prefill_step=st.floats(0.0, 1e-2),
             decode_seq=st.floats(0.0, 1e-2),
             kv_token=st.floats(0.0, 1e-5),
         ),
@@ -174,8 +179,8 @@ demands = st.builds(
     ),
 )
 LOADS = (
-    "waiting_uncached_tokens", "running", "arrivals_per_second", "uncached_tokens_per_request",
-    "prompt_tokens_per_request", "output_tokens_per_request",
+    "waiting", "lasting_waiting", "oldest_wait_seconds", "waiting_uncached_tokens", "running", "arrivals_per_second",
+    "uncached_tokens_per_request", "prompt_tokens_per_request", "output_tokens_per_request",
 )  # fmt: skip
 
 

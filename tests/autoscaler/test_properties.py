@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
 from fairlead.api.signals import SECONDS_BOUNDS
+from fairlead.autoscaler.arrivals import Surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.demand import Capacity, Demand
 from fairlead.autoscaler.history import Asked, History, Mark, Want
@@ -69,6 +70,9 @@ def demands(draw: st.DrawFn) -> Demand:
     times = Buckets.seconds() if seconds is None else measured(seconds)
     return Demand(
         waiting=draw(st.integers(0, 300)),
+        lasting_waiting=draw(st.floats(0.0, 300.0)),
+        oldest_wait_seconds=draw(st.floats(0.0, 30.0)),
+        surge=Surge(draw(st.sampled_from([0.0, 3.0, 40.0])), draw(st.floats(3.0, 20.0))),
         waiting_uncached_tokens=draw(st.integers(0, 5000)),
         running=draw(st.integers(0, 300)),
         arrivals_per_second=arrivals,
@@ -142,6 +146,9 @@ def test_more_load_never_means_fewer_replicas(
     slower = next((place for place, count in enumerate(demand.ttft.counts) if count), None)
     changes: dict[str, Any] = {
         "waiting": demand.waiting + data.draw(more),
+        "lasting_waiting": demand.lasting_waiting + data.draw(more),
+        "oldest_wait_seconds": demand.oldest_wait_seconds + data.draw(more),
+        "surge": replace(demand.surge, per_second=demand.surge.per_second + data.draw(more)),
         "waiting_uncached_tokens": demand.waiting_uncached_tokens + data.draw(more),
         "running": demand.running + data.draw(more),
         "arrivals_per_second": arrivals,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
+from fairlead.autoscaler.arrivals import Surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.demand import Capacity, Demand
 from fairlead.autoscaler.history import Asked, History, Mark, Want
@@ -87,9 +88,46 @@ def test_a_measured_time_that_lasts_corrects_a_prediction_that_is_too_good() -> 
 
 def test_what_was_measured_before_the_replicas_were_these_does_not_count() -> None:
     """Requests that waited for a cold start are no reason for more replicas."""
-    started = replace(LONG_AGO, settled_at=NOW - 30.0)
+    started = replace(LONG_AGO, settled_at=NOW - 12.0)
     assert decided(working(2, 3.0, **slow(30.0)), history=started).replicas <= 2
+    found = replace(LONG_AGO, settled_at=NOW - 30.0)  # what they found when they were ready took 20 s to work off
+    assert decided(working(2, 3.0, **slow(30.0), cold_start_seconds=20.0), history=found).replicas <= 2
     assert decided(working(2, 3.0, **slow(30.0))).replicas > 2
+
+
+def test_what_was_waited_for_these_replicas_counts_within_the_first_minute() -> None:
+    """Settled for 15 s: a first token of the last 10 s that took 5 s was waited for on these."""
+    since = replace(LONG_AGO, settled_at=NOW - 15.0)
+    assert decided(working(2, 3.0, **slow(4.5)), history=since).replicas > 2
+    assert decided(working(2, 3.0, **slow(30.0)), history=since).replicas == 5
+
+
+def test_what_waits_for_a_slot_asks_for_the_replicas_that_clear_it_in_time() -> None:
+    """Full steps of 32 slots take 0.148 s, so a slot is held for 7.5 s and one replica frees 4.3 a second: fourteen
+    that have waited for some seconds take 3.3 s."""
+    spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
+    queued = working(1, 1.0, running=32, waiting=14)
+    assert decided(queued, spec).replicas == 1  # this moment
+    lasting = replace(queued, demand=replace(queued.demand, lasting_waiting=14.0))
+    assert decided(lasting, spec).replicas == 2
+    few = replace(queued, demand=replace(queued.demand, lasting_waiting=6.0))
+    assert decided(few, spec).replicas == 1
+
+
+def test_a_request_that_has_waited_longer_than_the_target_asks_at_once() -> None:
+    spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
+    missed = working(1, 1.0, running=3, waiting=1, oldest_wait_seconds=2.5)
+    assert decided(missed, spec).replicas == 2
+    assert decided(missed, spec, replace(LONG_AGO, settled_at=NOW - 1.0)).replicas == 1  # it waited for the replica
+
+
+def test_a_rise_counts_before_all_of_it_is_certain() -> None:
+    """8 requests/s for four seconds, against 4.3 that one replica answers."""
+    spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
+    risen = working(1, 1.0, running=32, waiting=3, surge=Surge(8.0, 4.0), cold_start_seconds=20.0)
+    assert decided(risen, spec).replicas == 2
+    assert decided(risen, spec).reason == "2 replicas: 1 could not keep up with 8 requests/s"
+    assert decided(working(1, 1.0, running=32, waiting=3, surge=Surge(4.0, 4.0)), spec).replicas == 1
 
 
 @pytest.mark.parametrize("seconds", [1.85, 2.1])

@@ -137,7 +137,7 @@ class OperatorSettings:
     """Time between two scrapes of an engine, as Prometheus writes it (15s). None = Prometheus' own."""
     pod_monitor_scrape_timeout: Annotated[str | None, Constraints(pattern=PROMETHEUS_DURATION_PATTERN)] = None
     """Time that such a scrape may take; at most the interval. None = Prometheus' own."""
-    autoscaler_interval: Seconds = 5.0
+    autoscaler_interval: Seconds = 1.0
     """Time between two looks of the autoscaler. It looks at once when a request waits for a first replica."""
     watch_namespaces: tuple[str, ...] | None = None
     """Namespaces to look after. None = all."""

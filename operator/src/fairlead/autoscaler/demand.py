@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.signals import ReplicaSignals
+from fairlead.autoscaler.arrivals import NO_SURGE, Surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.routing.load import StepCost
 
@@ -48,6 +49,9 @@ class Demand:
     waiting_uncached_tokens: int = 0
     """Their prompt tokens that a replica would have to compute."""
     oldest_wait_seconds: float = 0.0
+    """For how long the oldest of them has waited: the least it was in the last seconds."""
+    lasting_waiting: float = 0.0
+    """Requests that waited at every moment of the last seconds."""
     running: int = 0
     """Requests sent to replicas and not finished."""
     arrivals_per_second: float = 0.0
@@ -58,6 +62,9 @@ class Demand:
     """Requests that came within the last few seconds."""
     arrivals_growth: float = 0.0
     """By how many requests per second the rate grows each second; 0 where it does not grow for sure."""
+    surge: Surge = NO_SURGE
+    """The rate since it last rose, where it rose for certain: what most likely comes, long before all of it is
+    certain."""
     uncached_tokens_per_request: float = 0.0
     """Prompt tokens that a replica had to compute, on average."""
     prompt_tokens_per_request: float = 0.0
@@ -88,6 +95,11 @@ class Demand:
     """Gateways whose last line is too old to believe that nothing has come since."""
 
     @property
+    def likely_arrivals_per_second(self) -> float:
+        """Requests that most likely come."""
+        return max(self.arrivals_per_second, self.surge.per_second)
+
+    @property
     def uncached_tokens_per_second(self) -> float:
         """Prompt tokens that come and will have to be computed."""
         return self.arrivals_per_second * self.uncached_tokens_per_request
@@ -105,7 +117,12 @@ class Demand:
     @property
     def backlog_tokens(self) -> int:
         """Prompt tokens to compute before a request that comes now has its turn: in gateways and in engines."""
-        return self.waiting_uncached_tokens + sum(load.queued_prefill_tokens for load in self._working)
+        return self.waiting_uncached_tokens + self.queued_tokens
+
+    @property
+    def queued_tokens(self) -> int:
+        """Those of them that are in engines."""
+        return sum(load.queued_prefill_tokens for load in self._working)
 
     @property
     def kv_tokens(self) -> int:

@@ -92,6 +92,11 @@ class History:
             return 0.0
         return signals.time - (self.since if self.settled_at is None else self.settled_at)
 
+    def borne_by_these(self, signals: Signals) -> Signals:
+        """With what waits as old as the replicas of now have let it become: waiting for a start is not their doing."""
+        oldest = min(signals.demand.oldest_wait_seconds, self.settled_seconds(signals))
+        return replace(signals, demand=replace(signals.demand, oldest_wait_seconds=oldest))
+
     def quiet_seconds(self, signals: Signals) -> float:
         """For how long nobody has asked for anything, counted from when the last replica became ready."""
         if self.last is not None and signals.ready > self.last.ready:

@@ -1,15 +1,25 @@
 """Seconds to the first token, and requests that would wait, on another number of replicas. Pure arithmetic, no targets.
 
-The model, with λu and λo the uncached prompt tokens and the output tokens that come per second and k the mean context:
-n replicas that share them evenly run steps of
+The model, with λ the requests, λu the uncached prompt tokens and λo the output tokens that come per second and k the
+mean context: n replicas that share them evenly run steps of
 
-    S(n) = base / (1 - (prefill_token·λu + (decode_seq + kv_token·k)·λo) / n)
+    S(n) = base / (1 - work / n)      work = prefill_token·λu + prefill_step·λ + (decode_seq + kv_token·k)·λo + …
 
-seconds, endless where the work of a second takes longer than a second. A request waits half a step for the running one
-to end and then goes through what the routers' predictor says (`routing.predictor`) with its share of the backlog and
-the uncached tokens of a request at the percentile. λo·S(n) requests run at a time (Little's law): more than the
-replicas' slots, or caches fuller than 90 %, are endless as well. Everything falls with n and grows with the load
-(property tests).
+seconds, endless where the work of a second takes longer than a second; with more than a prompt per step, the steps'
+prefill_step is paid once per step. λo·S(n) requests run at a time (Little's law): more than the replicas' slots, or
+caches fuller than 90 %, are endless as well.
+
+A request waits for a slot where more are there than slots. While all slots are taken, each is held for
+
+    D = output tokens per request · a step of full slots + the prefill of one request for each slot
+
+seconds, so n·max_num_seqs/D slots come free per second and what waits takes W(n) = waiting · D / (n·max_num_seqs). What
+waits is what has waited for some seconds or, where the arrivals have risen above those slots, what will wait when a
+replica asked for now is ready. On the replicas there are now W is never less than the age of the oldest.
+
+Then the request waits half a step for the running one to end and goes through what the routers' predictor says
+(`routing.predictor`) with its share of the backlog and the uncached tokens of a request at the percentile. Everything
+falls with n and grows with the load (property tests).
 """
 
 import math
@@ -17,8 +27,8 @@ from dataclasses import replace
 
 from fairlead.autoscaler.demand import Capacity, Demand
 from fairlead.autoscaler.signals import Signals
+from fairlead.routing import predictor
 from fairlead.routing.load import StepCost
-from fairlead.routing.predictor import prefill_seconds
 
 MAX_KV_USE = 0.9
 """Share of a cache that running requests may hold: above it, engines soon have to preempt."""
@@ -28,14 +38,35 @@ TREND_TRUST = 0.5
 """Share of a rate's growth that is expected to go on while a replica starts."""
 MAX_TREND = 1.5
 """Times the present rate, at most, that the growth makes of it."""
+UNKNOWN_COLD_START_SECONDS = 10.0
+"""How long a replica takes to start, before one was seen to."""
+LOOK_PAST_START_SECONDS = 5.0
+"""What a replica takes beyond its start to be a help: it is asked for a moment late, and begins with what waits."""
+SURGE_TRUST = 3.0
+"""A rate that has lasted so and so long is expected to last so many times as long again, and not for ever."""
 
 
 def step_seconds(num_replicas: int, demand: Demand, cost: StepCost) -> float:
     """S(n): one step of each of so many replicas in the long run; infinite where they could not keep up."""
     per_output_token = cost.decode_seq + cost.kv_token * demand.mean_context
-    work = cost.prefill_token * demand.uncached_tokens_per_second + per_output_token * demand.output_tokens_per_second
-    idle = 1.0 - work / num_replicas
-    return cost.base / idle if idle > 0.0 else math.inf
+    work = _prefill_seconds_per_request(demand, cost) * demand.arrivals_per_second
+    work += per_output_token * demand.output_tokens_per_second
+
+    def lasting(base: float, work: float) -> float:
+        idle = 1.0 - work / num_replicas
+        return base / idle if idle > 0.0 else math.inf
+
+    each_pays = lasting(cost.base, work + cost.prefill_step * demand.arrivals_per_second)
+    return min(each_pays, lasting(cost.base + cost.prefill_step, work))
+
+
+def slot_seconds(demand: Demand, capacity: Capacity, cost: StepCost) -> float:
+    """D: for how long a request holds its slot while all slots are taken. In that time every slot is filled anew
+    once."""
+    slots = capacity.max_num_seqs
+    full = predictor.step_seconds(cost, running=slots, kv_tokens=slots * demand.mean_context)
+    prefill = _prefill_seconds_per_request(demand, cost) + cost.prefill_step
+    return demand.output_tokens_per_request * full + slots * prefill
 
 
 def num_sequences(num_replicas: int, demand: Demand, cost: StepCost | None) -> float:
@@ -58,7 +89,28 @@ def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> fl
         or not has_cache(num_replicas, demand, capacity)
     ):
         return math.inf
-    return step / 2.0 + _seconds_to_compute(num_replicas, demand, capacity, capacity.step_cost, percentile)
+    cost, queued = capacity.step_cost, demand.queued_tokens / num_replicas
+    wait = seconds_to_slot(num_replicas, signals, capacity, cost)
+
+    def compute(tokens: float) -> float:
+        return _seconds_to_compute(num_replicas, demand, capacity, cost, tokens, percentile)
+
+    # What waits in the gateways is computed while slots come free: whichever of the two takes longer.
+    return step / 2.0 + max(wait + compute(queued), compute(demand.backlog_tokens / num_replicas))
+
+
+def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cost: StepCost) -> float:
+    """W(n): until it is the turn of the last that waits, or will wait when a replica asked for now is a help."""
+    demand, slots = signals.demand, num_replicas * capacity.max_num_seqs
+    held = slot_seconds(demand, capacity, cost)
+    if not held or not slots:
+        return 0.0
+    per_second = slots / held
+    queue = demand.lasting_waiting
+    if demand.surge.per_second > per_second:
+        queue = demand.waiting + (demand.surge.per_second - per_second) * _seconds_ahead(signals)
+    wait = max(0.0, demand.running + queue - slots) / per_second
+    return max(wait, demand.oldest_wait_seconds) if num_replicas <= signals.ready else wait
 
 
 def has_slots(num_replicas: int, demand: Demand, capacity: Capacity, *, deviations: float = 0.0) -> bool:
@@ -81,6 +133,11 @@ def measured_ttft(demand: Demand, percentile: float) -> float | None:
         return None
     long, short = demand.ttft.percentile(percentile), demand.recent_ttft.percentile(percentile)
     return None if long is None or short is None else min(long, short)
+
+
+def recent_ttft(demand: Demand, percentile: float) -> float | None:
+    """Seconds at the percentile in the last seconds. None where too few first tokens were seen."""
+    return demand.recent_ttft.percentile(percentile) if demand.recent_ttft.total >= MIN_MEASURED else None
 
 
 def expected_ttft(num_replicas: int, signals: Signals, percentile: float, measured: float | None) -> float | None:
@@ -125,21 +182,51 @@ def foreseen(signals: Signals) -> Signals:
     return replace(signals, demand=replace(demand, arrivals_per_second=arrivals, arrivals_per_second_high=high))
 
 
+def surged(signals: Signals) -> Signals:
+    """The same with the arrivals that most likely come, as if they were certain: what an added replica is for."""
+    demand = signals.demand
+    return replace(signals, demand=replace(demand, arrivals_per_second=demand.likely_arrivals_per_second))
+
+
 def carefully(signals: Signals) -> Signals:
     """The same with as many arrivals as there may well be: what must find room before a replica goes."""
     demand = signals.demand
-    return replace(signals, demand=replace(demand, arrivals_per_second=demand.arrivals_per_second_high))
+    most = max(demand.arrivals_per_second, demand.arrivals_per_second_high)
+    return replace(signals, demand=replace(demand, arrivals_per_second=most))
+
+
+def worked_off_per_second(num_replicas: int, signals: Signals) -> float:
+    """By how many requests a queue shrinks each second; 0 where it does not, or nobody knows."""
+    demand, capacity = signals.demand, signals.demand.capacity
+    if capacity is None or capacity.step_cost is None:
+        return 0.0
+    held = slot_seconds(demand, capacity, capacity.step_cost)
+    per_second = num_replicas * capacity.max_num_seqs / held if held else 0.0
+    return max(0.0, per_second - demand.likely_arrivals_per_second)
+
+
+def _seconds_ahead(signals: Signals) -> float:
+    """For how long a surge is expected to go on before a replica asked for now is a help."""
+    start = UNKNOWN_COLD_START_SECONDS if signals.cold_start_seconds is None else signals.cold_start_seconds
+    return min(start + LOOK_PAST_START_SECONDS, SURGE_TRUST * signals.demand.surge.seconds)
+
+
+def _prefill_seconds_per_request(demand: Demand, cost: StepCost) -> float:
+    """What a request's prompt adds to the steps that compute it."""
+    uncached = demand.uncached_tokens_per_request
+    context = predictor.prefill_context(max(0.0, demand.prompt_tokens_per_request - uncached), uncached)
+    return cost.prefill_token * uncached + cost.prefill_context * context
 
 
 def _seconds_to_compute(
-    num_replicas: int, demand: Demand, capacity: Capacity, cost: StepCost, percentile: float
+    num_replicas: int, demand: Demand, capacity: Capacity, cost: StepCost, queued: float, percentile: float
 ) -> float:
-    """From the next step to the one with the first token. The backlog and all that runs are shared evenly. No prompt
-    token has more before it than the prompt, and where most of a prompt is cached it has nearly as much."""
+    """From the next step to the one with the first token, behind so many tokens. All that runs is shared evenly. No
+    prompt token has more before it than the prompt, and where most of a prompt is cached it has nearly as much."""
     own = demand.uncached_per_request.percentile(percentile)
-    tokens = demand.backlog_tokens / num_replicas + max(demand.uncached_tokens_per_request if own is None else own, 1.0)
+    tokens = queued + max(demand.uncached_tokens_per_request if own is None else own, 1.0)
     sequences = num_sequences(num_replicas, demand, cost)
-    return prefill_seconds(
+    return predictor.prefill_seconds(
         cost,
         tokens=tokens,
         context=tokens * demand.prompt_tokens_per_request,

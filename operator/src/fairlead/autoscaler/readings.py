@@ -3,20 +3,21 @@
 Who calls it: the operator, with each line that `fleet/gateways.py` receives. Counters become differences here, of one
 run of one gateway: a restart begins anew and never counts backwards. It knows nothing of replicas or targets.
 
-Rates are measured over 60 s, where there is little noise, and over less, where chance is allowed for: at 4 requests/s
-it alone moves a count of 10 s by 16 %. So a burst of the last 10 s counts within seconds, but only as far as it is
-certain: three standard deviations of a Poisson count below what was seen. And a rate that falls is believed over the
+Rates are measured over 60 s, where there is little noise, and over less, where chance is allowed for (`arrivals.py`).
+What comes for certain is the minute's rate, or more where the last 10 s say so. A rate that falls is believed over the
 scale-down window (within 10 s and 60 s) as soon as it is certain: the upper bound, which is what must find room before
 a replica goes, is the lower of two, two deviations above the minute's rate or three above the window's. What a request
 costs on average is a property of the workload rather than of the moment, and is always measured over 60 s.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
 from fairlead.api.signals import ModelSignals, ReplicaSignals, SignalsLine
+from fairlead.autoscaler.arrivals import CAREFUL, SURE, SURGE_SECONDS, Count, at_least, error, rate, surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.demand import Capacity, Demand
 from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, SHORTEST_DEMAND_WINDOW
@@ -24,10 +25,10 @@ from fairlead_protocol.messages import LOAD_STALE_SECONDS
 
 STALE_SECONDS = 5.0
 """A gateway silent for so long (it speaks every second) may have got requests that nobody knows of."""
+LASTING_SECONDS = 3.0
+"""A queue that was there all this time is no chance of a moment."""
 ASSUMED_OUTPUT_TOKENS = 128.0
 """Tokens of an answer, until the first one has ended."""
-_SURE, _CAREFUL = 3.0, 2.0
-"""Standard deviations of a count: below what a burst seems to be, and above what a rate seems to be."""
 _KEPT_SECONDS = 0.5
 """Lines that come faster than this replace one another: ten requests that wake a model need not be kept as ten."""
 _BETWEEN_WINDOWS = (LONGEST_DEMAND_WINDOW - SHORTEST_DEMAND_WINDOW) / 2.0
@@ -56,6 +57,11 @@ class Span:
     def count(self, name: str) -> int:
         """How much a counter has grown."""
         return max(0, getattr(self.now, name) - getattr(self.then, name)) if self.seconds > 0.0 else 0
+
+    @property
+    def arrivals(self) -> Count:
+        """Requests that came."""
+        return Count(self.count("num_arrivals"), self.seconds)
 
     def buckets(self, name: str) -> Buckets:
         """What came into buckets."""
@@ -97,9 +103,15 @@ class GatewayWindow:
         begin, now = latest.uptime_seconds - seconds, latest.models.get(model, _NOTHING)
         if begin <= 0.0:
             return Span(latest.uptime_seconds, now, _NOTHING)  # counters began at zero with the gateway
-        earlier = [heard.line for heard in self.lines if heard.line.uptime_seconds <= begin]
-        base = earlier[-1] if earlier else self.lines[0].line
+        num_before = bisect_right(self.lines, begin, key=lambda heard: heard.line.uptime_seconds)
+        base = self.lines[max(0, num_before - 1)].line
         return Span(latest.uptime_seconds - base.uptime_seconds, now, base.models.get(model, _NOTHING))
+
+    def least(self, model: str, name: str, seconds: float) -> float:
+        """The smallest that a figure was within the last so many seconds."""
+        begin = self.lines[-1].line.uptime_seconds - seconds
+        first = bisect_left(self.lines, begin, key=lambda heard: heard.line.uptime_seconds)
+        return min(float(getattr(heard.line.models.get(model, _NOTHING), name)) for heard in self.lines[first:])
 
     def _activity(self, line: SignalsLine, last: SignalsLine | None, now: float) -> Mapping[str, float]:
         active_at = dict(self.active_at)
@@ -135,19 +147,25 @@ class Readings:
         )
         ages = [self.time - last.time for last in latest]
         loads = _newest_loads(model, latest, self.time)
-        lasting = min(sum(map(_sure_rate, spans)), sum(map(_sure_rate, workload)))
-        sure = max(lasting, _sure_burst(recent))
+        minute, last = [each.arrivals for each in workload], [each.arrivals for each in recent]
+        lasting = [each.arrivals for each in spans]
+        sure = max(min(sum(map(_sure_rate, lasting)), sum(map(_sure_rate, minute))), at_least(last))
+        lately = {seconds: [each.span(model, seconds).arrivals for each in windows] for seconds in SURGE_SECONDS}
         return Demand(
             waiting=sum(each.waiting for each in now),
             waiting_uncached_tokens=sum(each.waiting_uncached_tokens for each in now),
-            oldest_wait_seconds=max((each.oldest_wait_seconds for each in now), default=0.0),
+            lasting_waiting=sum(each.least(model, "waiting", LASTING_SECONDS) for each in windows),
+            oldest_wait_seconds=max(
+                (each.least(model, "oldest_wait_seconds", LASTING_SECONDS) for each in windows), default=0.0
+            ),
             running=sum(each.running for each in now),
             arrivals_per_second=sure,
             arrivals_per_second_high=max(
-                sure, min(_rate(workload) + _CAREFUL * _error(workload), _rate(spans) + _SURE * _error(spans))
+                sure, min(rate(minute) + CAREFUL * error(minute), rate(lasting) + SURE * error(lasting))
             ),
-            num_recent_arrivals=sum(each.count("num_arrivals") for each in recent),
-            arrivals_growth=max(0.0, _sure_burst(recent) - _rate(workload)) / _BETWEEN_WINDOWS,
+            num_recent_arrivals=sum(count.number for count in last),
+            arrivals_growth=max(0.0, at_least(last) - rate(minute)) / _BETWEEN_WINDOWS,
+            surge=surge(minute, lately),
             uncached_tokens_per_request=_mean(workload, "uncached_prompt_tokens", _dispatched, _waiting_uncached(now)),
             prompt_tokens_per_request=_mean(workload, "prompt_tokens", _dispatched, _waiting_uncached(now)),
             output_tokens_per_request=_mean(workload, "output_tokens", _answered, ASSUMED_OUTPUT_TOKENS),
@@ -167,24 +185,9 @@ class Readings:
         )
 
 
-def _rate(spans: Iterable[Span]) -> float:
-    """Requests per second. Less than a second is taken for one: two requests at once are no rate."""
-    return sum(span.count("num_arrivals") / max(1.0, span.seconds) for span in spans)
-
-
-def _error(spans: Iterable[Span]) -> float:
-    """The rate's standard deviation, if requests come independently of one another."""
-    return math.sqrt(sum(span.count("num_arrivals") / max(1.0, span.seconds) ** 2 for span in spans))
-
-
-def _sure_burst(recent: Sequence[Span]) -> float:
-    """The rate that is certain at least."""
-    return max(0.0, _rate(recent) - _SURE * _error(recent))
-
-
-def _sure_rate(span: Span) -> float:
+def _sure_rate(count: Count) -> float:
     """A rate over a time that is long enough stands for itself."""
-    return _rate([span]) if span.seconds >= SHORTEST_DEMAND_WINDOW else _sure_burst([span])
+    return rate([count]) if count.seconds >= SHORTEST_DEMAND_WINDOW else at_least([count])
 
 
 def _times(spans: Iterable[Span], name: str) -> Buckets:

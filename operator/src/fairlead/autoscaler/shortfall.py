@@ -51,7 +51,7 @@ def shortfall(
     if math.isinf(expected):
         return overload(num_replicas, signals)
     would = "have" if num_replicas == signals.ready and expected == measured else "would have"
-    arrivals = per_second(signals.demand.arrivals_per_second)
+    arrivals = per_second(signals.demand.likely_arrivals_per_second)
     return (
         f"{would} first tokens at p{targets.percentile} in {seconds_in_words(expected)} "
         f"(target {seconds_in_words(target)}) at {arrivals}"

@@ -22,7 +22,7 @@ from fairlead.autoscaler.policy import (
     scale_to_zero_after,
     targets_of,
 )
-from fairlead.autoscaler.prediction import expected_ttft, measured_ttft
+from fairlead.autoscaler.prediction import expected_ttft, measured_ttft, recent_ttft, surged, worked_off_per_second
 from fairlead.autoscaler.recommendation import Draft
 from fairlead.autoscaler.shortfall import lack_of_room, shortfall
 from fairlead.autoscaler.signals import Signals
@@ -39,12 +39,13 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
         return Draft(signals.desired, signals.desired, "no gateway can be read, so what is asked of it is not known")
     if sleep := _sleep(signals, spec, history):
         return sleep
+    signals = history.borne_by_these(signals)
     current, most = max(1, min(signals.desired, most_replicas(spec))), most_replicas(spec)
-    measured = _trusted_measurement(signals, spec, history)
+    measured = _measured(signals, spec, history)
     tolerance = targets_of(spec).tolerance / 100.0
 
     def lacking(number: int) -> str:
-        return shortfall(number, signals, spec, measured=measured)
+        return shortfall(number, surged(signals), spec, measured=measured)
 
     def tight(number: int) -> str:
         return lack_of_room(number, signals, spec, measured=measured) or _regretted(number, signals, history)
@@ -102,12 +103,17 @@ def _sleep(signals: Signals, spec: Autoscaling, history: History) -> Draft | Non
     return Draft(0, 0, f"no request for {seconds_in_words(quiet)}")
 
 
-def _trusted_measurement(signals: Signals, spec: Autoscaling, history: History) -> float | None:
-    """The time to first token, where all of it was measured on the replicas that are there now: a request that waited
-    for a replica to start says nothing about how fast that replica is."""
-    if history.settled_seconds(signals) < LONGEST_DEMAND_WINDOW:
-        return None
-    return measured_ttft(signals.demand, targets_of(spec).percentile)
+def _measured(signals: Signals, spec: Autoscaling, history: History) -> float | None:
+    """The time to first token on the replicas that are there now. A request that waited for a replica to start says
+    nothing about how fast that replica is: in the first minute after a change, of what was measured lately only that
+    part counts which was surely waited for these, after they had time to work off what they found."""
+    demand, percentile = signals.demand, targets_of(spec).percentile
+    settled = history.settled_seconds(signals)
+    if settled >= LONGEST_DEMAND_WINDOW:
+        return measured_ttft(demand, percentile)
+    since = settled - SHORTEST_DEMAND_WINDOW - (signals.cold_start_seconds or 0.0)
+    lately = recent_ttft(demand, percentile)
+    return None if lately is None or since <= 0.0 else min(lately, since)
 
 
 def _regretted(number: int, signals: Signals, history: History) -> str:
@@ -134,7 +140,8 @@ def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) 
 def _credit_in_words(number: int, lacking: Callable[[int], str], signals: Signals) -> str:
     demand = signals.demand
     fewer = f"{number - 1} {lacking(number - 1)}" if number > 1 else f"{counted(demand.waiting, 'request')} waiting"
-    return f"{fewer}, and {number} will be enough for up to {per_second(demand.arrivals_per_second_high)}"
+    most = max(demand.arrivals_per_second_high, demand.likely_arrivals_per_second)
+    return f"{fewer}, and {number} will be enough for up to {per_second(most)}"
 
 
 def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History) -> int | None:
@@ -144,7 +151,16 @@ def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History
     if demand.capacity is None or demand.capacity.step_cost is None:
         return asked.replicas if asked is not None and history.is_same_demand(signals, spec) else None
     loads = {uid: msgspec.structs.replace(load, queued_prefill_tokens=0) for uid, load in demand.loads.items()}
-    calm = replace(signals, demand=replace(demand, waiting=0, waiting_uncached_tokens=0, loads=loads))
+    empty = replace(
+        demand,
+        waiting=0,
+        lasting_waiting=0.0,
+        oldest_wait_seconds=0.0,
+        waiting_uncached_tokens=0,
+        running=0,  # all slots are taken as long as a queue is worked off
+        loads=loads,
+    )
+    calm = surged(replace(signals, demand=empty))
     return _smallest(1, most_replicas(spec), lambda number: lack_of_room(number, calm, spec, measured=None))
 
 
@@ -155,9 +171,12 @@ def _are_coming(signals: Signals, history: History) -> bool:
 
 
 def _on_course(signals: Signals, spec: Autoscaling, history: History) -> bool:
-    """Whether what waited when the last replica became ready will be gone within a demand window."""
+    """Whether what waited when the last replica became ready will be gone within a demand window, or before a replica
+    asked for now would be ready."""
     if history.last is None or not history.last.demand.waiting:
         return False
-    passed = history.settled_seconds(signals)
+    passed, start = history.settled_seconds(signals), signals.cold_start_seconds or 0.0
     backlog = history.backlog if passed else history.last.demand.waiting
-    return signals.demand.waiting <= backlog * (1.0 - passed / demand_window(spec))
+    if signals.demand.waiting <= backlog * (1.0 - passed / max(demand_window(spec), start)):
+        return True
+    return passed < start and signals.demand.waiting <= worked_off_per_second(signals.desired, signals) * start

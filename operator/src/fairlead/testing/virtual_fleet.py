@@ -24,6 +24,8 @@ from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import step_seconds
 
 MODEL = "default/virtual"
+WAKE_SECONDS = 0.25
+"""From a request for which no replica is ready to a look at it."""
 
 
 @dataclass(slots=True)
@@ -106,13 +108,15 @@ class VirtualFleet:
             self.time = min([next_tick, self._next_arrival, *step_ends])
             if self.time == self._next_arrival:
                 self._arrive()
+                if self.waiting and not self._ready():
+                    next_tick = min(next_tick, self.time + WAKE_SECONDS)
             for replica in self.replicas:
                 if replica.running and replica.step_ends <= self.time:
                     self._end_step(replica)
             self._dispatch()
             if self.time >= next_tick:
                 self._decide()
-                next_tick += self.tick
+                next_tick = self.time + self.tick
 
     def changes_since(self, time: float) -> list[tuple[float, int]]:
         """Those after a time."""
@@ -180,6 +184,7 @@ class VirtualFleet:
     def line(self) -> SignalsLine:
         """What the gateway says now."""
         self.counted.waiting = len(self.waiting)
+        self.counted.oldest_wait_seconds = self.time - self.waiting[0].arrived if self.waiting else 0.0
         self.counted.waiting_uncached_tokens = sum(request.uncached for request in self.waiting)
         self.counted.running = sum(len(replica.running) for replica in self.replicas)
         ready = [(number, each) for number, each in enumerate(self.replicas) if each.ready_at <= self.time]

@@ -1,0 +1,139 @@
+"""How soon the autoscaler asks for what a load needs, and what it leaves alone. Over a fleet in virtual time like the
+demo's: a replica has four slots and answers about 4.6 requests/s of 256 tokens, and a first token may take 2 s."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
+from fairlead.routing.load import StepCost
+from fairlead.testing.virtual_fleet import VirtualFleet, Workload
+
+CAPACITY = 4.6
+"""Requests per second that keep one replica's slots taken, as measured on it."""
+SPEC = Autoscaling(
+    min_replicas=1,
+    max_replicas=10,
+    targets=ScalingTargets(queue_depth=12, time_to_first_token=2.0),
+    scale_down=ScaleDown(stabilization_window=10.0),
+)
+TO_ZERO = replace(SPEC, min_replicas=0, scale_to_zero_after=15.0)
+STEP = 60.0
+"""When the load rises."""
+
+
+def fleet(
+    rate: Callable[[float], float], seed: int, *, spec: Autoscaling = SPEC, cold_start: float = 5.0
+) -> VirtualFleet:
+    cost = StepCost(base=0.002, prefill_token=0.00005, prefill_step=0.0005, decode_seq=0.00034)
+    workload = Workload(rate=rate, prompt_tokens=430, uncached_tokens=40, output_tokens=256)
+    return VirtualFleet(spec, workload, cost=cost, slots=4, cold_start=cold_start, seed=seed)
+
+
+def burst(number: int) -> Callable[[float], float]:
+    """So many requests, on average, within a second."""
+    return lambda now: float(number) if STEP <= now < STEP + 1.0 else 0.0
+
+
+def queue_began(virtual: VirtualFleet, until: float) -> float:
+    """When the queue began that was still there at a time: the first request over capacity."""
+    ticks = [(signals.time, signals.demand.waiting) for signals, _ in virtual.decisions if signals.time <= until]
+    return max((time for time, waiting in ticks if not waiting), default=0.0)
+
+
+@pytest.mark.parametrize(("before", "soon"), [(0.0, 5.0), (0.2, 5.0), (0.5, 8.0)])
+def test_a_quarter_more_than_one_replica_takes_asks_for_the_second_within_seconds(before: float, soon: float) -> None:
+    """As in the demo, from the first request that has to wait on; and then hardly a first token takes 4 s. The more has
+    come before, the longer chance alone may look like it."""
+    late, worst = [], []
+    for seed in range(6):
+        virtual = fleet(lambda now: (before if now < STEP else 1.25) * CAPACITY, seed)
+        virtual.run(STEP + 40.0)
+        asked = next(time for time, replicas in virtual.changes if replicas >= 2)
+        late.append(asked - max(STEP, queue_began(virtual, asked)))
+        worst.append(max(seconds for _, seconds in virtual.first_tokens))
+    assert sorted(late)[len(late) // 2] <= soon, late
+    assert max(late) <= soon + 3.0, late
+    assert sorted(worst)[len(worst) // 2] <= 3.0, worst
+    assert max(worst) <= 4.5, worst
+
+
+@pytest.mark.parametrize("times", [2.5, 3.5])
+def test_many_times_what_one_replica_takes_asks_for_enough_at_once(times: float) -> None:
+    virtual = fleet(lambda now: (0.3 if now < STEP else times) * CAPACITY, seed=1, cold_start=20.0)
+    virtual.run(STEP + 60.0)
+    asked = next(time for time, replicas in virtual.changes_since(STEP) if replicas >= times)
+    assert asked - queue_began(virtual, asked) <= 5.0, virtual.changes
+    assert max(replicas for _, replicas in virtual.changes) <= 3 * times, virtual.changes  # what waits asks as well
+
+
+@pytest.mark.parametrize(("number", "enough"), [(10, 1), (39, 3), (100, 4)])
+@pytest.mark.parametrize("cold_start", [5.0, 30.0])
+def test_a_burst_into_a_fleet_at_zero_is_answered_by_enough_replicas(
+    number: int, enough: int, cold_start: float
+) -> None:
+    """The first request wakes the fleet with one replica; those that come while it starts ask for theirs. At most four
+    are added in 15 s."""
+    virtual = fleet(burst(number), 1, spec=TO_ZERO, cold_start=cold_start)
+    virtual.run(STEP)
+    assert virtual.desired == 0
+    virtual.run(5.0)
+    assert enough <= virtual.desired <= 5, virtual.changes
+    virtual.run(cold_start + 20.0)
+    assert virtual.counted.num_answered == virtual.counted.num_arrivals
+    virtual.run(60.0)
+    assert virtual.desired == 0
+
+
+def test_a_load_from_zero_is_not_chased_while_its_replicas_start() -> None:
+    """150 requests come while the first replicas start: they wait for those, and no more than the load needs are asked
+    for."""
+    virtual = fleet(lambda now: 5.0 if now >= STEP else 0.0, 1, spec=TO_ZERO, cold_start=30.0)
+    virtual.run(STEP + 30.0)
+    assert virtual.desired == 2, virtual.changes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_burst_that_one_replica_clears_in_time_adds_none(seed: int) -> None:
+    """Ten requests within a second, four of which find a slot: the last waits for about a second. Every quarter of a
+    minute, over requests that come at random."""
+    virtual = fleet(lambda now: 10.0 if now >= STEP and now % 15.0 < 1.0 else 0.5, seed)
+    virtual.run(STEP + 120.0)
+    assert max(seconds for _, seconds in virtual.first_tokens) <= 2.0 + 1.0
+    assert virtual.changes == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("share", [0.3, 0.8, 0.95])
+def test_an_hour_just_below_capacity_adds_at_most_what_is_kept(share: float, seed: int) -> None:
+    """At 95 % of what one replica's slots take, requests that come at random wait longer than the target: a second
+    replica is right, and it stays. At 30 % none is ever added."""
+    virtual = fleet(lambda _: share * CAPACITY, seed)
+    virtual.run(3600.0)
+    counts = [replicas for _, replicas in virtual.changes]
+    assert counts == ([] if share < 0.5 else [2]), virtual.changes
+
+
+def test_a_step_up_and_down_goes_up_once_and_down_once() -> None:
+    virtual = fleet(lambda now: (1.5 if STEP <= now < STEP + 60.0 else 0.1) * CAPACITY, 2)
+    virtual.run(STEP + 180.0)
+    counts = [replicas for _, replicas in virtual.changes]
+    top = max(counts)
+    assert 2 <= top <= 3
+    assert counts == [*range(2, top + 1), *range(top - 1, 0, -1)] or counts == [2, 1], virtual.changes
+
+
+def test_a_days_tide_is_followed_without_a_flap() -> None:
+    """Up from a tenth to thrice what one replica takes and down again, in twenty minutes."""
+    virtual = fleet(lambda now: CAPACITY * (0.1 + 2.9 * (1.0 - abs(now / 600.0 - 1.0))), 1, cold_start=20.0)
+    virtual.run(1200.0)
+    counts = [1, *(replicas for _, replicas in virtual.changes)]
+    steps = [after - before for before, after in pairwise(counts)]
+    turns = sum(one * other < 0 for one, other in pairwise(steps))
+    assert turns <= 3, virtual.changes
+    assert max(counts) >= 4
+    late = [seconds for _, seconds in virtual.first_tokens if seconds > 2.0]
+    assert len(late) <= 0.1 * len(virtual.first_tokens)
