@@ -9,6 +9,12 @@ from enum import StrEnum
 MAX_LENGTH_DIGITS = 19
 """Of a Content-Length: no body is longer than 64 bits can say, and Python reads no number of thousands of digits."""
 
+STILL_THERE = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""Written to a client that has ended its sending: one that waits for its answer passes over it, and towards one that
+has left it fails, at the latest when it is written again. Nothing else tells them apart."""
+STILL_THERE_SECONDS = 0.01
+"""Until it is written again; each time twice as long as before."""
+
 
 class Excess(StrEnum):
     """What a request has too much of."""

@@ -11,7 +11,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from fairlead_engine.server.refusals import Outcome, Refusal
-from fairlead_protocol.framing import MAX_LENGTH_DIGITS, Excess, RequestMeter
+from fairlead_protocol.framing import MAX_LENGTH_DIGITS, STILL_THERE, STILL_THERE_SECONDS, Excess, RequestMeter
 
 MAX_HEADER_BYTES = 64 * 1024
 """Largest request line and headers together, and most bytes that frame a body beyond the body's own size."""
@@ -49,7 +49,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._skipped_bytes = 0
         """Of a body whose request is answered already."""
         self._deadline: asyncio.TimerHandle | None = None
-        """When the head, or a body that is skipped, must have come."""
+        """When the head, or a body that is skipped, must have come; once nothing can come, the next look at whether the
+        client is still there."""
         self._deaf = False
         """What still comes is ignored: the connection is about to end."""
         self._answering: RequestResponseCycle | None = None
@@ -77,6 +78,22 @@ class LimitedProtocol(HttpToolsProtocol):
             self._skipped_bytes += len(data)
             if self._skipped_bytes > MAX_SKIPPED_BYTES:
                 self.transport.abort()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. What it has sent whole is answered, where it can be noticed that it has left, which
+        looks the same: not once the answer has begun, and not in HTTP/1.0, which knows no interim answers."""
+        if self._meter.in_body and self.pipeline and not self._deaf:
+            self.pipeline.popleft()  # the newest, whose body is not going to be whole
+        self._deaf = True
+        self._stop_timer()
+        last = self.pipeline[0][0] if self.pipeline else self._answering
+        if last is None or last.response_complete or (last is self.cycle and self._meter.in_body):
+            return False
+        if last.scope["http_version"] == "1.0" or self._has_begun:
+            return False
+        last.keep_alive = False
+        self._look_for_client(STILL_THERE_SECONDS)
+        return True
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -125,6 +142,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     @property
+    def _has_begun(self) -> bool:
+        """Whether a part of an answer is sent, and not all."""
+        cycle = self._answering
+        return cycle is not None and cycle.response_started and not cycle.response_complete
+
+    @property
     def _is_skipping(self) -> bool:
         """Whether a body still comes though its request is answered."""
         return self._meter.in_body and self.cycle.response_complete
@@ -147,15 +170,20 @@ class LimitedProtocol(HttpToolsProtocol):
         that is whole is not followed by another to the same request."""
         self._deaf = True
         self._stop_timer()
-        last = self._answering
-        has_begun = last is not None and last.response_started and not last.response_complete
-        if not has_begun and not self._is_skipping:
+        if not (self._has_begun or self._is_skipping):
             body = Refusal(status, Outcome.INVALID, "invalid_request_error", message).body()
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         self._disconnect()
         self.transport.write_eof()
         self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _look_for_client(self, again_after: float) -> None:
+        """Has the connection fail if the client is not there. An answer that has begun does so by itself."""
+        if self._answering is not None and not (self._answering.response_started or self.transport.is_closing()):
+            self.transport.write(STILL_THERE)
+        if not self.transport.is_closing():
+            self._deadline = self.loop.call_later(again_after, self._look_for_client, again_after * 2)
 
     def _disconnect(self) -> None:
         """Nothing more is written to who is being answered, whatever else has come behind that request."""

@@ -20,7 +20,7 @@ from fairlead.gateway.openai.errors import (
     too_much_framing,
 )
 from fairlead.gateway.settings import GatewaySettings
-from fairlead_protocol.framing import Excess, RequestMeter
+from fairlead_protocol.framing import STILL_THERE, STILL_THERE_SECONDS, Excess, RequestMeter
 
 LINGER_SECONDS = 1.0
 """How long a connection is kept after its last answer while a drained server stops. Its client was promised that it may
@@ -58,7 +58,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._skipped_bytes = 0
         """Of a body whose request is answered already."""
         self._deadline: asyncio.TimerHandle | None = None
-        """When the head, or a body that is skipped, must have come."""
+        """When the head, or a body that is skipped, must have come; once nothing can come, the next look at whether the
+        client is still there."""
         self._unread: asyncio.TimerHandle | None = None
         """When the client must have read what it was sent."""
         self._refusal: OpenAIError | None = None
@@ -104,6 +105,15 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.abort()
         elif not (self._is_answering or self._meter.in_head):
             self._wait_for_next()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. What it has sent whole is answered, where it can be noticed that it has left, which
+        looks the same: not once the answer has begun, and not in HTTP/1.0, which knows no interim answers."""
+        last = self._hear_no_more()
+        if last is None or last.scope["http_version"] == "1.0" or self._has_begun:
+            return False
+        self._look_for_client(STILL_THERE_SECONDS)
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -192,6 +202,12 @@ class LimitedProtocol(HttpToolsProtocol):
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether a part of an answer is sent, and not all."""
+        cycle = self._answering
+        return cycle is not None and cycle.response_started and not cycle.response_complete
 
     @property
     def _is_skipping(self) -> bool:
@@ -286,21 +302,34 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, error: OpenAIError) -> None:
         """Answers outside of ASGI, because there is no request yet, and closes. Whole requests before it are answered
         first, and then it is too late to say anything."""
-        self._deaf = True
-        self._stop_timer()
-        if self._meter.in_body and self.pipeline:
-            self.pipeline.popleft()  # the newest: its body is what is refused
-        last = self.pipeline[0][0] if self.pipeline else self._answering
-        is_broken = last is self.cycle and self._meter.in_body
-        if last is not None and not last.response_complete and not is_broken:
-            last.keep_alive = False
+        if self._hear_no_more() is not None:
             return
-        self._disconnect(last)  # nobody is to be answered twice
-        if not is_broken or (last is not None and not last.response_started):
+        self._disconnect(self._answering)  # nobody is to be answered twice
+        if not self._meter.in_body or (self._answering is not None and not self._answering.response_started):
             self.transport.write(_whole_answer(error))
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
         self._await_reader()
+
+    def _hear_no_more(self) -> RequestResponseCycle | None:
+        """From now on what comes is ignored. The last request that is whole and not answered yet, with whose answer the
+        connection ends; None = there is none."""
+        if not self._deaf and self._meter.in_body and self.pipeline:
+            self.pipeline.popleft()  # the newest, whose body is not going to be whole
+        self._deaf = True
+        self._stop_timer()
+        last = self.pipeline[0][0] if self.pipeline else self._answering
+        if last is None or last.response_complete or (last is self.cycle and self._meter.in_body):
+            return None
+        last.keep_alive = False
+        return last
+
+    def _look_for_client(self, again_after: float) -> None:
+        """Has the connection fail if the client is not there. An answer that has begun does so by itself."""
+        if self._answering is not None and not (self._answering.response_started or self.transport.is_closing()):
+            self.transport.write(STILL_THERE)
+        if not self.transport.is_closing():
+            self._deadline = self.loop.call_later(again_after, self._look_for_client, again_after * 2)
 
     @staticmethod
     def _disconnect(cycle: RequestResponseCycle | None) -> None:
