@@ -286,6 +286,7 @@ def _gateway_scrape() -> str:
     request.routed(decision, ReadPrompt(), 0.0)
     request.first_token()
     request.ended(200)
+    seen.watch_connections("clients", ())
     seen.attempt_failed(request, ReplicaFailed(None, internal_error(), retryable=True))
     return seen.exposition().decode()
 

@@ -15,7 +15,7 @@ from fairlead.testing.gateways import make_pool, running_gateway
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.http_protocol import LimitedProtocol
+from fairlead_engine.server.http_protocol import make_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.testing import ScriptedEngine
@@ -71,7 +71,9 @@ async def _engine() -> AsyncIterator[Program]:
     service = Service("fake", engine, ServerConfig())
     service.ready(ModelFiles.read(resolve_model("demo://dinghy")), engine.info)
     options: Any = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
-    server = uvicorn.Server(uvicorn.Config(build_app(service), http=LimitedProtocol, ws="none", port=0, **options))
+    protocol = make_protocol(service.metrics.answered)
+    server = uvicorn.Server(uvicorn.Config(build_app(service), http=protocol, ws="none", port=0, **options))
+    service.metrics.watch_connections(server.server_state.connections)
     server.install_signal_handlers = lambda: None
     serving = asyncio.create_task(server._serve())
     async with asyncio.timeout(30):

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from fairlead_engine.server import http_protocol
-from fairlead_engine.server.http_protocol import LimitedProtocol
+from fairlead_engine.server.http_protocol import make_protocol
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: engine\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -26,7 +26,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """Of a server that gives headers 0.3 seconds."""
     monkeypatch.setattr(http_protocol, "HEADER_TIMEOUT_SECONDS", 0.3)
     options: Any = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
-    server = uvicorn.Server(uvicorn.Config(application, http=LimitedProtocol, ws="none", **options))
+    server = uvicorn.Server(uvicorn.Config(application, http=make_protocol(lambda outcome: None), ws="none", **options))
     server.install_signal_handlers = lambda: None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server._serve([listener]))

@@ -5,6 +5,7 @@ Engines are for gateways alone, but whoever reaches the port must not be able to
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn._types import ASGI3Application
@@ -40,8 +41,21 @@ _TOO_MUCH = {
 }
 
 
+def make_protocol(on_refused: Callable[[Outcome], object]) -> "type[LimitedProtocol]":
+    """The protocol class for uvicorn, which makes its instances itself; `on_refused` is told of requests that no
+    application hears of."""
+
+    class Protocol(LimitedProtocol):
+        pass
+
+    Protocol.on_refused = staticmethod(on_refused)
+    return Protocol
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. A head that is too large is answered with 431, one that is too slow is cut."""
+
+    on_refused: Callable[[Outcome], object]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,7 +93,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._skipped_bytes > MAX_SKIPPED_BYTES:
                 self.transport.abort()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more. What it has sent whole is answered, where it can be noticed that it has left, which
         looks the same: not once the answer has begun, and not in HTTP/1.0, which knows no interim answers."""
         if self._meter.in_body and self.pipeline and not self._deaf:
@@ -168,6 +182,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answers outside of ASGI, because there is no request yet, and closes. An answer that has begun is cut; one
         that is whole is not followed by another to the same request."""
+        self.on_refused(Outcome.INVALID)
         self._deaf = True
         self._stop_timer()
         if not (self._has_begun or self._is_skipping):

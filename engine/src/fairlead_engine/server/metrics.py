@@ -4,7 +4,7 @@ Figures of the core are read from its newest load when scraped; figures of reque
 `SHARED` exists as `fairlead_engine_NAME` and as `vllm:NAME` with the same samples.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -45,6 +45,7 @@ OWN: dict[str, str] = {
     "last_step_seconds": "How long the newest step took.",
     "step_age_seconds": "How long the running step has been running; 0 when idle.",
     "step_cost_seconds": "Coefficients of the step-cost model, by name.",
+    "open_connections": "Connections that are open, idle ones included.",
     "draining": "1 while the engine drains, else 0.",
     "kv_followers": "Readers of the stream of block changes and loads.",
     "kv_followers_cut_off": "Readers of that stream that were too slow and were cut off.",
@@ -73,12 +74,20 @@ class Metrics:
         self._http = self._counter("http_requests", "outcome")
         self._draining = Gauge(OURS + "draining", OWN["draining"], ("model_name",), registry=self._registry)
         self.show_draining(False)
+        self._connections = Gauge(
+            OURS + "open_connections", OWN["open_connections"], ("model_name",), registry=self._registry
+        )
+        self.watch_connections(())
         self._published = CollectorRegistry()
         self._published.register(_WithAliases(self._registry))
 
     def watch(self, client: EngineClient, stream: EngineStream, info: EngineInfo) -> None:
         """Adds the figures of a core that has started, and of those who follow it."""
         self._registry.register(_CoreFigures(client, stream, info, self._labels))
+
+    def watch_connections(self, connections: Sized) -> None:
+        """Where a scrape reads how many connections there are."""
+        self._connections.labels(**self._labels).set_function(lambda: len(connections))
 
     def show_draining(self, is_draining: bool) -> None:
         """The engine began to drain."""

@@ -16,7 +16,7 @@ from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import EngineDead
 from fairlead_engine.server import logs
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.http_protocol import LimitedProtocol
+from fairlead_engine.server.http_protocol import make_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
@@ -55,7 +55,7 @@ class ServerProcess:
         self._http = _HTTPServer(
             uvicorn.Config(
                 build_app(self._service),
-                http=LimitedProtocol,
+                http=make_protocol(self._service.metrics.answered),
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -66,6 +66,7 @@ class ServerProcess:
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )
         )
+        self._service.metrics.watch_connections(self._http.server_state.connections)
 
     async def serve(self) -> None:
         """Loads, serves, drains; then stops the core. Raises what keeps it from starting or going on."""

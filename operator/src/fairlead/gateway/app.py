@@ -19,7 +19,7 @@ from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.downstream.body import BodyReader, ClientGone, ClientWatch
 from fairlead.gateway.downstream.client import Client, Receive, Send
-from fairlead.gateway.observation import Observation, log_request
+from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.listing import find_model, list_models
@@ -29,20 +29,12 @@ from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
-from fairlead.logs import LineBudget
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 logger = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Headers = dict[bytes, bytes]
-
-MAX_LOGGED_PATH_LENGTH = 200
-"""Characters of a path that may be anything, because nobody is known to have asked for it."""
-
-REFUSALS_LOGGED_AT_ONCE = 20
-REFUSALS_LOGGED_PER_SECOND = 1.0
-"""Lines about requests without a good key. Whoever reaches the port can send any number; metrics count them all."""
 
 _REQUEST_ID = HEADER_REQUEST_ID.encode()
 _EXPECT = b"expect"
@@ -54,11 +46,18 @@ class GatewayApp:
     """`draining` is set by the server: from then on `/ready` says so, while requests are still served."""
 
     def __init__(
-        self, pools: Pools, director: Director, metrics: Metrics, settings: GatewaySettings, access: Access
+        self,
+        pools: Pools,
+        director: Director,
+        metrics: Metrics,
+        refusals: Refusals,
+        settings: GatewaySettings,
+        access: Access,
     ) -> None:
         self._pools = pools
         self._director = director
         self._metrics = metrics
+        self._refusals = refusals
         self._settings = settings
         self._access = access
         self._bodies = BodyReader(
@@ -66,7 +65,6 @@ class GatewayApp:
             timeout=settings.body_timeout,
             total_limit=settings.max_partial_body_bytes,
         )
-        self._refusal_lines = LineBudget(burst=REFUSALS_LOGGED_AT_ONCE, per_second=REFUSALS_LOGGED_PER_SECOND)
         self.draining = False
 
     @property
@@ -92,6 +90,7 @@ class GatewayApp:
         try:
             await self._route(scope, _Call(headers, receive, client, watch))
         except OpenAIError as error:
+            self._refusals.refused(error, scope["path"], request_id=client.request_id, client=client.name)
             await client.refuse(error)
         finally:
             client.close()
@@ -103,34 +102,21 @@ class GatewayApp:
             _require(method, path, "GET", "HEAD")
             await answer_probe(path, self.ready, call.client)
             return
-        client_name = self._admit(scope, call.client)
+        call.client.name = self._access.client(scope["headers"])  # 401 here, before any of the body is read
         target = find_target(path, call.headers.get(b"host", b"").decode("latin-1"), self._pools.directory)
         if target.path in INFERENCE_PATHS:
             _require(method, path, "POST")
-            await self._infer(target, call, client_name)
+            await self._infer(target, call)
         elif target.path == MODELS_PATH or target.path.startswith(f"{MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, call.client)
         else:
             raise errors.unknown_path(method, path)
 
-    def _admit(self, scope: Scope, client: Client) -> str | None:
-        """The name of the client that asks. Raises OpenAIError (401), observed, before any of the body is read."""
-        try:
-            return self._access.client(scope["headers"])
-        except OpenAIError as error:
-            path = scope["path"][:MAX_LOGGED_PATH_LENGTH]
-            seen = Observation(client.request_id, path, observers=(self._metrics,), outcome=error.outcome)
-            seen.ended(error.status)
-            num_left_out = self._refusal_lines.take(seen.arrived)
-            if num_left_out is not None:
-                log_request(seen, num_left_out=num_left_out)
-            raise
-
-    async def _infer(self, target: Target, call: "_Call", client_name: str | None) -> None:
+    async def _infer(self, target: Target, call: "_Call") -> None:
         """A request for an engine, observed once, however it ends."""
         client = call.client
-        seen = Observation(client.request_id, target.path, observers=(self._metrics,), client=client_name)
+        seen = Observation(client.request_id, target.path, observers=(self._metrics,), client=client.name)
         try:
             await self._serve(target, call, seen)
         except ClientGone:

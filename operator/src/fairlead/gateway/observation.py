@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fairlead.fleet.pool import ServedModel
+from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import Usage
+from fairlead.logs import LineBudget
 from fairlead.routing.replica import Decision
 
 logger = logging.getLogger("fairlead.gateway.requests")
@@ -38,6 +40,14 @@ class Observer(Protocol):
     def ended(self, seen: "Observation") -> None:
         """The request is over, however it ended."""
         ...
+
+
+REFUSALS_LOGGED_AT_ONCE = 20
+REFUSALS_LOGGED_PER_SECOND = 1.0
+"""Lines about requests that are refused before they are for any model. Whoever reaches the port can send any number;
+metrics count them all."""
+MAX_LOGGED_PATH_LENGTH = 200
+"""Characters of a path that may be anything, because nobody is known to have asked for it."""
 
 
 @dataclass(slots=True)
@@ -144,9 +154,27 @@ class Observation:
             observer.ended(self)
 
 
-def log_request(seen: Observation, *, num_left_out: int = 0) -> None:
+class Refusals:
+    """Observes requests that are refused before it is known for which model they are: each counts, and as many as may
+    get a line."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observers = (observer,)
+        self._lines = LineBudget(burst=REFUSALS_LOGGED_AT_ONCE, per_second=REFUSALS_LOGGED_PER_SECOND)
+
+    def refused(self, error: OpenAIError, path: str, *, request_id: str = "", client: str | None = None) -> None:
+        """A request got this answer, if anybody was there to get it."""
+        path = path[:MAX_LOGGED_PATH_LENGTH]
+        seen = Observation(request_id, path, observers=self._observers, client=client, outcome=error.outcome)
+        seen.ended(error.status)
+        num_left_out = self._lines.take(seen.arrived)
+        if num_left_out is not None:
+            log_request(seen, num_left_out=num_left_out, error=error.message)
+
+
+def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None = None) -> None:
     """One line per request, with what the decision rested on and how it turned out. `num_left_out`: requests like this
-    one that had no line of their own, since the last one that had."""
+    one that had no line of their own, since the last one that had. `error`: what was wrong with it."""
     if not logger.isEnabledFor(logging.INFO):
         return
     usage = seen.usage
@@ -172,6 +200,7 @@ def log_request(seen: Observation, *, num_left_out: int = 0) -> None:
         "num_cached_tokens": usage.cached_tokens if usage else None,
         "num_completion_tokens": usage.completion_tokens if usage else None,
         "num_left_out": num_left_out or None,
+        "error": error,
     }
     logger.info("request", extra=fields)
 

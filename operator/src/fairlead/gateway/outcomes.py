@@ -12,6 +12,8 @@ class RequestOutcome(StrEnum):
     """Refused as the client's mistake, by the gateway or by an engine."""
     UNAUTHORIZED = "unauthorized"
     """Refused for want of a valid API key."""
+    OVERLOADED = "overloaded"
+    """Refused because this gateway has more connections, or partly received bodies, than it takes."""
     ENGINE_ERROR = "engine_error"
     """An engine answered with an error of its own."""
     REPLICA_FAILED = "replica_failed"

@@ -24,6 +24,7 @@ from fairlead.gateway.dispatch.engines import EngineNews
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.proxy import Proxy
 from fairlead.gateway.downstream.protocol import LINGER_SECONDS, make_protocol
+from fairlead.gateway.observation import Refusals
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.telemetry.metrics import Metrics
@@ -66,7 +67,8 @@ class Gateway:
         self.metrics.watch_access(access)
         proxy = Proxy(self.upstream, settings, self.id)
         director = Director(self.pools, proxy, self.metrics, max_attempts=settings.max_attempts)
-        self.app = GatewayApp(self.pools, director, self.metrics, settings, access)
+        refusals = Refusals(self.metrics)
+        self.app = GatewayApp(self.pools, director, self.metrics, refusals, settings, access)
         self.metrics.watch_readiness(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = _listen(settings.host, settings.port)
@@ -74,10 +76,12 @@ class Gateway:
         self.port: int = self._socket.getsockname()[1]
         """For clients, also where the settings said any."""
         self.control_port: int = self._control_socket.getsockname()[1]
-        protocol = self._protocol = make_protocol(settings)
+        protocol = self._protocol = make_protocol(settings, refusals.refused)
         self._server = _Server(self.app, protocol, settings, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
         self._control = _Server(control, protocol, settings, grace_seconds=CONTROL_GRACE_SECONDS)
+        self.metrics.watch_connections("clients", self._server.server_state.connections)
+        self.metrics.watch_connections("control", self._control.server_state.connections)
         self._drain_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:

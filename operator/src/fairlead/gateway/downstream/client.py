@@ -31,6 +31,8 @@ class Client:
         """`on_gone`: called when nothing was read for `stall_timeout` seconds; should cancel whoever writes."""
         self._send = send
         self.request_id = request_id
+        self.name: str | None = None
+        """Whose API key came with the request; None where there are no keys."""
         self.closing = closing
         """Whether the answer will say that the connection is not to be used again."""
         self._timer = StallTimer(asyncio.get_running_loop(), stall_timeout, on_gone)

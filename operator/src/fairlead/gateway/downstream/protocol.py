@@ -3,6 +3,7 @@ on bodies that nobody wants, on requests ahead of their turn, and on answers tha
 request; errors in OpenAI's shape; and a farewell that breaks no request of a client that keeps its connection."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -33,13 +34,18 @@ MAX_REQUESTS_AHEAD = 100
 few packets could fill the memory; the connection of a client that sends more ends after those before."""
 
 
-def make_protocol(settings: GatewaySettings) -> "type[LimitedProtocol]":
-    """The protocol class for uvicorn, which makes its instances itself and so cannot hand them settings."""
+OnRefused = Callable[[OpenAIError, str], object]
+"""Told of a request that no application hears of: what is wrong with it, and its target as far as it has come."""
+
+
+def make_protocol(settings: GatewaySettings, on_refused: OnRefused) -> "type[LimitedProtocol]":
+    """The protocol class for uvicorn, which makes its instances itself and so cannot hand them anything."""
 
     class Protocol(LimitedProtocol):
         pass
 
     Protocol.settings = settings
+    Protocol.on_refused = staticmethod(on_refused)
     return Protocol
 
 
@@ -48,11 +54,13 @@ class LimitedProtocol(HttpToolsProtocol):
     it is answered, what is left of its body must be, too. What is sent must be read in time, whoever it is sent to."""
 
     settings: GatewaySettings
+    on_refused: OnRefused
     linger_seconds = 0.0
     """`LINGER_SECONDS` once the server drains; 0 = connections end with their answer, or at once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.url = b""
         self._meter = RequestMeter(max_bytes=self.settings.max_header_bytes, max_fields=self.settings.max_headers)
         self._head_begun = False
         self._skipped_bytes = 0
@@ -106,7 +114,7 @@ class LimitedProtocol(HttpToolsProtocol):
         elif not (self._is_answering or self._meter.in_head):
             self._wait_for_next()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more. What it has sent whole is answered, where it can be noticed that it has left, which
         looks the same: not once the answer has begun, and not in HTTP/1.0, which knows no interim answers."""
         last = self._hear_no_more()
@@ -302,6 +310,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, error: OpenAIError) -> None:
         """Answers outside of ASGI, because there is no request yet, and closes. Whole requests before it are answered
         first, and then it is too late to say anything."""
+        self.on_refused(error, self.url.decode("latin-1"))
         if self._hear_no_more() is not None:
             return
         self._disconnect(self._answering)  # nobody is to be answered twice

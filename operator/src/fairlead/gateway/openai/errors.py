@@ -95,7 +95,7 @@ def body_too_large(limit: int) -> OpenAIError:
 def too_many_bodies() -> OpenAIError:
     """503: all bodies together are too large."""
     message = "This gateway is receiving more request bodies at once than it has memory for."
-    return OpenAIError(503, message, type="service_unavailable", code="overloaded", retry_after=1)
+    return _overloaded(message, code="overloaded")
 
 
 def headers_too_large(limit: int) -> OpenAIError:
@@ -122,7 +122,13 @@ def too_much_framing(limit: int) -> OpenAIError:
 def too_many_connections(limit: int) -> OpenAIError:
     """503; the connection is closed."""
     message = f"This gateway has more than the {limit} connections that it takes at once."
-    return OpenAIError(503, message, type="service_unavailable", code="too_many_connections", retry_after=1)
+    return _overloaded(message, code="too_many_connections")
+
+
+def _overloaded(message: str, *, code: str) -> OpenAIError:
+    return OpenAIError(
+        503, message, type="service_unavailable", code=code, outcome=RequestOutcome.OVERLOADED, retry_after=1
+    )
 
 
 def too_many_requests_ahead(limit: int) -> OpenAIError:

@@ -5,7 +5,7 @@ Counters and histograms are kept as requests go on and end; gauges are read from
 that they cost the data path nothing and vanish with what they describe.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -105,12 +105,22 @@ class Metrics:
             "1 while the API keys that are checked are those configured; 0: these cannot be read, and older ones hold",
             registry=self.registry,
         )
+        self._connections = Gauge(
+            "fairlead_gateway_open_connections",
+            "Connections that are open, idle ones included; port is clients or control (metrics, signals and probes)",
+            ["port"],
+            registry=self.registry,
+        )
         self.registry.register(_Gauges(pools, knowledge, reader))
         ProcessCollector(namespace="fairlead_gateway", registry=self.registry)
 
     def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
         """Where a scrape reads whether clients should be sent here."""
         self._ready.set_function(is_ready)
+
+    def watch_connections(self, port: str, connections: Sized) -> None:
+        """Where a scrape reads how many connections a port has."""
+        self._connections.labels(port).set_function(lambda: len(connections))
 
     def arrived(self, seen: Observation) -> None:
         """Nothing to count: requests are counted as they end."""
