@@ -5,6 +5,7 @@ long stay as they are. Code, tables, headings and the inside of `code spans` are
 """
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +21,8 @@ _WORD = re.compile(r"(?:`+[^`]*`+|[^\s`])+|\S")
 
 def pages() -> list[Path]:
     """The Markdown files whose lines are held to the width. The changelog, which everybody writes to, is not."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/*/*.md"), *ROOT.glob("engine/*/*.md")]
-    return sorted(path for path in found if path.name != "CHANGELOG.md")
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.splitlines() if name != "CHANGELOG.md"]
 
 
 def blocks(text: str) -> Iterator[tuple[bool, list[str]]]:
