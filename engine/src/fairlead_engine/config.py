@@ -50,8 +50,8 @@ class EngineConfig:
     gpu_memory_utilization: float = 0.9
     """Share of a CUDA device's memory that weights, cache and work space may take together, in (0, 1]."""
     max_num_queued_tokens: int | None = None
-    """Prompt tokens that may wait to be computed, without those expected in the prefix cache; beyond it requests are
-    refused with 429. An empty queue always takes one request. None = twice `max_num_batched_tokens`."""
+    """Prompt tokens that may wait to be computed, without those expected in the prefix cache; beyond it what gateways
+    send is refused with 429. An empty queue always takes one request. None = twice `max_num_batched_tokens`."""
     enable_prefix_caching: bool = True
     """Whether requests share the KV of common prefixes."""
     num_threads: int | None = None
@@ -117,6 +117,10 @@ class ServerConfig:
     """Largest request body (also as 16Mi); a larger one is answered with 413."""
     body_timeout: float = 30.0
     """Seconds (also as 500ms, 30s) a request's body may take to arrive; then it is answered with 408."""
+    max_queue_time: float = 30.0
+    """Seconds (also as 500ms, 30s) that a request which comes from no gateway may have to wait before it begins, as
+    predicted from the queue and from what steps cost; more is answered with 429. An empty queue takes any request. What
+    gateways send is bounded by `max_num_queued_tokens` instead."""
     max_choices: int = 128
     """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`."""
     step_timeout: float = 120.0
@@ -131,6 +135,7 @@ class ServerConfig:
         _within("drain_timeout", self.drain_timeout, 0.0, 7 * 86400.0)
         _within("max_body_bytes", self.max_body_bytes, 1024, 2**30)
         _within("body_timeout", self.body_timeout, 0.1, 3600.0)
+        _within("max_queue_time", self.max_queue_time, 0.0, 86400.0)
         _within("max_choices", self.max_choices, 1, 1024)
         _within("step_timeout", self.step_timeout, 1.0, 86400.0)
 

@@ -30,6 +30,7 @@ _UNITS: dict[str, Mapping[str, float]] = {
     "body_timeout": _TIME_UNITS,
     "drain_grace": _TIME_UNITS,
     "drain_timeout": _TIME_UNITS,
+    "max_queue_time": _TIME_UNITS,
     "step_timeout": _TIME_UNITS,
 }
 """Fields that may be written with a unit, and the units they take."""

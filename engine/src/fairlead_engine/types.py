@@ -109,6 +109,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     part_of: str | None = None
     """The API request that it is one of several prompts or answers of; None = it stands alone."""
+    max_queue_seconds: float | None = None
+    """Refuse it when it would wait longer than this by prediction; None = when too many prompt tokens wait."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -155,6 +157,8 @@ class Sequence:
     """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
     part_of: str | None = None
     """The API request that it is a part of (`EngineRequest.part_of`)."""
+    max_queue_seconds: float | None = None
+    """What bounds the queue for it (`EngineRequest.max_queue_seconds`)."""
 
     num_computed_tokens: int = 0
     """Tokens whose KV is in the cache; the next step starts at this position."""

@@ -1,5 +1,6 @@
 """The engine as a whole, on a fake runner: what goes in, what comes out, what it reports."""
 
+import msgspec
 import pytest
 
 from fairlead_engine.core.block_changes import BlockChanges
@@ -146,6 +147,36 @@ def test_a_full_queue_is_answered_with_rejected() -> None:
     output = engine.add(make_request("b", [1]))
     assert output is not None
     assert output.finish_reason is FinishReason.REJECTED
+
+
+def test_who_asks_the_engine_itself_waits_as_long_as_it_may() -> None:
+    """One slot, steps of 1 ms per token, answers of 10 tokens: each that waits costs its prompt and 10 ms."""
+    clock = FakeClock()
+    engine = Engine(fake_config(max_num_seqs=1, max_num_queued_tokens=4), TickingRunner(clock), clock)
+
+    def add(name: str, max_queue_seconds: float | None) -> SequenceOutput | None:
+        request = make_request(name, [ord(name) // 50, ord(name) % 50] * 4, max_tokens=10)
+        return engine.add(msgspec.structs.replace(request, max_queue_seconds=max_queue_seconds))
+
+    for name in map(chr, range(65, 165)):
+        assert add(name, 0.0) is None, "an empty queue takes any request"
+        run(engine)
+    assert engine.predicted_wait == 0.0
+    taken = [add(name, 0.2) is None for name in map(chr, range(200, 240))]
+    num_taken = sum(taken)
+    assert taken == [True] * num_taken + [False] * (40 - num_taken)
+    assert 8 <= num_taken <= 14
+    assert 0.2 < engine.predicted_wait < 0.25
+    refused = add("x", 0.1)
+    assert refused is not None and refused.finish_reason is FinishReason.REJECTED
+    assert "the queue is full: a request would wait about 0.2 s, and at most 0.1 s are allowed" in str(refused.message)
+    refused = add("y", None)
+    assert refused is not None and "prompt tokens wait already" in str(refused.message), "what a gateway sent"
+    last = chr(199 + num_taken)
+    began = clock.now()
+    while engine.scheduler._sequences[last].first_scheduled_time is None:
+        engine.step()
+    assert clock.now() - began == pytest.approx(0.2, rel=0.35)
 
 
 def test_an_abort_frees_blocks_and_sampler_state_at_once() -> None:

@@ -33,6 +33,22 @@ def client() -> Iterator[Callable[[Any], openai.OpenAI]]:
         )
 
 
+def test_an_engine_used_alone_takes_more_than_two_steps_of_prompts(start_engine: Any, checkpoint: Path) -> None:
+    limits = ("--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--max-queue-time", "10m")
+    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", *limits)
+    engine.wait_ready()
+
+    def ask(number: int, headers: dict[str, str]) -> tuple[int, str | None]:
+        body = {"model": "tiny", "prompt": [number] * 130, "max_tokens": 60, "ignore_eos": True}
+        response = httpx.post(engine.url + "/v1/completions", json=body, headers=headers, timeout=120)
+        return response.status_code, response.headers.get("x-fairlead-reason")
+
+    with ThreadPoolExecutor(10) as pool:
+        assert list(pool.map(lambda number: ask(number, {}), range(10))) == [(200, None)] * 10
+        dispatched = list(pool.map(lambda n: ask(20 + n, {"x-fairlead-dispatch": f"gateway:{n + 1}"}), range(10)))
+    assert set(dispatched) == {(200, None), (429, "engine-full")}, "a gateway has other replicas to ask"
+
+
 def chunks_until_error(stream: Any, *, after_first: Any = None) -> list[Any]:
     """Reads a stream that ends with an error event; runs `after_first` when the first chunk is there."""
     chunks: list[Any] = []

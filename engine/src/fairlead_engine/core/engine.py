@@ -12,7 +12,7 @@ from fairlead_engine.core.cache_size import choose_cache_size
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
-from fairlead_engine.core.step_cost import StepCost
+from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.types import (
     NO_TOKEN,
@@ -56,7 +56,13 @@ class Engine:
         limits, num_blocks = _limits(config, size.max_model_len), size.num_blocks
         self.runner.allocate_kv_cache(num_blocks)
         self.blocks = BlockManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
-        self.scheduler = Scheduler(self.blocks, limits, eos_token_ids=model.eos_token_ids, now=self.clock.now)
+        self.scheduler = Scheduler(
+            self.blocks,
+            limits,
+            eos_token_ids=model.eos_token_ids,
+            now=self.clock.now,
+            predict_wait=lambda: self.predicted_wait,
+        )
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, num_blocks, self.clock))
         self.num_failed_checks = 0
@@ -82,6 +88,7 @@ class Engine:
             priority=request.priority,
             extra=extra_bytes(cache_salt=request.cache_salt),
             part_of=request.part_of,
+            max_queue_seconds=request.max_queue_seconds,
         )
         refusal = self._unknown_token(sequence) or self.scheduler.add(sequence)
         if refusal is None:
@@ -130,6 +137,28 @@ class Engine:
             last_step_seconds=self.step_cost.last_step_seconds,
             step_cost=self.step_cost.coefficients,
             num_failed_checks=self.num_failed_checks,
+        )
+
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds until a request that came now would begin: prompts before it are prefilled, and it has a slot.
+
+        Slots come free as the sequences that hold them end, which is after as many tokens as recent ones had.
+        """
+        scheduler, limits, sequences = self.scheduler, self.scheduler.limits, self.scheduler.sequences()
+        if not scheduler.waiting:
+            return 0.0
+        num_busy = min(limits.max_num_seqs, len(sequences))
+        num_kv_tokens = num_busy * sum(sequence.num_tokens for sequence in sequences) / len(sequences)
+        num_slots_awaited = max(0, len(sequences) + 1 - limits.max_num_seqs)
+        num_decode_steps = scheduler.mean_output_tokens * num_slots_awaited / limits.max_num_seqs
+        num_tokens = scheduler.num_prefill_tokens
+        context = sum(sequence.num_tokens * sequence.num_uncomputed_tokens / 2 for sequence in scheduler.waiting)
+        num_prefill_steps = -(-num_tokens // max(1, limits.max_num_batched_tokens - num_busy))
+        return (
+            num_decode_steps * self.step_cost.predict(StepWork(1, 0, 0, 0, num_busy, num_kv_tokens))
+            + num_prefill_steps * self.step_cost.predict(StepWork(1, 1, 0, 0, 0, 0))
+            + self.step_cost.predict(StepWork(0, 0, num_tokens, context, 0, 0))
         )
 
     def check(self) -> None:

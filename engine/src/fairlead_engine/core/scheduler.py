@@ -51,6 +51,10 @@ def _rank(sequence: Sequence) -> tuple[int, float]:
     return sequence.priority, sequence.arrival_time
 
 
+_USUAL_OUTPUT_TOKENS = 128.0
+"""Length of answers before any has ended; each that does counts for a 32nd from then on."""
+
+
 class Scheduler:
     """One token budget per step and no phases: a sequence has tokens that are not computed yet, many or one.
 
@@ -68,8 +72,15 @@ class Scheduler:
     """
 
     def __init__(
-        self, blocks: BlockManager, limits: Limits, *, eos_token_ids: Collection[int], now: Callable[[], float]
+        self,
+        blocks: BlockManager,
+        limits: Limits,
+        *,
+        eos_token_ids: Collection[int],
+        now: Callable[[], float],
+        predict_wait: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`predict_wait` says how many seconds a request that came now would wait before it begins."""
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
@@ -83,7 +94,10 @@ class Scheduler:
         # The last token of a full context is never fed back, so it needs no room in the cache.
         self.max_len = min(limits.max_model_len, blocks.num_blocks * blocks.block_size + 1)
         self._sequences: dict[str, Sequence] = {}
+        self.mean_output_tokens = _USUAL_OUTPUT_TOKENS
+        """Fading mean over the sequences that ended."""
         self._now = now
+        self._predict_wait = predict_wait
 
     # -- requests come and go --------------------------------------------------------------------------------------
 
@@ -153,9 +167,23 @@ class Scheduler:
         num_queued, limit = self.num_queued_tokens, self.limits.max_num_queued_tokens
         num_tokens = sequence.num_tokens - sequence.num_expected_cached_tokens
         is_alone = sequence.part_of is not None and all(each.part_of == sequence.part_of for each in self.waiting)
-        if not self.waiting or is_alone or num_queued + num_tokens <= limit:
+        if not self.waiting or is_alone:
+            return None
+        if sequence.max_queue_seconds is not None:
+            return self._too_long_a_wait(sequence.max_queue_seconds)
+        if num_queued + num_tokens <= limit:
             return None
         return Refusal(FinishReason.REJECTED, f"the queue is full: {num_queued} of {limit} prompt tokens wait already")
+
+    def _too_long_a_wait(self, max_seconds: float) -> Refusal | None:
+        """For who asks this engine itself: nobody else holds the request while others are served."""
+        seconds = self._predict_wait()
+        if seconds <= max_seconds:
+            return None
+        return Refusal(
+            FinishReason.REJECTED,
+            f"the queue is full: a request would wait about {seconds:.1f} s, and at most {max_seconds:g} s are allowed",
+        )
 
     def _look_up(self, sequence: Sequence) -> list[int]:
         """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
@@ -329,6 +357,8 @@ class Scheduler:
         if not ended:
             return
         for sequence in ended:
+            if sequence.num_output_tokens:
+                self.mean_output_tokens += (sequence.num_output_tokens - self.mean_output_tokens) / 32
             self.coming.gone(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]

@@ -48,7 +48,12 @@ class GenerateEndpoint(ABC, Generic[Request]):
             size = len(body) * request.num_messages  # a template may write all of it for each message
             prompts = await self._service.prepared(size, lambda: self.prompts(request, model))
             choices = self._service.choices(
-                request, prompts, sampling, request_id=exchange.request_id, arrival_time=arrival_time
+                request,
+                prompts,
+                sampling,
+                request_id=exchange.request_id,
+                arrival_time=arrival_time,
+                comes_from_gateway=dispatch.gateway is not None,
             )
             service = self._service
             on_sent = partial(service.stream.sent, dispatch=dispatch)

@@ -107,8 +107,12 @@ class Service:
         *,
         request_id: str,
         arrival_time: float,
+        comes_from_gateway: bool,
     ) -> list[Choice]:
-        """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`."""
+        """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
+
+        A gateway wants a request back that would wait here while another replica is free; anybody else has only us.
+        """
         model = self.model()
         model.check_sampling(sampling)
         num_each = 1 if request.n is None else request.n
@@ -124,6 +128,7 @@ class Service:
                 arrival_time=arrival_time,
                 cache_salt=request.cache_salt,
                 part_of=part_of,
+                max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,
             )
             text = Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skip_special)
             choices.append(Choice(index, engine_request, text))
