@@ -157,6 +157,8 @@ class Sequence:
     """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
     part_of: str | None = None
     """The API request that it is a part of (`EngineRequest.part_of`)."""
+    num_parts_before: int = 0
+    """Parts of the same request that waited or ran when it came."""
     max_queue_seconds: float | None = None
     """What bounds the queue for it (`EngineRequest.max_queue_seconds`)."""
 
@@ -248,6 +250,8 @@ class EngineLoad(msgspec.Struct, kw_only=True):
     """How loaded the core is now, and its counters since start; sent with every step's outputs."""
 
     waiting: int = 0
+    held_back: int = 0
+    """Of those that wait, parts of requests that hold all the slots one request may: they stand in nobody's way."""
     running: int = 0
     queued_prefill_tokens: int = 0
     """Tokens of waiting and running sequences that are still to be computed and are no decodes, without those that

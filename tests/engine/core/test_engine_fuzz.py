@@ -94,6 +94,7 @@ class Life:
             arrival_time=float(draw.randint(0, 3)),
             priority=draw.choice([0, 0, 0, 1, -1]),
             cache_salt=draw.choice([None, None, None, "salt"]),
+            part_of=draw.choice([None, None, "x", "y"]),
             max_tokens=draw.randint(1, 12),
             ignore_eos=draw.random() < 0.5,
         )
@@ -121,6 +122,9 @@ class Life:
             assert (output.message is not None) == (output.finish_reason is FinishReason.ERROR)
             if output.finish_reason is not None:
                 self.ended[output.request_id] = output.finish_reason
+        scheduler = self.engine.scheduler
+        parts = [each.part_of for each in scheduler.running if each.part_of is not None]
+        assert all(parts.count(each) <= scheduler.max_num_parts for each in parts)
         goes_on = first.num_computed_tokens > computed or first.finish_reason is FinishReason.ERROR
         assert goes_on, "the first in line always goes on"
         self.check()

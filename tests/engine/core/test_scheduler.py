@@ -195,6 +195,41 @@ def test_a_prompt_that_can_never_run_ends_with_an_error(num_tokens: int, words: 
     assert words in refusal.message
 
 
+def test_one_request_never_holds_all_slots_and_others_go_ahead_of_its_later_parts() -> None:
+    scheduler = make_scheduler(max_num_seqs=4, budget=64)
+    for index in range(8):
+        assert scheduler.add(make_sequence(f"r{index}", 1, part_of="r", max_tokens=6 + index)) is None
+    assert [name for name, _ in step(scheduler)] == ["r0", "r1", "r2"]
+    assert scheduler.num_held_back == 5
+    assert scheduler.add(make_sequence("other", 1, part_of="other", arrival=0.1, max_tokens=2)) is None
+    assert [name for name, _ in step(scheduler)][-1] == "other", "it finds a slot at once"
+    for name in ("late", "later"):
+        assert scheduler.add(make_sequence(name, 1, part_of=name, arrival=0.2, max_tokens=20)) is None
+    names: set[str] = set()
+    while "r3" not in names:
+        names.update(name for name, _ in step(scheduler))
+    assert {"late", "later"} <= names, "both came before the client would have sent its fourth part"
+    while scheduler.sequences():
+        step(scheduler)
+
+
+def test_what_is_held_back_fills_the_queue_for_nobody_else() -> None:
+    scheduler = make_scheduler(max_num_seqs=4, queue=10)
+    for index in range(8):
+        assert scheduler.add(make_sequence(f"r{index}", 4, part_of="r")) is None
+    step(scheduler)
+    assert scheduler.add(make_sequence("other", 8, part_of="other")) is None
+    refusal = scheduler.add(make_sequence("third", 4, part_of="third"))
+    assert refusal is not None and refusal.reason is FinishReason.REJECTED
+
+
+def test_a_single_slot_goes_to_one_request_all_the_same() -> None:
+    scheduler = make_scheduler(max_num_seqs=1)
+    for name in "ab":
+        assert scheduler.add(make_sequence(name, 4, part_of="r", max_tokens=1)) is None
+    assert [step(scheduler), step(scheduler)] == [[("a", 4)], [("b", 4)]]
+
+
 def test_a_prompt_that_exceeds_the_whole_cache_ends_with_an_error() -> None:
     scheduler = make_scheduler(num_blocks=4, block_size=4, max_model_len=64)
     refusal = scheduler.add(make_sequence("a", 17))

@@ -49,6 +49,20 @@ def test_an_engine_used_alone_takes_more_than_two_steps_of_prompts(start_engine:
     assert set(dispatched) == {(200, None), (429, "engine-full")}, "a gateway has other replicas to ask"
 
 
+def test_another_request_is_answered_while_one_with_many_answers_runs(start_engine: Any, checkpoint: Path) -> None:
+    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", "--max-num-seqs", "4")
+    engine.wait_ready()
+    many = {"model": "tiny", "prompt": [5] * 20, "n": 8, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", engine.url + "/v1/completions", json=many, timeout=120) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        few = {"model": "tiny", "prompt": [9] * 20, "max_tokens": 2, "ignore_eos": True}
+        response = httpx.post(engine.url + "/v1/completions", json=few, timeout=120)
+        assert response.status_code == 200
+        assert engine.metric("fairlead_engine_num_requests_running") == 3, "all that one request may hold of four"
+        assert engine.metric("fairlead_engine_num_requests_waiting") == 5
+
+
 def chunks_until_error(stream: Any, *, after_first: Any = None) -> list[Any]:
     """Reads a stream that ends with an error event; runs `after_first` when the first chunk is there."""
     chunks: list[Any] = []

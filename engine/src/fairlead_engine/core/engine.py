@@ -122,6 +122,7 @@ class Engine:
         scheduler, counters = self.scheduler, self.scheduler.counters
         return EngineLoad(
             waiting=len(scheduler.waiting),
+            held_back=scheduler.num_held_back,
             running=len(scheduler.running),
             queued_prefill_tokens=scheduler.num_prefill_tokens,
             kv_blocks_free=self.blocks.num_free,
@@ -150,7 +151,7 @@ class Engine:
             return 0.0
         num_busy = min(limits.max_num_seqs, len(sequences))
         num_kv_tokens = num_busy * sum(sequence.num_tokens for sequence in sequences) / len(sequences)
-        num_slots_awaited = max(0, len(sequences) + 1 - limits.max_num_seqs)
+        num_slots_awaited = max(0, len(sequences) - scheduler.num_held_back + 1 - limits.max_num_seqs)
         num_decode_steps = scheduler.mean_output_tokens * num_slots_awaited / limits.max_num_seqs
         num_tokens = scheduler.num_prefill_tokens
         context = sum(sequence.num_tokens * sequence.num_uncomputed_tokens / 2 for sequence in scheduler.waiting)

@@ -5,6 +5,7 @@ the block manager for blocks and never touches tensors, text or sockets.
 """
 
 from bisect import insort_left, insort_right
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -46,9 +47,14 @@ class Counters:
     generation_tokens: int = 0
 
 
+_PART_SECONDS = 0.25
+"""Each part of a request counts as having come this much later than the one before, as if its client had sent them one
+after the other: whoever comes meanwhile goes ahead of the later ones, and nobody goes ahead of them for ever."""
+
+
 def _rank(sequence: Sequence) -> tuple[int, float]:
     """Who comes first: lower priority value, then earlier arrival."""
-    return sequence.priority, sequence.arrival_time
+    return sequence.priority, sequence.arrival_time + _PART_SECONDS * sequence.num_parts_before
 
 
 _USUAL_OUTPUT_TOKENS = 128.0
@@ -63,6 +69,9 @@ class Scheduler:
     all its blocks back, waits where its rank puts it (before everything that never ran), and computes its tokens again
     later, most of which its own published blocks then spare it. The first running sequence is never preempted for
     another and always fits the cache, so every step gets something done.
+
+    The parts of one request (its prompts, its `n` answers) never hold all slots, so that another request finds one at
+    once however many and however long they are.
 
     A waiting sequence whose next block a running one is computing waits until that block can be shared, so that a
     prefix many prompts have in common is computed once even when they come together. Those behind it may pass, but only
@@ -91,6 +100,8 @@ class Scheduler:
         """By rank."""
         self.running: list[Sequence] = []
         """By rank, so the last one is the one to preempt."""
+        self.max_num_parts = max(1, limits.max_num_seqs - max(1, limits.max_num_seqs // 8))
+        """Slots that one request may hold."""
         # The last token of a full context is never fed back, so it needs no room in the cache.
         self.max_len = min(limits.max_model_len, blocks.num_blocks * blocks.block_size + 1)
         self._sequences: dict[str, Sequence] = {}
@@ -105,6 +116,8 @@ class Scheduler:
         """Queues a sequence, or says why not."""
         refusal = self._cannot_run(sequence)
         if refusal is None:
+            if sequence.part_of is not None:
+                sequence.num_parts_before = sum(each.part_of == sequence.part_of for each in self.sequences())
             self._look_up(sequence)
             refusal = self._no_room_in_queue(sequence)
         if refusal is None:
@@ -138,6 +151,12 @@ class Scheduler:
         return sum(sequence.num_tokens - sequence.num_expected_cached_tokens for sequence in self.waiting)
 
     @property
+    def num_held_back(self) -> int:
+        """How many wait because their request may not hold more slots: they stand in nobody else's way."""
+        num_parts = Counter(sequence.part_of for sequence in self.sequences() if sequence.part_of is not None)
+        return sum(max(0, number - self.max_num_parts) for number in num_parts.values())
+
+    @property
     def num_prefill_tokens(self) -> int:
         """Tokens still to be computed that are not decodes: all that wait, and what is left of running prompts."""
         unfinished = (sequence.num_uncomputed_tokens for sequence in self.running)
@@ -163,8 +182,13 @@ class Scheduler:
 
     def _no_room_in_queue(self, sequence: Sequence) -> Refusal | None:
         """A queue in which nobody else waits takes any one request, however many parts it has: it could never be
-        served otherwise."""
-        num_queued, limit = self.num_queued_tokens, self.limits.max_num_queued_tokens
+        served otherwise. What is held back of other requests is not in its way."""
+        limit = self.limits.max_num_queued_tokens
+        num_queued = sum(
+            each.num_tokens - each.num_expected_cached_tokens
+            for each in self.waiting
+            if each.num_parts_before < self.max_num_parts or each.part_of == sequence.part_of
+        )
         num_tokens = sequence.num_tokens - sequence.num_expected_cached_tokens
         is_alone = sequence.part_of is not None and all(each.part_of == sequence.part_of for each in self.waiting)
         if not self.waiting or is_alone:
@@ -241,14 +265,19 @@ class Scheduler:
         items: list[ScheduledSequence] = []
         num_slots = self.limits.max_num_seqs - len(self.running)
         num_blocks = self.blocks.num_free - self._num_reserved_blocks()
+        num_parts: Counter[str | None] = Counter(sequence.part_of for sequence in self.running)
         position = 0
         while position < len(self.waiting) and budget and num_slots:
             sequence = self.waiting[position]
+            if sequence.part_of is not None and num_parts[sequence.part_of] >= self.max_num_parts:
+                position += 1
+                continue
             matched = self._ready_prefix(sequence)
             num_needed = self._num_needed(sequence, matched)
             if num_needed > num_blocks:
                 break
             num_slots -= 1
+            num_parts[sequence.part_of] += 1
             num_blocks -= num_needed + 1  # as `_num_reserved_blocks` would count
             if matched is None:
                 position += 1

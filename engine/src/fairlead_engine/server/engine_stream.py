@@ -124,12 +124,12 @@ class EngineStream:
     @property
     def _is_full(self) -> bool:
         load = self._client.load
-        return load.running + load.waiting >= self._client.info.max_num_seqs
+        return load.running + load.waiting - load.held_back >= self._client.info.max_num_seqs
 
     def _load_line(self) -> bytes:
         load, info = self._client.load, self._client.info
         line = LoadLine(
-            waiting=load.waiting,
+            waiting=load.waiting - load.held_back,
             running=load.running,
             queued_prefill_tokens=load.queued_prefill_tokens,
             kv_blocks_free=load.kv_blocks_free,

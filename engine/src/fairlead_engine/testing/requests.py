@@ -13,6 +13,7 @@ def make_request(
     arrival_time: float = 0.0,
     priority: int = 0,
     cache_salt: str | None = None,
+    part_of: str | None = None,
     **sampling: Any,
 ) -> EngineRequest:
     """A greedy request; `sampling` are fields of `SamplingParams`."""
@@ -23,4 +24,5 @@ def make_request(
         arrival_time=arrival_time,
         priority=priority,
         cache_salt=cache_salt,
+        part_of=part_of,
     )
