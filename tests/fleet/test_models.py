@@ -57,7 +57,7 @@ def test_defaults_and_routing_are_taken_over() -> None:
 
 
 def test_a_new_object_without_pods_is_expected_to_get_some() -> None:
-    assert outlook(deployment(), []).starting
+    assert (outlook(deployment(), []).starting, outlook(deployment(), []).asleep) == (True, False)
 
 
 ZERO = {"status": "False", "reason": "ScaledToZero", "message": "Scaled to zero.", "observedGeneration": 2}
@@ -65,6 +65,7 @@ ZERO = {"status": "False", "reason": "ScaledToZero", "message": "Scaled to zero.
 
 def test_scaled_to_zero_by_hand_nothing_is_going_to_start_and_the_message_says_how() -> None:
     seen = outlook(deployment({"replicas": 0}, Ready=ZERO), [])
+    assert seen.asleep
     assert not seen.starting
     assert "kubectl scale llmdeployment dinghy --namespace default --replicas 1" in seen.message
 
@@ -80,6 +81,7 @@ def test_scaled_to_zero_by_hand_nothing_is_going_to_start_and_the_message_says_h
 )
 def test_scaled_to_zero_under_an_autoscaler_requests_are_held(autoscaling: dict[str, Any], who: str) -> None:
     seen = outlook(deployment({"replicas": 0, "autoscaling": autoscaling}, Ready=ZERO), [])
+    assert seen.asleep
     assert seen.starting
     assert who in seen.message
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 import openai
 import pytest
 
+from fairlead.fleet.pool import Outlook, Pool
 from fairlead.testing.fake_engine import FakeEngine
 from fairlead.testing.gateways import make_pool
 
+STATES = ("starting", "asleep", "stopped")
+"""Of models without a ready replica that are listed."""
 MESSAGES = [{"role": "user", "content": "Say hello"}]
 
 
@@ -36,13 +39,32 @@ async def test_completion_whole_and_streamed(start) -> None:
     assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hello, world!"
 
 
-async def test_models_are_those_with_a_ready_replica_under_every_name(start) -> None:
+async def test_models_at_zero_are_listed_with_their_state(start) -> None:
+    def pools(engines: list[FakeEngine]) -> list[Pool]:
+        return [
+            make_pool([engines[0].replica()], name="ready"),
+            make_pool(name="starting", outlook=Outlook(True, "")),
+            make_pool(name="asleep", outlook=Outlook(True, "", asleep=True)),
+            make_pool(name="stopped", outlook=Outlook(False, "", asleep=True)),
+            make_pool(name="failed", outlook=Outlook(False, "")),
+        ]
+
+    setup = await start(pools=pools)
+    listed = (await setup.openai.models.list()).data
+    assert {model.id: model.state for model in listed} == {name: name for name in (*STATES, "ready")}
+    for name in STATES:
+        assert (await setup.openai.models.retrieve(name)).state == name
+    with pytest.raises(openai.NotFoundError):
+        await setup.openai.models.retrieve("failed")
+
+
+async def test_models_are_listed_under_every_name(start) -> None:
     def pools(engines: list[FakeEngine]):
         ready = [engines[0].replica()]
         return [
             make_pool(ready, name="fake", namespace="prod", aliases=("gpt",), created=100.0),
             make_pool(ready, name="late", namespace="dev", served_name="fake", created=200.0),
-            make_pool([], name="cold"),
+            make_pool([], name="cold", outlook=Outlook(False, "It cannot be loaded.")),
         ]
 
     setup = await start(pools=pools)

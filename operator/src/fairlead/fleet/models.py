@@ -45,7 +45,7 @@ def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Out
         return Outlook(False, message)
     if deployment.desired_replicas == 0:
         is_woken, who = _who_wakes(deployment)
-        return Outlook(is_woken, message or f"It is scaled to zero; {who}.")
+        return Outlook(is_woken, message or f"It is scaled to zero; {who}.", asleep=True)
     return Outlook(True, message or "Its first replica is being created.")
 
 

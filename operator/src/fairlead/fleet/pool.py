@@ -48,6 +48,8 @@ class Outlook:
     """True: requests are held. False: nothing is on its way, and waiting would be in vain."""
     message: str
     """A sentence for the client."""
+    asleep: bool = False
+    """It is scaled to zero. If `starting`, the next request wakes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +59,13 @@ class Pool:
     model: ServedModel
     replicas: tuple[Replica, ...]
     outlook: Outlook
+
+    @property
+    def state(self) -> str:
+        """In a word, for lists: ready, starting, asleep (the next request wakes it), stopped (somebody has to scale it
+        up), or failed."""
+        if self.replicas:
+            return "ready"
+        if self.outlook.asleep:
+            return "asleep" if self.outlook.starting else "stopped"
+        return "starting" if self.outlook.starting else "failed"

@@ -1,4 +1,4 @@
-"""`/v1/models`: what can be asked for now, in OpenAI's shape. Pure."""
+"""`/v1/models`: what can be asked for, in OpenAI's shape, with its state beside it. Pure."""
 
 from typing import Any
 
@@ -7,18 +7,18 @@ from fairlead.fleet.pool import Pool
 
 
 def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, Any]:
-    """Every name of every model that has a ready replica; with `chosen`, of that one only."""
-    pools = directory.pools if chosen is None else (chosen,)
-    entries = {name: _entry(name, pool) for pool in pools if pool.replicas for name in _names(directory, pool, chosen)}
+    """Every name of every model that is ready, starting or scaled to zero; with `chosen`, of that one only."""
+    pools = [pool for pool in (directory.pools if chosen is None else (chosen,)) if pool.state != "failed"]
+    entries = {name: _entry(name, pool) for pool in pools for name in _names(directory, pool, chosen)}
     return {"object": "list", "data": list(entries.values())}
 
 
 def find_model(directory: Directory, name: str, chosen: Pool | None = None) -> dict[str, Any] | None:
-    """The entry of one name; None where it is unknown or has no ready replica."""
+    """The entry of one name; None where it is unknown or cannot be served."""
     pool = chosen if chosen is not None and name in chosen.model.names else None
     if chosen is None:
         pool = directory.find(name)
-    return None if pool is None or not pool.replicas else _entry(name, pool)
+    return None if pool is None or pool.state == "failed" else _entry(name, pool)
 
 
 def _names(directory: Directory, pool: Pool, chosen: Pool | None) -> list[str]:
@@ -33,6 +33,7 @@ def _entry(name: str, pool: Pool) -> dict[str, Any]:
     limits = [replica.limits for replica in pool.replicas if replica.limits is not None]
     lengths = [limit.max_model_len for limit in limits if limit.max_model_len is not None]
     entry: dict[str, Any] = {"id": name, "object": "model", "created": int(model.created), "owned_by": model.namespace}
+    entry["state"] = pool.state
     if name != model.served_name:
         entry["root"] = model.served_name
     if lengths:
