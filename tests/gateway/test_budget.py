@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from fairlead.gateway.upstream import sse
+from fairlead.testing.fake_engine import FakeEngine
 from fairlead.testing.harm import measured_harm
 from fairlead.testing.hostile_bodies import Hostile, hostile_bodies
 
@@ -61,3 +63,25 @@ async def test_a_refusal_that_quotes_the_request_is_short(start: Any) -> None:
         body = await response.read()
     assert response.status == 404
     assert len(body) < 1200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_too_large_is_not_held_against_its_replica(
+    start: Any, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole answers are bounded together, streams by the event, such as the echo of a long prompt."""
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 50_000)
+    engines = [FakeEngine(f"engine-{index}", tokens=("x" * 300_000,)) for index in range(2)]
+    setup = await start(engines=engines, max_reply_bytes=100_000)
+    for _ in range(6):
+        status, document, headers = await setup.post({**CHAT, "stream": stream})
+        error = document["error"]
+        assert (status, error["code"], error["type"]) == (400, "answer_too_large", "invalid_request_error")
+        assert "max_tokens" in error["message"]
+        assert "retry-after" not in headers
+    assert sum(len(engine.requests) for engine in engines) == 6, "nothing is sent again"
+    assert all(engine.requests for engine in engines), "neither is avoided"
+    assert "fairlead_gateway_failed_attempts_total{" not in await setup.metrics()
+    for engine in engines:
+        engine.tokens = ("short",)
+    assert (await setup.post(CHAT))[0] == 200

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.gateway.upstream.sse import MAX_EVENT_BYTES, EventTooLarge, UsageFilter, usage_of
+from fairlead.gateway.upstream.connection import AnswerTooLarge
+from fairlead.gateway.upstream.sse import MAX_EVENT_BYTES, UsageFilter, usage_of
 
 texts = st.one_of(
     st.text(max_size=20),
@@ -130,6 +131,6 @@ def test_an_error_event_is_noticed_and_passed() -> None:
 
 def test_an_event_without_end_is_refused_and_not_kept() -> None:
     events = UsageFilter(hide_usage=True)
-    with pytest.raises(EventTooLarge):
+    with pytest.raises(AnswerTooLarge):
         for _ in range(MAX_EVENT_BYTES // 1_000_000 + 2):
             events.feed(b"x" * 1_000_000)

@@ -9,6 +9,7 @@ import pytest
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.upstream.connection import (
     HIGH_WATER_BYTES,
+    AnswerTooLarge,
     ConnectFailed,
     ConnectionLost,
     ProtocolViolation,
@@ -213,7 +214,7 @@ async def test_an_answer_before_the_whole_request_was_read_is_taken(serve, upstr
 
 async def test_an_answer_above_the_limit_is_refused(serve, upstream) -> None:
     address = await serve(always(b"HTTP/1.1 200 OK\r\ncontent-length: 2000\r\n\r\n" + b"x" * 2000))
-    with pytest.raises(ProtocolViolation, match="1000"):
+    with pytest.raises(AnswerTooLarge, match="1000"):
         await ask(upstream, address, limit=1000)
 
 

@@ -11,6 +11,9 @@ import msgspec
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 MAX_LOGPROBS = 20
+MAX_ANSWER_LOGPROBS = 500_000
+"""Log-probabilities of an answer that is not streamed: of all its choices, each token's own and its alternatives'. One
+takes about 90 bytes, so that gateways take the answer as well."""
 MAX_SEED = 2**63 - 1
 
 

@@ -1,6 +1,7 @@
 """The budget of a request in the engine: what would cost too much is refused by name, and holds nobody up."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fairlead.testing.hostile_bodies import Hostile, hostile_bodies, lists_in_ar
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.testing import ScriptedEngine
 from fairlead_engine.testing.scripted_engine import scripted_info
+from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_protocol.prompts import CompletionPrompt
 from fairlead_protocol.tokenizing import PromptTokenizer
 
@@ -133,3 +135,61 @@ async def test_a_small_request_that_becomes_a_large_prompt_holds_nobody_up(
         response = await app.chat(**fields)
     assert response.status_code == 400
     assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("chat", {"n": 64, "logprobs": True, "top_logprobs": 20, "max_tokens": 1000}),
+        ("chat", {"n": 64, "logprobs": True, "top_logprobs": 20, "max_completion_tokens": 1000}),
+        ("complete", {"prompt": ["x"] * 64, "logprobs": 20, "max_tokens": 1000}),
+    ],
+)
+async def test_an_answer_that_cannot_be_sent_whole_is_refused_before_it_begins(
+    start_app: Any, path: str, fields: dict[str, Any]
+) -> None:
+    app = start_app(ScriptedEngine(info=scripted_info(max_model_len=4096)))
+    response = await getattr(app, path)(**fields)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "answer_too_large")
+    assert "lower" in error["message"]
+    assert "stream" in error["message"]
+    assert app.engine.requests == []
+    assert (await getattr(app, path)(**fields, stream=True)).status_code == 200
+
+
+async def test_an_answer_without_max_tokens_ends_where_it_gets_too_large(start_app: Any) -> None:
+    top = [(65, -1.5)] * 20
+
+    def script(request: EngineRequest) -> Iterator[SequenceOutput]:
+        for _ in range(500):
+            yield SequenceOutput(
+                request_id=request.request_id, new_token_ids=[65] * 64, logprobs=[TokenLogprobs(65, -1.5, top)] * 64
+            )
+
+    app = start_app(ScriptedEngine(script))
+    async with measured_harm() as harm:
+        response = await app.chat(logprobs=True, top_logprobs=20)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "answer_too_large")
+    assert app.engine.running == set()
+    assert harm.grown_bytes < 2 * GENEROUS_GROWTH_BYTES
+
+
+async def test_the_largest_answer_holds_nobody_up(start_app: Any) -> None:
+    top = [(65, -1.5)] * 19
+
+    def script(request: EngineRequest) -> Iterator[SequenceOutput]:
+        for index in range(300):
+            yield SequenceOutput(
+                request_id=request.request_id,
+                new_token_ids=[65] * 64,
+                logprobs=[TokenLogprobs(65, -1.5, top)] * 64,
+                finish_reason=FinishReason.STOP if index == 299 else None,
+            )
+
+    app = start_app(ScriptedEngine(script))
+    async with measured_harm() as harm:
+        response = await app.chat(logprobs=True, top_logprobs=19)
+    content = response.json()["choices"][0]["logprobs"]["content"]
+    assert (response.status_code, len(content), len(content[-1]["top_logprobs"])) == (200, 300 * 64, 19)
+    assert harm.grown_bytes < 2 * GENEROUS_GROWTH_BYTES

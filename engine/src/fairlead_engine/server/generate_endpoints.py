@@ -44,7 +44,7 @@ class GenerateEndpoint(ABC, Generic[Request]):
             model.check_name(request.model)
             check(request)
             sampling = self.sampling(request, model)
-            self._service.check_choices(request)
+            self._service.check_choices(request, sampling)
             size = len(body) * request.num_messages  # a template may write all of it for each message
             prompts = await self._service.prepared(size, lambda: self.prompts(request, model))
             choices = self._service.choices(

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from fairlead_engine.errors import RequestError
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.generation import Generation
 from fairlead_engine.server.logprobs import chat_logprobs, completion_logprobs
 from fairlead_engine.server.token_text import Vocabulary
-from fairlead_engine.types import FinishReason, TokenLogprobs
+from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS
 
 _DONE = b"data: [DONE]\n\n"
@@ -32,11 +33,23 @@ class Reply(ABC):
         self._head = {"id": reply_id, "created": int(time.time()), "model": model}
 
     async def whole(self) -> bytes:
-        """The answer as one JSON body, once everything has been generated."""
+        """The answer as one JSON body, once everything has been generated.
+
+        Raises `RequestError` for one that gets too large, which ends all that still runs of it.
+        """
         texts = [Collected() for _ in self._generation.choices]
+        num_logprobs = 0
         async for batch in self._generation.batches():
             for event in batch:
-                texts[event.index].add(event.delta)
+                texts[event.index].add(event.delta, self.logprobs(event.index, event.delta))
+                num_logprobs += sum(1 + len(token.top) for token in event.delta.logprobs)
+            if num_logprobs > MAX_ANSWER_LOGPROBS:
+                raise RequestError(
+                    "max_tokens",
+                    f"the answer has got more than {MAX_ANSWER_LOGPROBS:,} log-probabilities; set or lower max_tokens, "
+                    "lower n or top_logprobs, or stream the answer",
+                    "answer_too_large",
+                )
         choices = [self.choice(index, collected) for index, collected in enumerate(texts)]
         return msgspec.json.encode({**self._head, "object": self.kind, "choices": choices, "usage": self.usage()})
 
@@ -85,6 +98,10 @@ class Reply(ABC):
         """One whole choice."""
 
     @abstractmethod
+    def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
+        """A choice's log-probabilities in what was added to it, in the API's shape; None where there are none."""
+
+    @abstractmethod
     def first_choices(self, index: int) -> list[dict[str, Any]]:
         """What a stream says about a choice before its first token."""
 
@@ -103,19 +120,38 @@ class Reply(ABC):
 
 
 class Collected:
-    """A choice's deltas put together."""
+    """A choice's deltas put together.
+
+    Log-probabilities are encoded as they come: all at once they would take ten times the memory, and hold everybody up.
+    """
 
     def __init__(self) -> None:
-        self.text = ""
-        self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
+        self._texts: list[str] = []
+        self._logprobs: dict[str, list[bytes]] = {}
 
-    def add(self, delta: TextDelta) -> None:
-        self.text += delta.text
-        self.logprobs += delta.logprobs
+    def add(self, delta: TextDelta, logprobs: dict[str, Any] | None) -> None:
+        self._texts.append(delta.text)
+        for name, values in (logprobs or {}).items():
+            parts = self._logprobs.setdefault(name, [])
+            if values is not None:
+                parts.append(msgspec.json.encode(values)[1:-1])
         self.finish_reason = delta.finish_reason
         self.stop_reason = delta.stop_reason
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def logprobs(self) -> dict[str, msgspec.Raw | None] | None:
+        """The lists of the API's shape, put together; None where nothing has come."""
+        joined = {
+            name: msgspec.Raw(b"[" + b",".join(parts) + b"]") if parts else None
+            for name, parts in self._logprobs.items()
+        }
+        return joined or None
 
     @property
     def ending(self) -> dict[str, Any]:
@@ -130,7 +166,7 @@ class ChatReply(Reply):
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         message = {"role": "assistant", "content": collected.text, "refusal": None}
-        return {"index": index, "message": message, "logprobs": self._logprobs(collected), **collected.ending}
+        return {"index": index, "message": message, "logprobs": collected.logprobs, **collected.ending}
 
     def first_choices(self, index: int) -> list[dict[str, Any]]:
         delta = {"role": "assistant", "content": ""}
@@ -138,11 +174,11 @@ class ChatReply(Reply):
 
     def chunk_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
         content = {"content": delta.text} if delta.text else {}
-        choice = {"index": index, "delta": content, "logprobs": self._logprobs(delta)}
+        choice = {"index": index, "delta": content, "logprobs": self.logprobs(index, delta)}
         return {**choice, **_ending(delta)}
 
-    def _logprobs(self, text: Collected | TextDelta) -> dict[str, Any] | None:
-        return chat_logprobs(text.logprobs, self._vocabulary) if text.logprobs else None
+    def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
+        return chat_logprobs(delta.logprobs, self._vocabulary) if delta.logprobs else None
 
 
 class CompletionReply(Reply):
@@ -167,7 +203,7 @@ class CompletionReply(Reply):
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         text = self._prompt(index) + collected.text
-        return {"index": index, "text": text, "logprobs": self._logprobs(index, collected), **collected.ending}
+        return {"index": index, "text": text, "logprobs": collected.logprobs, **collected.ending}
 
     def first_choices(self, index: int) -> list[dict[str, Any]]:
         if not self._echo:
@@ -175,16 +211,16 @@ class CompletionReply(Reply):
         return [{"index": index, "text": self._prompt(index), "logprobs": None, "finish_reason": None}]
 
     def chunk_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        return {"index": index, "text": delta.text, "logprobs": self._logprobs(index, delta), **_ending(delta)}
+        return {"index": index, "text": delta.text, "logprobs": self.logprobs(index, delta), **_ending(delta)}
 
     def _prompt(self, index: int) -> str:
         token_ids = self._generation.choices[index].request.prompt_token_ids
         return self._vocabulary.tokenizer.decode(token_ids) if self._echo else ""
 
-    def _logprobs(self, index: int, text: Collected | TextDelta) -> dict[str, Any] | None:
-        if not text.logprobs:
+    def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
+        if not delta.logprobs:
             return None
-        shape = completion_logprobs(text.logprobs, self._vocabulary, self._offsets[index])
+        shape = completion_logprobs(delta.logprobs, self._vocabulary, self._offsets[index])
         self._offsets[index] += sum(map(len, shape["tokens"]))
         return shape
 

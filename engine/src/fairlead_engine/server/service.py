@@ -19,7 +19,7 @@ from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.sampling import for_choice
 from fairlead_engine.server.schemas import GenerationRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
-from fairlead_engine.types import EngineInfo, EngineRequest, SamplingParams
+from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, SamplingParams
 from fairlead_protocol import messages
 
 Result = TypeVar("Result")
@@ -88,8 +88,9 @@ class Service:
         """`prepare()`, off the event loop for a request of many bytes."""
         return prepare() if size <= _OFF_LOOP_BYTES else await asyncio.to_thread(prepare)
 
-    def check_choices(self, request: GenerationRequest) -> None:
-        """Raises `RequestError` for more of them than one request may have; prompts need not be tokenised for that."""
+    def check_choices(self, request: GenerationRequest, sampling: SamplingParams) -> None:
+        """Raises `RequestError` for more of them, or larger ones, than one request may have. Prompts need not be
+        tokenised for that."""
         num_each = 1 if request.n is None else request.n
         limit, num_prompts = self.config.max_choices, request.num_prompts
         if not 1 <= num_each <= limit:
@@ -97,6 +98,17 @@ class Service:
         if num_each * num_prompts > limit:
             raise RequestError(
                 "prompt", f"{num_prompts} prompts with n = {num_each} are more than the {limit} choices of one request"
+            )
+        if request.stream or sampling.logprobs is None or sampling.max_tokens is None:
+            return  # an answer without max_tokens is ended where it gets too large
+        each = min(sampling.max_tokens, self.model().info.max_model_len) * (1 + sampling.logprobs)
+        if num_each * num_prompts * each > MAX_ANSWER_LOGPROBS:
+            raise RequestError(
+                "max_tokens",
+                f"{num_each * num_prompts} choices of max_tokens = {sampling.max_tokens} with {sampling.logprobs} "
+                f"top_logprobs may have {num_each * num_prompts * each:,} log-probabilities, more than the "
+                f"{MAX_ANSWER_LOGPROBS:,} of one answer; lower one of the three, or stream the answer",
+                "answer_too_large",
             )
 
     def choices(

@@ -9,12 +9,12 @@ from fairlead.addresses import authority
 from fairlead.gateway.dispatch.turns import Turn
 from fairlead.gateway.downstream.client import JSON, Client
 from fairlead.gateway.observation import Observation
-from fairlead.gateway.openai.errors import Header, OpenAIError, upstream_failed, upstream_timed_out
+from fairlead.gateway.openai.errors import Header, OpenAIError, answer_too_large, upstream_failed, upstream_timed_out
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.upstream.connection import ConnectFailed, UpstreamError, UpstreamSilent
-from fairlead.gateway.upstream.sse import EventTooLarge, UsageFilter, error_code_of, usage_of
+from fairlead.gateway.upstream.connection import AnswerTooLarge, ConnectFailed, UpstreamError, UpstreamSilent
+from fairlead.gateway.upstream.sse import UsageFilter, error_code_of, usage_of
 from fairlead.gateway.upstream.upstream import Upstream, UpstreamResponse
 from fairlead.routing.health import Failure
 from fairlead.routing.replica import Decision, Replica
@@ -95,7 +95,9 @@ class Proxy:
                     await self._pass_events(turn, response, request, client, seen)
                 else:
                     await self._pass_whole(turn, response, client, seen)
-        except (UpstreamError, EventTooLarge) as error:
+        except AnswerTooLarge as error:
+            raise answer_too_large(str(error)) from error
+        except UpstreamError as error:
             raise _failed(replica, error, begun=client.started) from error
 
     async def _pass_events(

@@ -2,7 +2,7 @@
 these.
 
 OpenAIError
-├── bad_request, body_too_large, headers_too_large, …   the client's: 4xx
+├── bad_request, body_too_large, answer_too_large, …     the client's: 4xx
 ├── invalid_api_key                                      401
 ├── model_not_found, unknown_path, method_not_allowed    404, 405
 ├── refused                                              the queue's: 429, 503
@@ -177,6 +177,12 @@ def not_synced() -> OpenAIError:
     return OpenAIError(
         503, message, type="service_unavailable", code="starting", outcome=RequestOutcome.STARTING, retry_after=1
     )
+
+
+def answer_too_large(what: str) -> OpenAIError:
+    """400: the replica is well, and sending the request again would give as large an answer."""
+    message = f"The answer has {what}, which is more than this gateway takes; lower n, max_tokens or top_logprobs"
+    return OpenAIError(400, f"{message}, or stream it.", type="invalid_request_error", code="answer_too_large")
 
 
 def upstream_failed(message: str, *, status: int = 502) -> OpenAIError:

@@ -30,7 +30,7 @@ class UpstreamError(Exception):
     ├── ConnectFailed       no connection
     ├── ConnectionLost      it broke before the answer was complete
     ├── UpstreamSilent      nothing came for too long
-    └── ProtocolViolation   what came is not HTTP, or larger than we take
+    └── ProtocolViolation   what came is not HTTP, or has larger headers than we take
     """
 
     def __init__(self, message: str, *, begun: bool = False) -> None:
@@ -51,7 +51,11 @@ class UpstreamSilent(UpstreamError):
 
 
 class ProtocolViolation(UpstreamError):
-    """What came is not HTTP, or larger than we take."""
+    """What came is not HTTP, or has larger headers than we take."""
+
+
+class AnswerTooLarge(Exception):
+    """An answer, or one event of it, is larger than we take. The replica is well; the text says how large."""
 
 
 class Connection(asyncio.Protocol):

@@ -8,8 +8,10 @@ import re
 
 import msgspec
 
+from fairlead.gateway.upstream.connection import AnswerTooLarge
+
 MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""An event longer than this is not one."""
+"""The longest event that is taken: a prompt that is echoed comes as one."""
 
 _BOUNDARY = re.compile(rb"\r?\n\r?\n")
 _BOUNDARY_OVERLAP = 3
@@ -57,10 +59,6 @@ _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class EventTooLarge(Exception):
-    """The engine sent what is not a stream of events."""
-
-
 class UsageFilter:
     """Passes a stream of events on, keeps its usage, and hides usage from a client that did not ask for it."""
 
@@ -91,7 +89,7 @@ class UsageFilter:
             start = boundary.end()
         self._tail = buffer[start:]
         if len(self._tail) > MAX_EVENT_BYTES:
-            raise EventTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
+            raise AnswerTooLarge(f"an event of more than {MAX_EVENT_BYTES} bytes")
         return b"".join(passed)
 
     def _pass(self, event: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from fairlead.gateway.upstream.connection import ConnectFailed, Connection, ConnectionLost, ProtocolViolation
+from fairlead.gateway.upstream.connection import AnswerTooLarge, ConnectFailed, Connection, ConnectionLost
 
 Address = tuple[str, int]
 
@@ -42,13 +42,13 @@ class UpstreamResponse:
         return await self._connection.chunk()
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. Raises UpstreamError, also where it is larger than `limit` bytes."""
+        """The whole body. Raises UpstreamError, and AnswerTooLarge where it is larger than `limit` bytes."""
         chunks, size = [], 0
         while chunk := await self._connection.chunk():
             chunks.append(chunk)
             size += len(chunk)
             if size > limit:
-                raise ProtocolViolation(f"an answer of more than {limit} bytes", begun=True)
+                raise AnswerTooLarge(f"more than {limit} bytes")
         return b"".join(chunks)
 
 
