@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.signals import ModelSignals, SignalsLine
+from fairlead.api.signals import ModelSignals, SignalsLine, count_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.controller.autoscale import PAUSE_SECONDS, REPORT_SECONDS, Autoscaler
 from fairlead.controller.events import Announcement
@@ -65,6 +65,8 @@ class World:
         self.body = deployment
         self.pods = [pod("a")]
         self.waiting = 0
+        self.ttft: float | None = None
+        """What twenty first tokens have taken."""
         self.num_missing = 0
         self.time = 1000.0
         self.window = GatewayWindow()
@@ -85,6 +87,8 @@ class World:
     def readings(self) -> Readings:
         """One gateway, which has been running for as long as the clock."""
         model = ModelSignals(waiting=self.waiting)
+        for _ in range(20 if self.ttft is not None else 0):
+            count_seconds(model.ttft, self.ttft or 0.0)
         line = SignalsLine(gateway="g", uptime_seconds=self.time, models={"/".join(KEY): model})
         self.window = self.window.hear(line, self.time)
         return Readings(self.time, (self.window,), self.num_missing)
@@ -167,7 +171,30 @@ async def test_decisions_and_what_is_asked_for_are_metrics_while_fairlead_scales
 async def test_what_fairlead_does_not_scale_is_left_alone(autoscaling: dict[str, Any] | None) -> None:
     world = World(body(autoscaling))
     await world.tick(waiting=100)
-    assert (world.scales, world.statuses) == ([], [])
+    assert world.scales == []
+    assert world.statuses == [{"signals": {"queue": 100, "running": 0}}]
+
+
+async def test_queue_and_first_tokens_are_told_without_autoscaling_but_not_too_often() -> None:
+    world = World(body(None))
+    await world.tick()
+    await world.tick(seconds=REPORT_SECONDS - 1.0, waiting=7, ttft=2.0)
+    assert world.statuses == [{"signals": {"queue": 0, "running": 0}}]
+    await world.tick(seconds=2.0)
+    assert world.statuses[1:] == [{"signals": {"queue": 7, "running": 0, "ttft": "2.4s"}}]
+    await world.tick(seconds=REPORT_SECONDS)
+    assert len(world.statuses) == 2
+
+
+@pytest.mark.parametrize("autoscaling", [None, SCALED | {"minReplicas": 0}])
+async def test_nothing_of_earlier_replicas_is_told_at_zero(autoscaling: dict[str, Any] | None) -> None:
+    world = World(body(autoscaling, replicas=1))
+    await world.tick()
+    await world.tick(seconds=11.0, ttft=2.0)
+    assert world.statuses[-1]["signals"]["ttft"] == "2.4s"
+    world.body = world.body | {"spec": world.body["spec"] | {"replicas": 0}}
+    await world.tick(seconds=11.0, pods=[])
+    assert world.statuses[-1]["signals"] == {"queue": 0, "running": 0}
 
 
 async def test_one_that_is_going_or_cannot_be_understood_keeps_its_replicas() -> None:
@@ -334,7 +361,8 @@ async def test_the_status_goes_when_fairlead_no_longer_scales() -> None:
     world.body = world.body | {"spec": world.body["spec"] | {"autoscaling": None}}
     await world.tick()
     await world.tick()
-    assert world.statuses[1:] == [None]
+    [told] = world.statuses[1:]
+    assert told == {"signals": {"queue": 0, "running": 0}}
 
 
 # ── with a real operator, API and gateway metrics ─────────────────────────────────────────────────────────────────────
@@ -378,7 +406,7 @@ async def test_the_operator_scales_what_its_gateways_report_and_the_controller_a
         assert owned["scale"] == {"f:spec": {"f:replicas": {}}}
         assert list(owned["status"]["f:status"]) == ["f:scaling"]
         await fleet.edit(autoscaling=None)
-        await fleet.until(lambda status: "scaling" not in status)
+        await fleet.until(lambda status: list(status.get("scaling", {})) == ["signals"])  # the decisions are gone
 
 
 async def test_a_request_at_zero_starts_a_replica_long_before_the_next_regular_look(fleet: Fleet) -> None:

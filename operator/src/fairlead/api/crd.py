@@ -149,7 +149,8 @@ def _scaling_schema() -> JsonSchema:
         "missingGateways": count("Gateways that say nothing (any more); absent where all do."),
     }
     return {
-        "description": "What Fairlead's autoscaler sees and decides; figures are rounded, and at most 10 s behind.",
+        "description": "What gateways see of it, and what Fairlead's autoscaler decides where it scales; figures are "
+        "rounded, and at most 10 s behind.",
         "type": "object",
         "properties": {
             "desired": count("Replicas that it recommends."),

@@ -1,8 +1,9 @@
 """The autoscaler's story, on one screen: signals → recommend → limit → LLMDeployment /scale.
 
 Who calls it: the operator, while it holds the Lease. It decides nothing itself (`fairlead.autoscaler` does) and writes
-nothing but the scale and `status.scaling`: the controller alone brings the count to the Deployment. It looks at regular
-intervals, and at once when a gateway has a request for which no replica is ready.
+nothing but the scale and `status.scaling`, which of what it does not scale says only what gateways see: the controller
+alone brings the count to the Deployment. It looks at regular intervals, and at once when a gateway has a request for
+which no replica is ready.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from fairlead.controller.events import Announcement, EventRecorder, EventType
 from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.pods import Stage
-from fairlead.controller.scaling import ScaleWriter, scaling_status
+from fairlead.controller.scaling import ScaleWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.client import JsonObject, KubeError
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 REPORT_SECONDS = 10.0
 """`status.scaling` of one LLMDeployment is written at most this often, but for decisions, which are told at once."""
+UNTARGETED_PERCENTILE = 90
+"""Of the times to first token of what has no targets: that of the column TTFT-P90."""
 PAUSE_SECONDS = 0.25
 """Least time between two looks, however often gateways ask for one."""
 
@@ -109,6 +112,8 @@ class Autoscaler:
         self._clock = clock
         self._now = now
         self._memories: dict[Key, Memory] = {}
+        self._told_at: dict[Key, float] = {}
+        """When the status of one that Fairlead does not scale was last written."""
 
     async def run(self) -> None:
         """Follows the gateways and ticks."""
@@ -143,7 +148,7 @@ class Autoscaler:
                 self.failed(target, e)
             except Exception:  # a mistake of ours, and only this one's: the others are scaled all the same
                 logger.exception("%s could not be scaled; tried again at the next tick", target.name)
-        await self.forget_others()
+        await self.report_others(readings)
 
     async def look(self, target: Target, readings: Readings) -> None:
         """One look at one LLMDeployment. Raises KubeError."""
@@ -226,20 +231,27 @@ class Autoscaler:
         else:
             logger.warning("%s: cannot write the scale or its status: %s", target.name, error)
 
-    async def forget_others(self) -> None:
-        """What Fairlead no longer scales is forgotten, and says no longer that it is."""
+    async def report_others(self, readings: Readings) -> None:
+        """What Fairlead does not scale, or no longer, says no more than what gateways see of it."""
         scaled = {target.key for target in self.targets()}
         for key in self._memories.keys() - scaled:
             del self._memories[key]
             self.metrics.scaled_no_longer("/".join(key))
-        for key in sorted(self.cluster.keys()):
-            observed = self.cluster.last_seen(key)
-            if observed is None or key in scaled or "scaling" not in (observed.body.get("status") or {}):
+        others = {key: observed for key in sorted(self.cluster.keys()) if (observed := self.cluster.last_seen(key))}
+        self._told_at = {key: at for key, at in self._told_at.items() if key in others and key not in scaled}
+        for key, observed in others.items():
+            if key in scaled or observed.body["metadata"].get("deletionTimestamp"):
                 continue
+            ready = sum(each.stage is Stage.READY for each in observed.diagnoses)
+            seen = seen_status(readings.demand("/".join(key)), UNTARGETED_PERCENTILE, num_ready=ready) or None
+            told = (observed.body.get("status") or {}).get("scaling")
+            if seen == told or readings.time - self._told_at.get(key, float("-inf")) < REPORT_SECONDS:
+                continue
+            self._told_at[key] = readings.time
             try:
-                await self.writer.write_status(observed.body, None)
+                await self.writer.write_status(observed.body, seen)
             except KubeError as e:
-                logger.warning("%s/%s: cannot clear status.scaling: %s", *key, e)
+                logger.warning("%s/%s: cannot write what gateways see of it: %s", *key, e)
 
 
 def _seconds(duration: Any) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.crd import SCALING_HISTORY_LENGTH
+from fairlead.autoscaler.demand import Demand
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.words import rounded, seconds_in_words
@@ -54,13 +55,18 @@ def scaling_status(
         scaling |= {"lastScaleTime": history[0]["time"], "history": list(history[:SCALING_HISTORY_LENGTH])}
     if signals.cold_start_seconds is not None:
         scaling["coldStart"] = seconds_in_words(signals.cold_start_seconds)
-    demand = signals.demand
-    if demand.num_gateways:
-        seen: dict[str, Any] = {"queue": int(rounded(demand.waiting)), "running": int(rounded(demand.running))}
-        ttft = demand.ttft.percentile(percentile)
-        if ttft is not None:
-            seen["ttft"] = seconds_in_words(ttft)
-        if missing := demand.num_missing + demand.num_stale:
-            seen["missingGateways"] = missing
-        scaling["signals"] = seen
-    return scaling
+    return scaling | seen_status(signals.demand, percentile, num_ready=signals.ready)
+
+
+def seen_status(demand: Demand, percentile: float, *, num_ready: int) -> dict[str, Any]:
+    """`status.scaling` where nothing is decided: what gateways report; empty while none can be read. Where no replica
+    is ready, what was measured on those before is no news of this fleet."""
+    if not demand.num_gateways:
+        return {}
+    seen: dict[str, Any] = {"queue": int(rounded(demand.waiting)), "running": int(rounded(demand.running))}
+    ttft = demand.ttft.percentile(percentile)
+    if ttft is not None and num_ready:
+        seen["ttft"] = seconds_in_words(ttft)
+    if missing := demand.num_missing + demand.num_stale:
+        seen["missingGateways"] = missing
+    return {"signals": seen}
