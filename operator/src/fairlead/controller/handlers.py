@@ -13,6 +13,7 @@ from fairlead.controller.observe import Cluster, NameClaim, name_claims
 from fairlead.controller.worker import Key, WorkQueue
 from fairlead.kube.client import JsonObject
 from fairlead.kube.config import KubeConfig
+from fairlead.kube.login import LoginFailed
 from fairlead.kube.resources import CHILDREN, LLMDEPLOYMENTS, OPTIONAL_CHILDREN, PODS, Resource
 
 WATCH_SECONDS = 300
@@ -83,7 +84,17 @@ def _add_indexes(registry: kopf.OperatorRegistry, optional_kinds: tuple[Resource
 
 
 def connection_info(config: KubeConfig) -> kopf.ConnectionInfo:
-    """The same way to the same API server as our own client takes. Tokens in files are read anew at each login."""
+    """The same way to the same API server as our own client takes. Tokens in files are read anew at each login.
+
+    Raises kopf.LoginError where the kubeconfig's own way of logging in fails.
+    """
+    credential = None
+    if config.login is not None:
+        try:
+            credential = config.login()
+        except LoginFailed as e:
+            raise kopf.LoginError(str(e)) from e
+        config = config.with_credential(credential)
     return kopf.ConnectionInfo(
         server=config.server,
         scheme="Bearer" if config.token_file or config.token else None,
@@ -95,6 +106,7 @@ def connection_info(config: KubeConfig) -> kopf.ConnectionInfo:
         private_key_data=config.key_data.encode() if config.key_data else None,
         insecure=config.insecure_skip_tls_verify,
         default_namespace=config.namespace,
+        expiration=credential.expires if credential else None,
     )
 
 

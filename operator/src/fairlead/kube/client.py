@@ -9,14 +9,17 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 
-from fairlead.kube.config import KubeConfig, load
+from fairlead.addresses import cause_of
+from fairlead.kube.config import KubeConfig, KubeConfigError, load
 from fairlead.kube.lines import lines
+from fairlead.kube.login import LoginFailed
 from fairlead.kube.resources import Resource
 
 JsonObject = dict[str, Any]
@@ -28,6 +31,8 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 TOKEN_FILE_SECONDS = 60.0
 """How long a token that was read from a file is used before the file is read again."""
+RENEW_BEFORE = timedelta(seconds=30)
+"""How long before a login expires it is made anew."""
 PAGE_SIZE = 500
 """Objects per page of a list."""
 
@@ -62,6 +67,9 @@ class KubeClient:
         self._session: aiohttp.ClientSession | None = None
         self._token = config.token
         self._token_read = float("-inf")
+        self._logging_in = asyncio.Lock()
+        self._renew_at = datetime.min.replace(tzinfo=UTC)
+        """When the next request has to log in first."""
 
     @classmethod
     async def from_environment(cls, kubeconfig: Path | None = None, context: str | None = None) -> Self:
@@ -163,8 +171,10 @@ class KubeClient:
     ) -> JsonObject:
         """Any call whose answer is one JSON object. `timeout` in seconds; None = the client's."""
         limit = aiohttp.ClientTimeout(total=self.timeout if timeout is None else timeout)
+        await self._log_in()
         try:
             async with self._open(method, path, limit, params, body, content_type) as response:
+                self._heed(response)
                 await _raise_for_status(response)
                 document = await response.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
@@ -194,13 +204,35 @@ class KubeClient:
         params["timeoutSeconds"] = str(max(1, int(timeout_seconds)))
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=silence_seconds)
         path = resource.path(namespace)
+        await self._log_in()
         try:
             async with self._open("GET", path, limit, params, None, None) as response:
+                self._heed(response)
                 await _raise_for_status(response)
                 async for line in lines(response.content):
                     yield _watch_event(json.loads(line))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
             raise _unreachable("WATCH", self.config.server + path, e) from e
+
+    async def _log_in(self) -> None:
+        """Where the kubeconfig says how, and what the last login gave has expired or was refused."""
+        if self.config.login is None:
+            return
+        async with self._logging_in:
+            if datetime.now(UTC) < self._renew_at:
+                return
+            try:
+                credential = await asyncio.to_thread(self.config.login)
+                config = self.config.with_credential(credential)
+                self._token, self._ssl = config.token, config.ssl_context()
+            except (LoginFailed, KubeConfigError) as e:
+                raise KubeError(0, "Unreachable", str(e)) from e
+            expires = credential.expires or datetime.max.replace(tzinfo=UTC)
+            self._renew_at = max(datetime.now(UTC), expires - RENEW_BEFORE)
+
+    def _heed(self, response: aiohttp.ClientResponse) -> None:
+        if response.status == 401:
+            self._renew_at = datetime.min.replace(tzinfo=UTC)
 
     def _open(
         self,
@@ -287,5 +319,4 @@ def _from_status(document: Mapping[str, Any], status: int) -> KubeError:
 
 
 def _unreachable(method: str, url: str, e: BaseException) -> KubeError:
-    cause = "no answer in time" if isinstance(e, (TimeoutError, asyncio.TimeoutError)) else str(e) or type(e).__name__
-    return KubeError(0, "Unreachable", f"{method} {url}: {cause}")
+    return KubeError(0, "Unreachable", f"{method} {url}: {cause_of(e)}")

@@ -1,6 +1,6 @@
 """Where the API server is and who we are to it: a kubeconfig, or the ServiceAccount of the pod we run in.
 
-Reads files, opens no connection. What it cannot use (exec plugins) it refuses by name.
+Reads files, opens no connection. Users who log in by a program or a provider get a `login`, which others call.
 """
 
 import base64
@@ -9,13 +9,14 @@ import os
 import ssl
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fairlead.addresses import authority
+from fairlead.kube.login import Credential, Login, login_of
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -48,6 +49,13 @@ class KubeConfig:
     """Name to expect in the server's certificate; None = the host of `server`."""
     namespace: str | None = None
     """The context's default namespace; None = not said."""
+    login: Login | None = None
+    """Gives the credentials, instead of the fields above; None = nothing has to be done to get them."""
+
+    def with_credential(self, credential: Credential) -> "KubeConfig":
+        """The same way with what a login gave."""
+        certificate, key = credential.certificate, credential.key
+        return replace(self, token=credential.token, certificate_data=certificate, key_data=key)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For https servers; None for plain http. Raises KubeConfigError for certificates that do not load."""
@@ -101,7 +109,7 @@ def from_kubeconfig(path: Path, context: str | None = None) -> KubeConfig:
     """The context of a kubeconfig file; None = its current one. Raises KubeConfigError, naming the file."""
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as e:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
         raise KubeConfigError(f"cannot read the kubeconfig {path}: {e}") from e
     if not isinstance(document, dict):
         raise KubeConfigError(f"{path} is not a kubeconfig")
@@ -109,17 +117,13 @@ def from_kubeconfig(path: Path, context: str | None = None) -> KubeConfig:
         chosen = _named(document, "contexts", context or document.get("current-context"), "context")
         cluster = _named(document, "clusters", chosen.get("cluster"), "cluster")
         user = _named(document, "users", chosen["user"], "user") if chosen.get("user") else {}
-        return _from_parts(path, cluster, user, chosen.get("namespace"))
+        found = _from_parts(path, cluster, user, chosen.get("namespace"))
+        return replace(found, login=login_of(path, user, cluster, context))
     except KubeConfigError as e:
         raise KubeConfigError(f"{path}: {e}") from e
 
 
 def _from_parts(path: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], namespace: str | None) -> KubeConfig:
-    for plugin in ("exec", "auth-provider"):
-        if plugin in user:
-            raise KubeConfigError(
-                f"the user logs in by {plugin!r}, which is not supported: use a token, a token file or a certificate"
-            )
     if not cluster.get("server"):
         raise KubeConfigError("the cluster has no server")
     token_file = user.get("tokenFile")
