@@ -433,7 +433,8 @@ def _with_default(text: str | None, default: Any, what: str) -> list[str]:
     meaning, says = _text({"description": text}, what)
     if default is None or not isinstance(default, int | float | str):
         return [says or ("" if default is None else "*required*"), meaning]
-    written = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
+    written = f"{default:g}" if isinstance(default, float) else str(default)
+    written = written.lower() if isinstance(default, bool) else written
     return [f"`{written}`", meaning]
 
 

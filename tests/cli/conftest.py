@@ -25,14 +25,14 @@ Fairlead = Callable[..., Awaitable[Ended]]
 def fairlead() -> Fairlead:
     """Runs the real command, while servers of the test go on."""
 
-    async def run(*arguments: str, stdin: str = "", **environment: str) -> Ended:
+    async def run(*arguments: str, stdin: str | bytes = "", **environment: str) -> Ended:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("FAIRLEAD_", "KUBECONFIG"))}
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "fairlead", *arguments,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env={**kept, "COLUMNS": "160", **environment},
         )  # fmt: skip
-        out, err = await process.communicate(stdin.encode())
+        out, err = await process.communicate(stdin.encode() if isinstance(stdin, str) else stdin)
         assert process.returncode is not None
         return Ended(process.returncode, out.decode(), err.decode())
 

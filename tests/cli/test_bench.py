@@ -5,13 +5,16 @@ import asyncio
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fairlead.cli.bench import phases, until
+from fairlead.cli.bench import fitted, phases, until
 from fairlead.client.arrivals import Phase
+from fairlead.client.workload import Kind, Shape, context_tokens
 from fairlead.testing.fake_engine import Death, FakeEngine, Refusal
+from fairlead.testing.fake_engine.engine import DEFAULT_LIMITS
 
 FOREVER = float("inf")
 FIXED = ("--workload", "fixed", "--prompt", "Hello")
@@ -64,6 +67,47 @@ async def test_rejects_are_no_failures_and_failures_are(fairlead) -> None:
     assert "0 answered, 0 rejected (429), 4 failed" in failed.out
 
 
+async def test_a_closed_port_is_the_cause_and_told_once(fairlead) -> None:
+    async with FakeEngine() as engine:
+        url = engine.url
+    ended = await fairlead("bench", "--gateway", url, "--model", "fake", *FIXED)
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.count("Connection refused") == 1 and "hint: is a gateway running" in ended.err
+    assert "ssl:" not in ended.err and "Traceback" not in ended.err
+
+
+async def test_a_server_that_goes_away_meanwhile_is_named_in_the_report(fairlead) -> None:
+    async with FakeEngine() as engine:
+        engine.death = Death.AFTER_ONE_TOKEN
+        ended = await fairlead("bench", "--gateway", engine.url, "--model", "fake", "--num-requests", "2", *FIXED)
+    assert ended.status == 1
+    assert "error: " in ended.out and "broken" not in ended.out, "in words"
+
+
+async def test_defaults_fit_the_models_context_and_flags_that_do_not_are_named(fairlead) -> None:
+    async with FakeEngine(limits=replace(DEFAULT_LIMITS, max_model_len=300)) as engine:
+        asked = ("bench", "--gateway", engine.url, "--model", "fake", "--num-requests", "2")
+        fitting = await fairlead(*asked)
+        asked_tokens = [request.json()["max_tokens"] for request in engine.requests]
+        refused = await fairlead(*asked, "--prefix-tokens", "2000")
+        long = await fairlead(*asked, "--output-tokens", "290")
+    assert "--prefix-tokens 50: the model's context is 300 tokens" in fitting.err
+    assert asked_tokens == [32, 32]
+    assert (refused.status, refused.out) == (2, "")
+    assert "error: --prefix-tokens 2000 does not fit" in refused.err and "the model's context is 300" in refused.err
+    assert long.status == 2 and "error: --output-tokens 290 does not fit" in long.err
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("context", [None, 128, 512, 4096])
+def test_what_was_left_open_fits_and_what_was_given_stays(kind: Kind, context: int | None) -> None:
+    assert fitted(kind, Shape(), (), context) == Shape() or 2 * context_tokens(
+        kind, fitted(kind, Shape(), (), context)
+    ) <= (context or 0)
+    given = replace(Shape(), output_tokens=40)
+    assert fitted(kind, given, {"output_tokens"}, context).output_tokens == 40
+
+
 async def test_ctrl_c_tells_what_was_measured(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.pace = lambda index: asyncio.sleep(3600) if engine.num_finished >= 2 else asyncio.sleep(0)
@@ -107,7 +151,7 @@ async def test_a_gateway_that_is_not_there(fairlead) -> None:
         url = engine.url
     ended = await fairlead("bench", "--gateway", url)
     assert ended.status == 1
-    assert "Cannot connect" in ended.err and "`fairlead local up` starts one" in ended.err
+    assert "cannot connect" in ended.err and "`fairlead local up` starts one" in ended.err
 
 
 def test_rates_in_phases() -> None:

@@ -5,9 +5,11 @@ import os
 import pty
 import signal
 import sys
+from pathlib import Path
 
 from fairlead.cli.chat import footnote
 from fairlead.client.openai import Completion
+from fairlead.local.fleet_state import FleetFolder, Phase, write_state
 from fairlead.testing.fake_engine import FakeEngine, Refusal
 
 
@@ -15,6 +17,13 @@ async def test_one_question_and_only_its_answer(fairlead) -> None:
     async with FakeEngine() as engine:
         ended = await fairlead("chat", "--model", "fake", "Who", "are", "you?", FAIRLEAD_GATEWAY=engine.url)
         assert engine.requests[0].json()["messages"] == [{"role": "user", "content": "Who are you?"}]
+    assert (ended.status, ended.out, ended.err) == (0, "Hello, world!\n", "")
+
+
+async def test_a_fleet_on_this_machine_is_found_by_its_folder(fairlead, tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        write_state(FleetFolder(tmp_path), Phase.READY, gateway=engine.url)  # as if this process were its supervisor
+        ended = await fairlead("chat", "Hi", FAIRLEAD_DATA_DIR=str(tmp_path))
     assert (ended.status, ended.out, ended.err) == (0, "Hello, world!\n", "")
 
 
@@ -51,7 +60,32 @@ async def test_errors_say_what_to_do(fairlead) -> None:
     assert (full.status, full.out) == (1, "")
     assert "error: The engine's queue is full. (HTTP 429)" in full.err
     assert absent.status == 1
-    assert "Cannot connect" in absent.err and f"hint: is a gateway running at {url}?" in absent.err
+    assert "cannot connect" in absent.err and "Connection refused" in absent.err and "ssl:" not in absent.err
+    assert f"hint: is a gateway running at {url}?" in absent.err
+
+
+async def test_it_says_what_it_waits_for_while_nothing_comes(fairlead) -> None:
+    async with FakeEngine() as engine:
+        engine.pace = lambda index: asyncio.sleep(4.0 if index == 0 else 0)
+        busy = await fairlead("chat", "--gateway", engine.url, "--model", "fake", "Hi")
+        engine.is_listed = False
+        asleep = await fairlead("chat", "--gateway", engine.url, "--model", "fake", "Hi")
+    assert "waiting: for a first token; fake has a lot to do" in busy.err
+    assert busy.out == "Hello, world!\n"
+    assert "waiting: no replica of fake is ready yet" in asleep.err and asleep.out == "Hello, world!\n"
+
+
+async def test_bytes_that_are_no_text_are_refused_with_a_sentence(fairlead) -> None:
+    async with FakeEngine() as engine:
+        asked = ("chat", "--gateway", engine.url, "--model", "fake")
+        for more, given in ((("-",), b"one\xfftwo"), ((), b"one\xfftwo\n")):
+            ended = await fairlead(*asked, *more, stdin=given)
+            assert (ended.status, ended.out) == (2, "")
+            assert "error: the question is not UTF-8: byte 0xff after 3 characters" in ended.err
+            assert "hint: convert it first" in ended.err and "Traceback" not in ended.err
+        ended = await fairlead(*asked, os.fsdecode(b"\xe4h"))
+        assert (ended.status, "byte 0xe4" in ended.err) == (2, True)
+        assert engine.requests == []
 
 
 async def test_a_script_hears_of_an_error_at_once(fairlead) -> None:

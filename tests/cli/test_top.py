@@ -2,7 +2,12 @@
 
 import asyncio
 import io
+import json
+import os
+import pty
 import re
+import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -11,7 +16,7 @@ from rich.console import Console
 from fairlead.api.crd import crd
 from fairlead.cli.figures import figures, is_measured
 from fairlead.cli.fleet_state import FleetView, Stage, fleet_view
-from fairlead.cli.fleet_view import lines, renderable
+from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.top import show
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
@@ -197,12 +202,48 @@ async def test_one_look_as_a_process(fairlead, tmp_path: Path) -> None:
         await client.create(LLMDEPLOYMENTS, body)
         ended = await fairlead("top", "--once", "dinghy", KUBECONFIG=str(path))
         missing = await fairlead("top", "--once", "cutter", KUBECONFIG=str(path))
+        told = await fairlead("top", "--once", "-o", "json", KUBECONFIG=str(path))
+        await _leaves_with_q(path)
     assert ended.status == 0, ended.err
     assert "default/dinghy: 0 ready, – wanted" in ended.out
+    (told_of,) = json.loads(told.out)["models"]
+    assert (told_of["namespace"], told_of["name"], told_of["replicas"]) == ("default", "dinghy", [])
     assert "note: no gateway is ready" in ended.out
     assert (missing.status, missing.out) == (1, "")
     assert "there is no LLMDeployment 'cutter' in any namespace" in missing.err
     assert "hint: there is: dinghy" in missing.err
+
+
+async def _leaves_with_q(kubeconfig: Path) -> None:
+    """At a terminal, which is left as it was."""
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", "top", "--kubeconfig", str(kubeconfig),
+        stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    try:
+        shown = b""
+        while b"default/dinghy" not in shown:
+            shown += await asyncio.to_thread(os.read, ours, 4096)
+        os.write(ours, b"q")
+        assert await asyncio.wait_for(process.wait(), 30.0) == 0
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(theirs)
+        os.close(ours)
+
+
+def test_figures_for_programs_are_the_same_as_for_people() -> None:
+    told = json.loads(json.dumps(to_json(view(pods=(pod("one"), pod("three", "starting"))))))
+    (model,) = told["models"]
+    assert (model["waiting"], model["running"], model["desired"], model["sentence"]) == (6, 6, 2, SENTENCE)
+    assert model["ttft_p90_seconds"] == pytest.approx(2.27, rel=0.01)
+    assert [(each["name"], each["stage"]) for each in model["replicas"]] == [("one", "ready"), ("three", "starting")]
+    assert model["replicas"][0]["load"]["running"] == 3 and model["replicas"][1]["load"] is None
 
 
 async def test_no_api_is_an_error_with_a_hint(fairlead, tmp_path: Path) -> None:

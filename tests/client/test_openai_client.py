@@ -19,7 +19,7 @@ async def test_a_chat_comes_with_its_times_counts_and_replica() -> None:
         engine.num_cached_tokens = 1
         async with OpenAIClient(f"{url}/v1") as client:
             answer = await client.chat("fake", MESSAGES, max_tokens=3, temperature=0)
-            assert await client.models() == ["fake"]
+            assert list(await client.models()) == ["fake"]
         assert (answer.text, answer.finish_reason, answer.replica) == ("Hello, world", "stop", "engine-0")
         assert (answer.num_completion_tokens, answer.num_cached_tokens) == (3, 1)
         assert answer.num_prompt_tokens > 0

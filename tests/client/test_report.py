@@ -105,7 +105,7 @@ def test_figures_of_a_load() -> None:
     assert seen.cached_ratio == pytest.approx(128 / 300)
     assert seen.by_replica == {"a": 2, "b": 1}
     assert (seen.num_checked, seen.num_right) == (3, 1)
-    assert seen.errors == {"HTTP 429 queue_full": 1, "broken": 1, "HTTP 503 no_replicas": 1}
+    assert seen.errors == {"HTTP 429 queue_full": 1, "no": 1, "HTTP 503 no_replicas": 1}
     assert seen.ttft is not None and seen.ttft.p50 == pytest.approx(0.2)
     assert (seen.num_rejected, seen.num_failed) == (1, 2)
 

@@ -142,6 +142,24 @@ def test_up_that_is_ended_while_it_waits_leaves_nothing_behind(data: Path, numbe
     wait_until_nothing_runs(data)
 
 
+def test_of_two_at_once_one_comes_up_and_the_other_says_so(data: Path) -> None:
+    command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
+    command += ["--api-port", "0", "--gateway-port", "0"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    ended = [(process.communicate(timeout=90), process.returncode) for process in both]
+    assert sorted(status for _, status in ended) == [0, 1]
+    for (out, err), status in ended:
+        assert ("ready after" in out) is (status == 0)
+        assert ("a fleet is being started already" in err or "already running at http" in err) is (status == 1), err
+        assert "Traceback" not in out + err
+    assert local("status", "--data-dir", str(data), "-o", "json").returncode == 0
+    first = subprocess.run(
+        f"{sys.executable} -m fairlead local status --data-dir {data} | head -n 0", shell=True, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert first.stderr == ""
+
+
 OWNER = """
 import sys, time
 from pathlib import Path

@@ -5,7 +5,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,16 @@ from fairlead.client.load import LoadGenerator
 from fairlead.client.openai import ApiError, OpenAIClient, Timeouts
 from fairlead.client.plot import PlotUnavailable, draw, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
-from fairlead.client.workload import Kind, Shape, conversations
+from fairlead.client.workload import Kind, Shape, context_tokens, conversations
 
 DEFAULT_CONCURRENCY = 8
 DEFAULT_NUM_REQUESTS = 100
 """Where neither --duration nor --num-requests says when to stop."""
+TOO_LONG = "context_length_exceeded"
+"""The code of such an error, everywhere."""
 PROGRESS_SECONDS = 2.0
 """How often progress is told where it cannot be shown in place."""
+FITTED = "fewer where the model's context is small"
 EPILOG = """\
 exit status: 0 when every request was answered or rejected with 429 (a server that says "try later" is doing its
 work, and goodput counts it as a miss); 1 when any failed in another way; 2 for wrong arguments; 130 after Ctrl-C,
@@ -98,13 +102,13 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=int, default=0, help="of arrivals and questions (default: %(default)s)")
     group.add_argument("--prefixes", type=at_least(1), default=sizes.num_prefixes, metavar="N",
                        help="different prefixes of shared-prefix (default: %(default)s)")  # fmt: skip
-    group.add_argument("--prefix-tokens", type=at_least(1), default=sizes.prefix_tokens, metavar="N",
-                       help="of each system message, about (default: %(default)s)")  # fmt: skip
-    group.add_argument("--turns", type=at_least(1), default=sizes.num_turns, metavar="N",
-                       help="questions per conversation of multi-turn (default: %(default)s)")  # fmt: skip
+    group.add_argument("--prefix-tokens", type=at_least(1), metavar="N",
+                       help=f"of each system message, about (default: {sizes.prefix_tokens}, {FITTED})")  # fmt: skip
+    group.add_argument("--turns", type=at_least(1), metavar="N", help="questions per conversation of multi-turn "
+                       f"(default: {sizes.num_turns}, {FITTED})")  # fmt: skip
     group.add_argument("--prompt", metavar="TEXT", help="the question of fixed")
-    group.add_argument("--output-tokens", type=at_least(1), default=sizes.output_tokens, metavar="N",
-                       help="longest answer (default: %(default)s)")  # fmt: skip
+    group.add_argument("--output-tokens", type=at_least(1), metavar="N",
+                       help=f"longest answer (default: {sizes.output_tokens}, {FITTED})")  # fmt: skip
     group.add_argument(
         "--ignore-eos", action="store_true", help="let answers go on to exactly that (our engine and vLLM can)"
     )
@@ -181,6 +185,7 @@ class Bench:
         key = os.environ.get(KEY_VARIABLE)
         async with OpenAIClient(base_url(args.gateway), api_key=key, timeouts=timeouts) as client:
             args.model = await chosen_model(client, args.model)
+            self._fit(await _context_of(client, args.model))
             self.load = LoadGenerator(client, args.model, max_requests=args.num_requests)
             telling = asyncio.create_task(self._tell_progress(self.load))
             try:
@@ -198,15 +203,25 @@ class Bench:
         else:
             await load.open_loop(asked, poisson(until(args.rate, args.duration), args.seed))
 
+    def _fit(self, context: int | None) -> None:
+        """Settles the sizes that were left open, so that they fit into the model's context. Raises UsageError."""
+        args, given = self.args, {name for name in SIZES.values() if getattr(self.args, name) is not None}
+        shape = fitted(args.workload, self._shape(), {size for size, name in SIZES.items() if name in given}, context)
+        for size, name in SIZES.items():
+            fitting = getattr(shape, size)
+            if name not in given and fitting != getattr(Shape(), size):
+                flag = name.replace("_", "-")
+                self.progress.print(f"--{flag} {fitting}: the model's context is {context} tokens", markup=False)
+            setattr(args, name, fitting)
+
     def _shape(self) -> Shape:
         args = self.args
+        sizes = {size: getattr(args, name) for size, name in SIZES.items() if getattr(args, name) is not None}
         return Shape(
             num_prefixes=args.prefixes,
-            prefix_tokens=args.prefix_tokens,
-            num_turns=args.turns,
             question=args.prompt or Shape().question,
-            output_tokens=args.output_tokens,
             ignore_eos=args.ignore_eos,
+            **sizes,
         )
 
     async def _tell_progress(self, load: LoadGenerator) -> None:
@@ -229,6 +244,9 @@ class Bench:
         objectives = Objectives(ttft_seconds=args.slo_ttft, tpot_seconds=args.slo_tpot)
         found = report(samples, self.load.seconds, objectives=objectives, block_size=args.block_size)
         self.console.print(report_table(found, f"{args.model} at {args.gateway}"))
+        if any(sample.error is not None and sample.error.code == TOO_LONG for sample in samples):
+            hint = "prompts were too long for the model's context: lower --prefix-tokens, --turns or --output-tokens"
+            self.progress.print(f"hint: {hint}", markup=False)
         try:
             if args.output:
                 _write(args.output, json.dumps(to_json(found, samples, _arguments(args)), indent=1))
@@ -239,6 +257,38 @@ class Bench:
             tell(error)
             return 1
         return 1 if found.num_failed else 0
+
+
+SIZES = {"prefix_tokens": "prefix_tokens", "num_turns": "turns", "output_tokens": "output_tokens"}
+"""Sizes of a workload that a model's context limits → their arguments. In the order in which they are made smaller."""
+
+
+async def _context_of(client: OpenAIClient, model: str) -> int | None:
+    """How many tokens a prompt and its answer may have; None where the server does not say. Raises ApiError where there
+    is no server at all, which is better told once than once per request."""
+    try:
+        listed = (await client.models()).get(model)
+    except ApiError as error:
+        if not error.status:
+            raise
+        return None
+    return listed.max_model_len if listed is not None else None
+
+
+def fitted(kind: Kind, shape: Shape, given: Collection[str], context: int | None) -> Shape:
+    """The shape with sizes that were not `given` halved until twice the tokens fit: other tokenizers than the dinghy's
+    need up to so many. Raises UsageError where what was given cannot fit."""
+    if context is None:
+        return shape
+    for size in SIZES:
+        while size not in given and 2 * context_tokens(kind, shape) > context and getattr(shape, size) > 1:
+            shape = replace(shape, **{size: getattr(shape, size) // 2})
+    if (wanted := context_tokens(kind, shape)) > context:
+        largest = max(SIZES, key=lambda size: (size in given, getattr(shape, size)))
+        flag = f"--{SIZES[largest].replace('_', '-')} {getattr(shape, largest)}" if given else f"--workload {kind}"
+        text = f"{flag} does not fit: a prompt and its answer come to about {wanted} tokens"
+        raise UsageError(f"{text}, and the model's context is {context}", "ask for less, or serve the model with more")
+    return shape
 
 
 def until(rate: Sequence[Phase], seconds: float | None) -> list[Phase]:

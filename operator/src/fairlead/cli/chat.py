@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 
-from fairlead.cli.options import KEY_VARIABLE, add_gateway, at_least, base_url, chosen_model, tell
+from fairlead.cli.options import KEY_VARIABLE, UsageError, add_gateway, at_least, base_url, chosen_model, tell
 from fairlead.cli.report_table import short
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
 
 FROM_INPUT = "-"
+PATIENCE_SECONDS = 2.0
+"""Without a token, after which it is said what is waited for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,14 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns 0, or 1 where a question was not answered. Answers go to standard output, all else to standard error."""
+    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # so that `_text` can say what is wrong
     try:
         return asyncio.run(_chat(args))
+    except UsageError as error:
+        tell(error)
+        return 2
     except ApiError as error:
         tell(error, args.gateway)
         return 1
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 async def _chat(args: argparse.Namespace) -> int:
@@ -45,7 +48,7 @@ async def _chat(args: argparse.Namespace) -> int:
         conversation = Conversation(client, await chosen_model(client, args.model), args)
         if args.prompt:
             asked = sys.stdin.read() if args.prompt == [FROM_INPUT] else " ".join(args.prompt)
-            await conversation.ask(asked.strip())
+            await conversation.ask(_text(asked).strip())
             return 0
         return await _converse(conversation, args.gateway)
 
@@ -55,18 +58,28 @@ async def _converse(conversation: "Conversation", gateway: str) -> int:
     is_terminal = sys.stdin.isatty()
     status = 0
     while line := await _line_of_a_person() if is_terminal else sys.stdin.readline():
-        question = line.strip()
-        if not question:
+        if not line.strip():
             continue
         try:
-            await conversation.ask(question)
+            await conversation.ask(_text(line).strip())
             status = 0
-        except ApiError as error:
+        except (ApiError, UsageError) as error:
             if not is_terminal:
                 raise
             tell(error, gateway)
             status = 1
     return status
+
+
+def _text(given: str) -> str:
+    """What was given, if it was text. Raises UsageError."""
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(given[error.start]) - 0xDC00
+        text = f"the question is not UTF-8: byte 0x{byte & 0xFF:02x} after {error.start} characters"
+        raise UsageError(text, "convert it first, for instance with `iconv -f latin1 -t utf-8`") from error
+    return given
 
 
 async def _line_of_a_person() -> str:
@@ -102,21 +115,43 @@ class Conversation:
         self._model = model
         self._verbose = args.verbose
         self._parameters = {"max_tokens": args.max_tokens, "temperature": args.temperature}
-        self._messages = [{"role": "system", "content": args.system}] if args.system else []
+        self._messages = [{"role": "system", "content": _text(args.system)}] if args.system else []
 
     async def ask(self, question: str) -> None:
         """Prints the answer as it comes. A question without an answer leaves no trace in the conversation."""
         asked = [*self._messages, {"role": "user", "content": question}]
         completion = Completion()
+        waiting = asyncio.create_task(self._tell_waiting())
         try:
             async for text in self._client.stream_chat(self._model, asked, completion, **self._parameters):
+                waiting.cancel()
                 print(text, end="", flush=True)
         finally:
+            waiting.cancel()
             if completion.text or completion.finish_reason:
                 print(flush=True)
         if self._verbose:
             print(footnote(completion), file=sys.stderr)
         self._messages = [*asked, {"role": "assistant", "content": completion.text}]
+
+    async def _tell_waiting(self) -> None:
+        """Says what the first token waits for, where it does not come soon, and again whenever that changes."""
+        said = ""
+        while True:
+            await asyncio.sleep(PATIENCE_SECONDS)
+            why = await self._why_waiting()
+            if why != said:
+                print(f"waiting: {why}", file=sys.stderr, flush=True)
+                said = why
+
+    async def _why_waiting(self) -> str:
+        try:
+            listed = (await self._client.models()).get(self._model)
+        except ApiError as error:
+            return f"for a first token; {error}"
+        if listed is None or not listed.is_ready:
+            return f"no replica of {self._model} is ready yet; `kubectl describe llm` says how far the first one is"
+        return f"for a first token; {self._model} has a lot to do, or reads a long prompt"
 
 
 def footnote(completion: Completion) -> str:

@@ -1,7 +1,10 @@
-"""A fleet at one moment, for a terminal (`renderable`) or as plain lines (`lines`). Pure."""
+"""A fleet at one moment: for a terminal (`renderable`), as plain lines (`lines`), for programs (`to_json`). Pure."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -45,6 +48,25 @@ def lines(view: FleetView, *, replicas: bool = True) -> Iterator[str]:
             yield f"  {replica.name}: {replica_words(replica)}"
     if view.note:
         yield f"note: {view.note}"
+
+
+def to_json(view: FleetView) -> dict[str, Any]:
+    """The same figures under their own names: times in seconds, shares from 0 to 1, null = unknown."""
+    return {"models": [_model_json(model) for model in view.models], "note": view.note}
+
+
+def _model_json(model: ModelView) -> dict[str, Any]:
+    figures = {} if model.figures is None else asdict(model.figures)
+    figures.pop("replicas", None)
+    counts = {"waiting": model.waiting, "running": model.running, "desired": model.desired}
+    replicas = [
+        {"name": replica.name, "stage": str(replica.stage), "kv_ratio": replica.kv_ratio}
+        | {"step_seconds": replica.step_seconds, "load": msgspec.to_builtins(replica.load)}
+        for replica in model.replicas
+    ]
+    words = {"sentence": model.sentence, "trouble": model.trouble}
+    namespace, _, name = model.key.partition("/")
+    return {"namespace": namespace, "name": name} | figures | counts | words | {"replicas": replicas}
 
 
 def model_words(model: ModelView) -> str:

@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 
 from fairlead import __version__
@@ -17,6 +17,7 @@ COMMANDS = {
     "bench": ("fairlead.cli.bench", "put a load on a gateway and measure what comes of it"),
     "status": ("fairlead.cli.status", "what is served and how it is, who looks after it, and what nobody looks after"),
     "top": ("fairlead.cli.top", "watch fleets live: replicas, queues, first tokens, and what the autoscaler says"),
+    "completion": ("fairlead.cli.completion", "print what makes a shell complete these commands: bash, zsh or fish"),
     "demo": ("fairlead.cli.demo", "show a local fleet from `kubectl apply` to an answer, and take it down again"),
 }
 """Command → (module with `add_arguments` and `run`, one line for the help). Modules are imported only when chosen."""
@@ -30,17 +31,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
+    args = build_parser({chosen} if chosen else ()).parse_args(arguments)
+    try:
+        status = int(args.run(args))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
+    """Of every command; only those chosen are imported and know their arguments."""
     parser = argparse.ArgumentParser(prog="fairlead", description="Fleets of language models on Kubernetes.")
     parser.add_argument("--version", action="version", version=f"fairlead {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary)
-        if name == chosen:
+        if name in chosen:
             program = import_module(module)
             program.add_arguments(subparser)
             subparser.set_defaults(run=program.run)
-    args = parser.parse_args(arguments)
-    try:
-        return int(args.run(args))
-    except KeyboardInterrupt:
-        return 130
+    return parser

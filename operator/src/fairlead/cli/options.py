@@ -11,6 +11,7 @@ from rich.console import Console
 from fairlead.api.durations import parse_duration
 from fairlead.client.openai import ApiError, OpenAIClient
 from fairlead.kube.client import KubeError
+from fairlead.local.fleet_state import DATA_VARIABLE, FleetFolder, default_folder, running_fleet
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
@@ -31,11 +32,18 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gateway",
         type=address,
-        default=os.environ.get(GATEWAY_VARIABLE, DEFAULT_GATEWAY),
+        default=os.environ.get(GATEWAY_VARIABLE) or _local_gateway() or DEFAULT_GATEWAY,
         metavar="URL",
-        help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else {DEFAULT_GATEWAY})",
+        help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else that of the local "
+        f"fleet in ${DATA_VARIABLE}, else {DEFAULT_GATEWAY})",
     )
     parser.add_argument("--model", help="which model to ask; may be left out where there is only one")
+
+
+def _local_gateway() -> str:
+    """Of the fleet on this machine; empty where none runs."""
+    fleet = running_fleet(FleetFolder(default_folder()))
+    return fleet.gateway if fleet is not None else ""
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +87,7 @@ async def chosen_model(client: OpenAIClient, model: str | None) -> str:
         return model
     models = await client.models()
     if len(models) == 1:
-        return models[0]
+        return next(iter(models))
     if not models:
         raise ApiError(404, "no model is ready; apply an LLMDeployment, or name one with --model to wait for it")
     raise ApiError(400, f"there are several models, choose one with --model: {', '.join(sorted(models))}")

@@ -2,15 +2,21 @@
 
 import argparse
 import asyncio
+import json
 import logging
-from collections.abc import Callable
+import os
+import sys
+import termios
+import tty
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
 from fairlead.api import names
 from fairlead.cli.fleet_state import FleetView
-from fairlead.cli.fleet_view import lines, renderable
+from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.fleet_watch import FleetWatch
 from fairlead.cli.options import UsageError, add_cluster, duration, tell, with_hint
 from fairlead.kube.client import KubeClient, KubeError
@@ -32,10 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--interval", type=duration, default=1.0, metavar="TIME", help="between two looks (default: 1s)"
     )
     parser.add_argument("--once", action="store_true", help="one look, as plain lines")
+    parser.add_argument("-o", "--output", choices=("json",), help="each look as a JSON document, on a line of its own")
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 after Ctrl-C or one look; 1 where the API cannot be asked or there is nothing of that name."""
+    """0 after Ctrl-C, q or one look; 1 where the API cannot be asked or there is nothing of that name."""
     logging.getLogger("fairlead").addHandler(logging.NullHandler())  # a watch that breaks is mended; no line about it
     try:
         console = Console(highlight=False)
@@ -57,19 +64,42 @@ async def _top(args: argparse.Namespace, console: Console) -> None:
         try:
             await watch.synced()
             if args.once:
-                _print(console, watch.view())
+                _print(console, watch.view(), args.output)
             else:
-                await show(watch.view, console, args.interval)
+                await _until_q(show(watch.view, console, args.interval, args.output))
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def show(view: Callable[[], FleetView], console: Console, interval: float) -> None:
-    """Until cancelled: in place on a terminal, block after block of lines elsewhere."""
-    if not console.is_terminal:
+async def _until_q(showing: Coroutine[Any, Any, None]) -> None:
+    """Until q is typed at the terminal, where there is one. Keys are read as they are typed, and not shown."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return await showing
+    keyboard, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    task = loop.create_task(showing)
+    before = termios.tcgetattr(keyboard)
+
+    def typed() -> None:
+        if b"q" in os.read(keyboard, 64).lower():
+            task.cancel()
+
+    tty.setcbreak(keyboard)
+    loop.add_reader(keyboard, typed)
+    try:
+        await asyncio.wait([task])
+    finally:
+        loop.remove_reader(keyboard)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+        task.cancel()
+    return None if task.cancelled() else task.result()
+
+
+async def show(view: Callable[[], FleetView], console: Console, interval: float, output: str | None = None) -> None:
+    """Until cancelled: in place on a terminal, block after block of lines elsewhere; `output`: as the argument says."""
+    if output or not console.is_terminal:
         while True:
-            _print(console, view())
+            _print(console, view(), output)
             await asyncio.sleep(interval)
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
@@ -88,6 +118,9 @@ async def _check(client: KubeClient, args: argparse.Namespace) -> None:
         )
 
 
-def _print(console: Console, view: FleetView) -> None:
+def _print(console: Console, view: FleetView, output: str | None = None) -> None:
+    if output == "json":
+        print(json.dumps(to_json(view)), flush=True)
+        return
     for line in lines(view):
         console.print(line, markup=False)

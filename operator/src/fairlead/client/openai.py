@@ -12,6 +12,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from fairlead.addresses import cause_of
 from fairlead_protocol.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_PREDICTED_CACHED_TOKENS,
@@ -74,6 +75,20 @@ class Timeouts:
     """Longest silence, the wait for the first byte included."""
 
 
+class ListedModel(msgspec.Struct, frozen=True):
+    """One name of `/v1/models`."""
+
+    id: str
+    max_model_len: int | None = None
+    """Tokens of a prompt and its answer together, at most; None where the server does not say."""
+    state: str | None = None
+    """How far the model is, where the server says; None = it can be asked."""
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state in (None, "ready")
+
+
 class OpenAIClient:
     """`async with OpenAIClient("http://127.0.0.1:8080/v1") as client`. Not shared between event loops."""
 
@@ -105,10 +120,12 @@ class OpenAIClient:
         if self._session is not None:
             await self._session.close()
 
-    async def models(self) -> list[str]:
-        """Names that can be asked for now. Raises ApiError."""
-        document = await self._get("/models")
-        return [entry["id"] for entry in document["data"]]
+    async def models(self) -> dict[str, ListedModel]:
+        """What can be asked for, by name. Raises ApiError."""
+        try:
+            return {entry.id: entry for entry in _listing.decode(await self._get("/models")).data}
+        except msgspec.DecodeError as error:
+            raise ApiError(0, f"{self._base_url}/models is not what OpenAI's API says: {error}") from error
 
     async def chat(
         self,
@@ -139,12 +156,11 @@ class OpenAIClient:
             pass
         return completion
 
-    async def _get(self, path: str) -> dict[str, Any]:
+    async def _get(self, path: str) -> bytes:
         try:
             async with self._open("GET", path) as response:
                 await _raise_for_status(response)
-                document: dict[str, Any] = msgspec.json.decode(await response.read())
-                return document
+                return await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _unreachable(self._base_url, error) from error
 
@@ -207,7 +223,12 @@ class _Event(msgspec.Struct):
     error: _Error | None = None
 
 
+class _Listing(msgspec.Struct):
+    data: list[ListedModel]
+
+
 _decoder = msgspec.json.Decoder(_Event)
+_listing = msgspec.json.Decoder(_Listing)
 
 
 def _absorb_headers(headers: Mapping[str, str], completion: Completion) -> None:
@@ -286,5 +307,4 @@ async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
 
 
 def _unreachable(base_url: str, error: BaseException) -> ApiError:
-    cause = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-    return ApiError(0, f"{base_url}: {cause}")
+    return ApiError(0, f"{base_url}: {cause_of(error)}")

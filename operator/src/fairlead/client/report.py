@@ -93,7 +93,7 @@ class Report:
     num_unfinished: int
     """Still under way when the report was made."""
     errors: dict[str, int] = field(default_factory=dict)
-    """Of rejected and failed ones, by status and code, most first."""
+    """Of rejected and failed ones, by status and code, or in words where there was no answer; most first."""
     num_checked: int
     """Answers to questions whose answer is known."""
     num_right: int
@@ -196,8 +196,9 @@ def _goodput(samples: Sequence[Sample], seconds: float, objectives: Objectives) 
 def _kind_of_error(sample: Sample) -> str:
     assert sample.error is not None
     error = sample.error
-    status = f"HTTP {error.status}" if error.status else "broken"
-    return f"{status} {error.code}" if error.code else status
+    if not error.status:  # there is no answer that says it shortly
+        return f"{error.code}: {error.message}" if error.code else error.message
+    return f"HTTP {error.status} {error.code}" if error.code else f"HTTP {error.status}"
 
 
 def _per_second(number: float, seconds: float) -> float:

@@ -14,6 +14,8 @@ from typing import Any
 
 TOKENS_PER_LINE = 12
 """Of a line of a harbour log, with the dinghy's tokenizer; others need up to twice as many."""
+QUESTION_TOKENS = 32
+"""Of an exercise with what a chat template puts around it, at most."""
 LARGEST_NUMBER = 12
 """Of the operands of sums and differences that the dinghy knows."""
 
@@ -65,6 +67,14 @@ class Shape:
     """Longest answer (`max_tokens`)."""
     ignore_eos: bool = False
     """Whether answers go on to exactly `output_tokens` (an extension that our engine and vLLM know)."""
+
+
+def context_tokens(kind: Kind, shape: Shape) -> int:
+    """Of the longest prompt with its answer, about: what has to fit into a model's context."""
+    if kind is Kind.FIXED:
+        return len(shape.question.split()) + shape.output_tokens
+    num_turns = shape.num_turns if kind is Kind.MULTI_TURN else 1
+    return shape.prefix_tokens + num_turns * (QUESTION_TOKENS + shape.output_tokens)
 
 
 @dataclass(frozen=True, slots=True)

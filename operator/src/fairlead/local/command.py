@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -16,7 +18,7 @@ from fairlead.local.apiserver.status import Json
 from fairlead.local.apiserver.tables import pod_reason
 from fairlead.local.applying import Manifest, apply_manifest, read_manifests
 from fairlead.local.detaching import start_detached
-from fairlead.local.fleet_state import FleetError, FleetFolder, default_folder, read_state, running_fleet
+from fairlead.local.fleet_state import FleetError, FleetFolder, Phase, default_folder, read_state, running_fleet
 from fairlead.local.kubelet.process_table import ProcessRecords, stop
 from fairlead.local.supervisor import FleetOptions, RunningFleet, run_fleet
 
@@ -48,9 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gateways", type=_positive, default=1, metavar="N", help="gateways behind that port (default: %(default)s)"
     )
     up.add_argument("--detach", action="store_true", help="return once the fleet is ready, and leave it running")
-    up.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
+    up.add_argument("--detached", type=int, metavar="LOCK", help=argparse.SUPPRESS)
     down = verbs.add_parser("down", help="stop the fleet and everything it started; its objects are kept")
     status = verbs.add_parser("status", help="say what runs")
+    status.add_argument("-o", "--output", choices=("json",), help="json: for programs")
     logs = verbs.add_parser("logs", help="show what a pod, the operator or the gateway wrote")
     logs.add_argument("target", nargs="?", metavar="POD|operator|gateway", help="default: the fleet's own log")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
@@ -69,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
             case "down":
                 return _down(folder)
             case "status":
-                return _status(folder)
+                return _status(folder, args.output)
             case _:
                 return _logs(folder, args.target, follow=args.follow)
     except FleetError as error:
@@ -78,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
-    manifests = read_manifests(args.file)
-    if manifests and running_fleet(folder) is not None:
+    manifests, running = read_manifests(args.file), running_fleet(folder)
+    if manifests and running is not None and running.phase is Phase.READY:
         return asyncio.run(_apply_to_running(folder, manifests))
     if args.detach:
         return _up_detached(folder, args)
@@ -90,13 +93,14 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
         gateway_port=args.gateway_port,
         num_gateways=args.gateways,
         manifests=tuple(manifests),
-        lifeline=sys.stdin.fileno() if args.detached else None,
+        lifeline=None if args.detached is None else sys.stdin.fileno(),
+        lock=args.detached,
     )
     started = time.monotonic()
 
     def announce(fleet: RunningFleet) -> None:
         _say(f"ready after {time.monotonic() - started:.1f} s\n")
-        _say(_next_steps(folder, fleet, detached=args.detached))
+        _say(_next_steps(folder, fleet, detached=args.detached is not None))
 
     asyncio.run(run_fleet(options, _say, announce))
     return 0
@@ -131,29 +135,48 @@ def _down(folder: FleetFolder) -> int:
     return 0
 
 
-def _status(folder: FleetFolder) -> int:
-    state = running_fleet(folder)
-    if state is None:
-        last = read_state(folder)
-        failure = f"; the last one failed: {last.message}" if last and last.message else ""
+def _status(folder: FleetFolder, output: str | None) -> int:
+    found = _described(folder)
+    if output == "json":
+        _say(json.dumps(found, indent=1))
+    elif found["running"]:
+        _say_status(found)
+    else:
+        failure = f"; the last one failed: {found['message']}" if found["message"] else ""
         _say(f"no fleet is running in {folder.path}{failure}")
-        return 1
-    _say(f"fleet in {folder.path}: {state.phase} (process {state.pid})")
+    return 0 if found["running"] else 1
+
+
+def _described(folder: FleetFolder) -> Json:
+    """What runs, for programs: the fleet, its models with their conditions, its pods."""
+    state, last = running_fleet(folder), read_state(folder)
+    found: Json = {"folder": str(folder.path), "running": state is not None, "message": last.message if last else ""}
+    if state is None:
+        return found
+    found |= {"phase": str(state.phase), "pid": state.pid, "api": state.api, "gateway": state.gateway}
+    found |= {"kubeconfig": str(folder.kubeconfig), "models": [], "pods": []}
     if state.api:
-        _say(f"  API         {state.api}  (export KUBECONFIG={folder.kubeconfig})")
-        _say(f"  gateway     {state.gateway}")
-        _say_objects(ApiReader(folder.kubeconfig))
-    return 0
+        reader = ApiReader(folder.kubeconfig)
+        for obj in reader.objects(f"/apis/fairlead.dev/v1alpha1/{PLURAL}"):
+            conditions = (obj.get("status") or {}).get("conditions") or []
+            found["models"].append({"name": _full_name(obj), "conditions": conditions})
+        for pod in reader.objects("/api/v1/pods"):
+            address = (pod.get("status") or {}).get("podIP", "")
+            found["pods"].append({"name": _full_name(pod), "reason": pod_reason(pod), "address": address})
+    return found
 
 
-def _say_objects(reader: ApiReader) -> None:
-    for obj in reader.objects(f"/apis/fairlead.dev/v1alpha1/{PLURAL}"):
-        conditions = (obj.get("status") or {}).get("conditions") or ()
-        ready = next((c for c in conditions if c["type"] == "Ready"), {"status": "Unknown"})
+def _say_status(found: Json) -> None:
+    _say(f"fleet in {found['folder']}: {found['phase']} (process {found['pid']})")
+    if found["api"]:
+        _say(f"  API         {found['api']}  (export KUBECONFIG={found['kubeconfig']})")
+        _say(f"  gateway     {found['gateway']}")
+    for model in found["models"]:
+        ready = next((c for c in model["conditions"] if c["type"] == "Ready"), {"status": "Unknown"})
         why = "" if ready["status"] == "True" else f"  {ready.get('reason', '')}: {ready.get('message', '')}"
-        _say(f"  model       {_full_name(obj)}  Ready={ready['status']}{why}")
-    for pod in reader.objects("/api/v1/pods"):
-        _say(f"  pod         {_full_name(pod)}  {pod_reason(pod)}  {(pod.get('status') or {}).get('podIP', '')}")
+        _say(f"  model       {model['name']}  Ready={ready['status']}{why}")
+    for pod in found["pods"]:
+        _say(f"  pod         {pod['name']}  {pod['reason']}  {pod['address']}")
 
 
 def _logs(folder: FleetFolder, target: str | None, *, follow: bool) -> int:
@@ -228,7 +251,11 @@ def _positive(text: str) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    """To whoever reads. A fleet does not end because they have read enough (`| head`)."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write(chunks: Iterable[bytes]) -> None:

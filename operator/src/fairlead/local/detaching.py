@@ -23,23 +23,23 @@ class DetachedSupervisor:
     """`fairlead local up ARGUMENTS` in the background. Raises FleetError when its log cannot be written."""
 
     def __init__(self, folder: FleetFolder, arguments: Sequence[str]) -> None:
-        with folder.lock():
-            pass  # only to refuse here, in time, what the other process would refuse
         self._folder = folder
-        command = [sys.executable, "-m", "fairlead", "local", "up", "--detached", "--data-dir", str(folder.path)]
-        folder.description.unlink(missing_ok=True)
-        try:
-            with folder.log.open("wb") as log:
-                self._process = subprocess.Popen(
-                    [*command, *arguments],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        except OSError as error:
-            text = f"cannot write to {folder.path} ({error.strerror}): choose another folder with --data-dir"
-            raise FleetError(text) from error
+        command = [sys.executable, "-m", "fairlead", "local", "up", "--data-dir", str(folder.path), *arguments]
+        with folder.lock() as lock:
+            folder.description.unlink(missing_ok=True)
+            try:
+                with folder.log.open("wb") as log:
+                    self._process = subprocess.Popen(
+                        [*command, "--detached", str(lock)],
+                        stdin=subprocess.PIPE,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        pass_fds=[lock],
+                    )
+            except OSError as error:
+                text = f"cannot write to {folder.path} ({error.strerror}): choose another folder with --data-dir"
+                raise FleetError(text) from error
 
     def wait_until_ready(self, write: Write) -> int:
         """Passes on what it says until it is ready. Returns 0 then, or the exit status it ended with."""

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from fairlead.local.kubelet.process_table import ProcessId, identify
 
+DATA_VARIABLE = "FAIRLEAD_DATA_DIR"
+
 
 class FleetError(Exception):
     """A fleet cannot be started, found or stopped; the text says why and what to do."""
@@ -61,11 +63,15 @@ class FleetFolder:
         return self.path / "fleet.json"
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Held by the supervisor, and let go by the system when it dies. Raises FleetError when another holds it."""
+    def lock(self, inherited: int | None = None) -> Iterator[int]:
+        """Held by the supervisor, and let go by the system when it dies. Raises FleetError when another holds it.
+
+        Yields the descriptor that holds it, which a child process may take over (`inherited`), so that there is no
+        moment at which somebody else could have it.
+        """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = (self.path / "lock").open("w")
+            file = (self.path / "lock").open("w") if inherited is None else os.fdopen(inherited, "w")
         except OSError as error:
             text = f"cannot write to {self.path} ({error.strerror}): choose another folder with --data-dir"
             raise FleetError(text) from error
@@ -74,12 +80,14 @@ class FleetFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise FleetError(self._already_running()) from error
-            yield
+            yield file.fileno()
 
     def _already_running(self) -> str:
         running = read_state(self)
-        where = f" at {running.api}" if running else ""
-        return f"a fleet is already running{where} in {self.path}: stop it first with `{self.command('down')}`"
+        found = "a fleet is being started already"
+        if running is not None and running.phase is Phase.READY:
+            found = f"a fleet is already running at {running.api}"
+        return f"{found} in {self.path}: stop it first with `{self.command('down')}`"
 
     def command(self, verb: str) -> str:
         """What a person types to run another command on this fleet."""
@@ -104,7 +112,7 @@ class FleetState:
 
 def default_folder() -> Path:
     """$FAIRLEAD_DATA_DIR, else ~/.fairlead/local."""
-    named = os.environ.get("FAIRLEAD_DATA_DIR")
+    named = os.environ.get(DATA_VARIABLE)
     return (Path(named) if named else Path.home() / ".fairlead" / "local").expanduser().absolute()
 
 

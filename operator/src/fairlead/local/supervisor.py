@@ -55,6 +55,8 @@ class FleetOptions:
     gateway_port: int
     num_gateways: int = 1
     manifests: Sequence[Manifest] = ()
+    lock: int | None = None
+    """A descriptor that holds the folder's lock already; None = it has to be taken."""
     lifeline: int | None = None
     """A pipe's end. When it closes without a word, whoever wanted the fleet is gone, and the fleet ends; a word lets it
     go on by itself. None = nobody need hold it."""
@@ -71,7 +73,7 @@ class RunningFleet:
 async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
     """Runs a fleet until a signal or the lifeline asks for its end; `announce` is called once it is ready. Raises
     FleetError."""
-    with options.folder.lock():
+    with options.folder.lock(options.lock):
         write_state(options.folder, Phase.STARTING)
         try:
             await _until_stopped(_run(options, say, announce), options.lifeline)

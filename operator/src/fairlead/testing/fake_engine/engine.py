@@ -90,6 +90,8 @@ class FakeEngine:
         """Cuts streams into writes of this many bytes, to the distress of careless readers; None = whole events."""
         self.null_usage = False
         """Whether chunks without usage say so with a null, as OpenAI's do."""
+        self.is_listed = True
+        """Whether /v1/models has it; a gateway's has not what is asleep."""
         self.drain_grace = 0.0
         """Seconds for which it still takes requests after it has said that it drains."""
         self.num_cached_tokens: int | None = None
@@ -209,6 +211,9 @@ class FakeEngine:
             await responder.json(200, {"status": "ok"})
         elif path == "/ready":
             await responder.json(503, {"status": "draining"}, {HEADER_REASON: REASON_DRAINING})
+        elif path == "/v1/models":
+            entry = {"id": self.served_name, "object": "model", "max_model_len": self.limits.max_model_len}
+            await responder.json(200, {"object": "list", "data": [entry] if self.is_listed else []})
         elif path == PATH_MODEL:
             await responder.whole(200, msgspec.json.encode(self._model_info()))
         elif path == PATH_DRAIN:

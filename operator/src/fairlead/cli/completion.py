@@ -1,0 +1,100 @@
+"""`fairlead completion`: what a shell needs to complete the other commands, made from their own arguments.
+
+source <(fairlead completion bash)      also for zsh; for fish: fairlead completion fish | source
+"""
+
+import argparse
+from collections.abc import Iterator
+
+from fairlead.cli.main import COMMANDS, build_parser
+
+_BASH = """\
+_fairlead() {{
+    local path=fairlead word
+    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+        case "$path $word" in
+            {paths}) path="$path $word" ;;
+        esac
+    done
+    local words=
+    case "$path ${{COMP_WORDS[COMP_CWORD-1]}}" in
+{choices}
+        *) case "$path" in
+{words}
+        esac ;;
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _fairlead fairlead
+"""
+_ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        "bash and zsh: add to ~/.bashrc or ~/.zshrc:  source <(fairlead completion bash)\n"
+        "fish:         fairlead completion fish > ~/.config/fish/completions/fairlead.fish\n"
+    )
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the script; 0."""
+    parsers = dict(_commands("fairlead", build_parser(COMMANDS)))
+    print(_fish(parsers) if args.shell == "fish" else ("" if args.shell == "bash" else _ZSH) + _bash(parsers), end="")
+    return 0
+
+
+def _commands(path: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Every command and verb, by the words that lead to it."""
+    yield path, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, subparser in action.choices.items():
+                yield from _commands(f"{path} {name}", subparser)
+
+
+def _flags(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
+
+
+def _words(parser: argparse.ArgumentParser) -> list[str]:
+    """What may come next: verbs and other closed choices, then flags."""
+    choices = [str(word) for action in parser._actions if not action.option_strings for word in action.choices or ()]
+    return choices + [option for action in _flags(parser) for option in action.option_strings]
+
+
+def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
+    choices = [
+        f'        "{path} {option}") words="{" ".join(map(str, action.choices))}" ;;'
+        for path, parser in parsers.items()
+        for action in _flags(parser)
+        if action.choices
+        for option in action.option_strings
+    ]
+    words = [f'            "{path}") words="{" ".join(_words(parser))}" ;;' for path, parser in parsers.items()]
+    paths = " | ".join(f'"{path}"' for path in parsers if " " in path)
+    return _BASH.format(paths=paths, choices="\n".join(choices), words="\n".join(words))
+
+
+def _fish(parsers: dict[str, argparse.ArgumentParser]) -> str:
+    """One line per word and flag, each for when the words before it are there and no verb of theirs is yet."""
+    lines = ["complete -c fairlead -n __fish_use_subcommand -f"]
+    for path, parser in parsers.items():
+        before = [f"__fish_seen_subcommand_from {word}" for word in path.split()[1:]] or ["__fish_use_subcommand"]
+        condition = "; and ".join(before)
+        for action in parser._actions:
+            if not action.option_strings and action.choices:
+                words = " ".join(map(str, action.choices))
+                lines.append(f"complete -c fairlead -n '{condition}; and not __fish_seen_subcommand_from {words}' "
+                             f"-f -a '{words}'")  # fmt: skip
+        for action in _flags(parser):
+            names = " ".join(
+                f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
+                for option in action.option_strings
+            )
+            takes = "" if action.nargs == 0 else " -r"
+            takes += f" -f -a '{' '.join(map(str, action.choices))}'" if action.choices else ""
+            lines.append(f"complete -c fairlead -n '{condition}' {names}{takes}")
+    return "\n".join(lines) + "\n"
