@@ -132,6 +132,22 @@ def test_the_index_of_the_documentation_leads_to_every_page() -> None:
     assert [str(page.relative_to(ROOT)) for page in pages if page.resolve() not in linked | {index}] == []
 
 
+def test_no_line_of_the_documentation_is_wider_than_120_columns() -> None:
+    """But for rows of tables, and JSON in code: Markdown and the protocol want each of these in one line. The
+    changelog, which everybody adds to, is left out."""
+    wide = []
+    for path in tracked():
+        if path.suffix != ".md" or path.name == "CHANGELOG.md":
+            continue
+        is_code = False
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), start=1):
+            is_code ^= line.lstrip().startswith("```")
+            is_one_line = line.lstrip().startswith("{" if is_code else "|")
+            if len(line) > 120 and not is_one_line:
+                wide.append(f"{path}:{number}")
+    assert wide == [], "run `python docs/wrap.py`; shorten code by hand"
+
+
 TROUBLESHOOTING = ROOT / "docs" / "guides" / "troubleshooting.md"
 FINE = {
     *("ReplicasReady", "ScaledToZero", "ModelLoaded", "Complete", "AsExpected"),
