@@ -3,12 +3,14 @@
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
-from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams
+from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
@@ -84,3 +86,86 @@ def test_preemptions_give_the_references_tokens(prefix_caching, folder, referenc
     outputs = serve(engine, prompts, 30)
     assert engine.load.num_preemptions > 0
     check(reference, folder, prompts, outputs, 30)
+
+
+def log_softmax(reference, folder: Path, prompt: list[int]) -> torch.Tensor:
+    return reference.logits(folder, prompt).log_softmax(-1)
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+@pytest.mark.parametrize("budget", [7, 33, 256])
+def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(budget, prefix_caching, folder, reference):
+    """Prompts with a long common prefix, in a cache too small for all, half of them scored."""
+    prompts = make_prompts(8, 40, prefix=list(range(10, 40)))
+    num_bytes = make_engine(folder).runner.kv_bytes_per_block()
+    engine = make_engine(
+        folder,
+        kv_cache_memory=16 * num_bytes,
+        max_model_len=100,
+        max_num_batched_tokens=budget,
+        max_num_seqs=4,
+        max_num_queued_tokens=1000,
+        enable_prefix_caching=prefix_caching,
+    )
+    scored: dict[str, list[TokenLogprobs]] = {}
+    for index, prompt in enumerate(prompts):
+        sampling = SamplingParams(
+            temperature=0.0, max_tokens=(index % 3) * 20, ignore_eos=True, prompt_logprobs=(index % 2) * 4 or None
+        )
+        request = make_request(index, prompt, 1)
+        request = msgspec.structs.replace(request, request_id=f"{index}", sampling=sampling, priority=-index)
+        assert engine.add(request) is None
+        for output in engine.step():
+            scored.setdefault(output.request_id, []).extend(output.prompt_logprobs or [])
+    while engine.has_work():
+        for output in engine.step():
+            scored.setdefault(output.request_id, []).extend(output.prompt_logprobs or [])
+        engine.check()
+    for index, prompt in enumerate(prompts):
+        if index % 2 == 0:
+            assert not scored[f"{index}"]
+            continue
+        wanted = log_softmax(reference, folder, prompt)[:-1]
+        assert [each.token_id for each in scored[f"{index}"]] == prompt[1:]
+        for row, each in zip(wanted, scored[f"{index}"], strict=True):
+            assert abs(each.logprob - float(row[each.token_id])) < 1e-3
+            assert [logprob for _, logprob in each.top] == pytest.approx(row.topk(4).values.tolist(), abs=1e-3)
+    assert engine.load.num_preemptions > 0 or budget == 7
+
+
+def test_a_scored_prompt_leaves_its_blocks_to_others_and_takes_none(folder):
+    engine = make_engine(folder, max_num_batched_tokens=64)
+    prompt = list(range(10, 60))
+    for name, num_top in (("first", 1), ("second", 1), ("third", None)):
+        sampling = SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=num_top)
+        assert engine.add(
+            EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling, arrival_time=0.0)
+        ) is None  # fmt: skip
+        outputs = []
+        while engine.has_work():
+            outputs += engine.step()
+        assert outputs[-1].finish_reason is FinishReason.LENGTH
+        assert outputs[-1].new_token_ids == []
+        assert sum(len(output.prompt_logprobs or []) for output in outputs) == (len(prompt) - 1 if num_top else 0)
+        assert outputs[-1].num_cached_tokens == (0 if num_top else 48)
+
+
+def test_a_bias_decides_and_changes_no_log_probability(folder):
+    engine = make_engine(folder)
+    prompt = list(range(10, 30))
+
+    def run(bias: dict[int, float]) -> tuple[list[int], list[float]]:
+        sampling = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, logprobs=0, logit_bias=bias)
+        request = EngineRequest(request_id="r", prompt_token_ids=prompt, sampling=sampling, arrival_time=0.0)
+        assert engine.add(request) is None
+        outputs = []
+        while engine.has_work():
+            outputs += engine.step()
+        return [output.new_token_ids[0] for output in outputs], [output.logprobs[0].logprob for output in outputs]
+
+    plain, _ = run({})
+    forced, logprobs = run({7: 100.0})
+    assert forced == [7] * 4
+    assert max(logprobs) < -0.01
+    assert plain[0] not in run({plain[0]: -100.0})[0]
+    assert run({plain[0]: 0.0})[0] == plain

@@ -39,6 +39,19 @@ async def test_completion_whole_and_streamed(start) -> None:
     assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hello, world!"
 
 
+async def test_an_engine_gets_every_parameter_as_the_client_sent_it(start) -> None:
+    setup = await start()
+    shared = {"priority": -3, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    fields = {"max_tokens": 0, "logit_bias": {"5": -100}}
+    completion = {**fields, "echo": True, "logprobs": 1}
+    await setup.openai.completions.create(model="fake", prompt=[1, 2, 3], **completion, extra_body=shared)
+    chat = {**shared, "continue_final_message": True, "add_generation_prompt": False}
+    await setup.openai.chat.completions.create(model="fake", messages=MESSAGES, **fields, extra_body=chat)
+    first, second = (request.json() for request in setup.engines[0].requests)
+    assert first.items() >= {**completion, **shared, "prompt": [1, 2, 3]}.items()
+    assert second.items() >= {**fields, **chat, "messages": MESSAGES}.items()
+
+
 async def test_models_at_zero_are_listed_with_their_state(start) -> None:
     def pools(engines: list[FakeEngine]) -> list[Pool]:
         return [

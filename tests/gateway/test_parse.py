@@ -61,6 +61,7 @@ def test_of_a_repeated_field_gateway_and_engine_see_the_same_one() -> None:
         ({"stream": 1}, False, False),
         ({"stream": True, "stream_options": {"include_usage": True}}, True, True),
         ({"stream": True, "stream_options": {"include_usage": "yes"}}, True, False),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, True, True),
         ({"stream": True, "stream_options": None}, True, False),
         ({"stream": True, "stream_options": [1]}, True, False),
     ],
@@ -68,6 +69,12 @@ def test_of_a_repeated_field_gateway_and_engine_see_the_same_one() -> None:
 def test_stream_and_usage_are_what_json_says_they_are(document, stream, wants_usage) -> None:
     request = read({"model": "m", **document})
     assert (request.stream, request.wants_usage) == (stream, wants_usage)
+
+
+def test_usage_in_every_chunk_is_asked_for_as_the_client_does() -> None:
+    options = {"continuous_usage_stats": True}
+    body = read({"model": "m", "stream": True, "stream_options": options}).upstream_body("m")
+    assert json.loads(body)["stream_options"] == options
 
 
 def test_what_the_engine_is_to_refuse_reaches_it_unchanged() -> None:

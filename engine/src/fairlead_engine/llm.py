@@ -40,6 +40,8 @@ class Completion:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """One entry per token, when asked for."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """One entry per token of the prompt but the first, when asked for."""
     finish_reason: FinishReason | None = None
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
@@ -158,6 +160,7 @@ class _Job:
         self.completion.text += delta.text
         self.completion.token_ids += delta.token_ids
         self.completion.logprobs += delta.logprobs
+        self.completion.prompt_logprobs += delta.prompt_logprobs
         self.completion.finish_reason = delta.finish_reason
         self.completion.num_cached_tokens = output.num_cached_tokens
         return delta.finish_reason is not None

@@ -52,7 +52,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     """Makes this request's draws reproducible whatever runs beside it; None = fresh randomness."""
     max_tokens: int | None = None
-    """At most this many new tokens; None = up to the model's context."""
+    """At most this many new tokens; None = up to the model's context, 0 = only the prompt is computed."""
     min_tokens: int = 0
     """Suppress end-of-sequence and stop tokens until this many new tokens."""
     stop: tuple[str, ...] = ()
@@ -65,6 +65,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Go on after the end-of-sequence token (benchmarks)."""
     logprobs: int | None = None
     """Report the chosen token's log-probability and this many likeliest alternatives; None = report nothing."""
+    prompt_logprobs: int | None = None
+    """Report the same for every token of the prompt but the first, which then takes nothing from the prefix cache."""
+    logit_bias: dict[int, float] = {}
+    """Added to the logits of these tokens, in [-100, 100], before anything else changes them."""
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0.0, 100.0)
@@ -76,13 +80,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         _within("top_k", self.top_k, -1, 2**31 - 1)
         _within("min_tokens", self.min_tokens, 0, 2**31 - 1)
         if self.max_tokens is not None:
-            _within("max_tokens", self.max_tokens, 1, 2**31 - 1)
+            _within("max_tokens", self.max_tokens, 0, 2**31 - 1)
             if self.min_tokens > self.max_tokens:
                 raise ValueError(f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})")
         if self.seed is not None:
             _within("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
         if self.logprobs is not None:
             _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        if self.prompt_logprobs is not None:
+            _within("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
+        for token_id, bias in self.logit_bias.items():
+            _within(f"logit_bias of token {token_id}", bias, -100.0, 100.0)
         if any(not text for text in self.stop):
             raise ValueError("stop must not hold an empty text")
         if any(token_id < 0 for token_id in self.stop_token_ids):
@@ -137,6 +145,9 @@ class SequenceOutput(msgspec.Struct, kw_only=True):
     """Prompt tokens that came from the prefix cache when it was first scheduled."""
     logprobs: list[TokenLogprobs] | None = None
     """One entry per new token, when asked for."""
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """The next tokens of the prompt, from the second one on, when asked for; all come before the first new token or
+    with it."""
     stop_token_id: int | None = None
     """The token that ended it, when one did; it is the last of `new_token_ids`."""
     first_scheduled_time: float | None = None
@@ -169,6 +180,8 @@ class Sequence:
     """Tokens whose KV is in the cache; the next step starts at this position."""
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache at its first admission."""
+    num_scored_tokens: int = 0
+    """Prompt tokens whose log-probabilities have been reported, where they are asked for; not undone by preemption."""
     block_table: list[int] = field(default_factory=list)
     """Physical block of each logical block, in order."""
     block_hashes: list[BlockHash] = field(default_factory=list)
@@ -194,6 +207,14 @@ class Sequence:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
+    def num_sparable_tokens(self) -> int:
+        """How many of its first tokens need not be computed if the cache has them: not the last one, and none whose
+        logits are still to be read, as log-probabilities are those of the *next* token."""
+        if self.sampling.prompt_logprobs is None or self.num_scored_tokens >= self.num_prompt_tokens - 1:
+            return len(self.token_ids) - 1
+        return self.num_scored_tokens
+
+    @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
 
@@ -202,18 +223,27 @@ class Sequence:
 class ScheduledSequence:
     """A sequence's share of one step: tokens `[start, end)` of it are computed.
 
-    `start` and `samples` are settled when the step is planned and stay true after it, when the sequence has moved on.
+    What is settled when the step is planned stays true after it, when the sequence has moved on.
     """
 
     sequence: Sequence
     num_tokens: int
     start: int = field(init=False)
     samples: bool = field(init=False)
-    """Whether this step reaches the sequence's last token, so that a new one is chosen."""
+    """Whether this step reaches the sequence's last token, so that a new one is chosen, if one is wanted."""
+    scores: range = field(init=False)
+    """Positions, in the sequence, of the prompt's tokens whose log-probabilities this step tells."""
+    prompt_logprobs: list[TokenLogprobs] = field(init=False, default_factory=list)
+    """Theirs, filled in by the runner."""
 
     def __post_init__(self) -> None:
-        self.start = self.sequence.num_computed_tokens
-        self.samples = self.end == self.sequence.num_tokens
+        sequence = self.sequence
+        self.start = sequence.num_computed_tokens
+        self.samples = self.end == sequence.num_tokens and sequence.sampling.max_tokens != 0
+        self.scores = range(0)
+        if sequence.sampling.prompt_logprobs is not None:
+            first = max(self.start, sequence.num_scored_tokens) + 1
+            self.scores = range(first, min(self.end + 1, sequence.num_prompt_tokens))
 
     @property
     def end(self) -> int:
@@ -222,7 +252,7 @@ class ScheduledSequence:
 
 @dataclass(slots=True)
 class Batch:
-    """One step's work, single-token items first. Filled by the scheduler; the runner only reads it.
+    """One step's work, single-token items first. Filled by the scheduler; the runner adds `prompt_logprobs` only.
 
     Every item's block table already covers its tokens up to `end`.
     """

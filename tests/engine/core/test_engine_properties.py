@@ -15,7 +15,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.testing import FakeModelConfig, FakeRunner, make_request
 from fairlead_engine.testing.fake_engine import fake_config
-from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 
 EOS = 0
 MODEL = FakeModelConfig(vocab_size=8, max_position_embeddings=40, eos_token_ids=(EOS,))
@@ -29,6 +29,7 @@ class Trace:
 
     requests: dict[str, EngineRequest] = field(default_factory=dict)
     tokens: dict[str, list[int]] = field(default_factory=dict)
+    scored: dict[str, list[TokenLogprobs]] = field(default_factory=dict)
     reasons: dict[str, FinishReason] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
     mirror: KVMirror = field(default_factory=KVMirror)
@@ -44,6 +45,9 @@ class Trace:
         name = output.request_id
         assert name not in self.reasons, "an output after the last one"
         assert name not in self.aborted, "an output after an abort"
+        if output.prompt_logprobs:
+            assert not self.tokens[name], "log-probabilities of a prompt after its first token"
+            self.scored.setdefault(name, []).extend(output.prompt_logprobs)
         self.tokens[name].extend(output.new_token_ids)
         if output.finish_reason is not None:
             self.reasons[name] = output.finish_reason
@@ -54,8 +58,8 @@ def expected(runner: FakeRunner, request: EngineRequest, max_model_len: int) -> 
     sampling, prompt = request.sampling, request.prompt_token_ids
     if len(prompt) >= max_model_len:
         return [], FinishReason.ERROR
-    limit = min(sampling.max_tokens or max_model_len, max_model_len - len(prompt))
-    tokens = runner.generate(prompt, limit)
+    most = max_model_len if sampling.max_tokens is None else sampling.max_tokens
+    tokens = runner.generate(prompt, min(most, max_model_len - len(prompt)), sampling.logit_bias)
     stops = {*sampling.stop_token_ids, *(() if sampling.ignore_eos else (EOS,))}
     for count, token_id in enumerate(tokens, start=1):
         if token_id in stops and count >= sampling.min_tokens:
@@ -69,8 +73,10 @@ samplings = st.fixed_dictionaries(
         "min_tokens": st.integers(0, 4),
         "ignore_eos": st.booleans(),
         "stop_token_ids": st.sampled_from([(), (), (3,), (6, 7)]),
+        "prompt_logprobs": st.sampled_from([None, None, 0, 3]),
+        "logit_bias": st.sampled_from([{}, {}, {5: 100.0}, {0: -100.0, 3: -1.5}]),
     }
-)
+) | st.fixed_dictionaries({"max_tokens": st.just(0), "prompt_logprobs": st.sampled_from([None, 1])})
 prompts = st.builds(
     lambda prefix, rest: prefix + rest, st.sampled_from(PREFIXES), st.lists(st.integers(0, 7), min_size=1, max_size=22)
 )
@@ -129,6 +135,10 @@ def test_every_request_gets_the_output_it_would_get_alone(
             assert not trace.tokens[name]
         else:
             assert (trace.tokens[name], trace.reasons[name]) == wanted
+            prompt = request.prompt_token_ids
+            scored = [(each.token_id, -each.logprob) for each in trace.scored.get(name, [])]
+            is_scored = request.sampling.prompt_logprobs is not None and wanted[1] is not FinishReason.ERROR
+            assert scored == [(prompt[i], i) for i in range(1, len(prompt))] * is_scored
 
 
 def act(engine: Engine, trace: Trace, action: tuple[object, ...]) -> None:

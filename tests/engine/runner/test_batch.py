@@ -45,7 +45,7 @@ def test_a_batch_is_flattened_in_item_order():
     assert step.token_ids.tolist() == [7, 1, 2, 3, 4, 5, 6]
     assert step.positions.tolist() == [2, 0, 1, 2, 3, 4, 5]
     assert step.slots.tolist() == [18, 0, 1, 2, 3, 8, 9]
-    assert step.sample_rows.tolist() == [0, 6]
+    assert step.logit_rows.tolist() == [0, 6]
     first, second = step.attention.spans
     assert (first.start, first.num_queries, first.context, first.first_slot) == (0, 1, 3, 16)
     assert (second.start, second.num_queries, second.context) == (1, 6, 6)
@@ -65,4 +65,4 @@ def test_only_a_chunk_that_looks_back_needs_a_mask():
 
 def test_an_unfinished_chunk_is_not_sampled():
     step = prepare(Batch([make_item([1, 2, 3], [0], start=0, num_tokens=2)]), 4, torch.float32, CPU)
-    assert step.sample_rows.tolist() == []
+    assert step.logit_rows.tolist() == []

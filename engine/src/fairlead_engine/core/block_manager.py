@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fairlead_engine.core.free_blocks import FreeBlocks
 from fairlead_engine.types import Sequence
-from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
+from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks
 
 
 class BlockListener(Protocol):
@@ -86,14 +86,14 @@ class BlockManager:
     def match(self, sequence: Sequence) -> list[int]:
         """The longest cached prefix of a sequence, as blocks; changes nothing but the sequence's hashes.
 
-        Never covers the sequence's last token: it is computed in any case, as its logits choose the next one. Valid
-        until the next `share`, `extend` or `publish`.
+        Covers no token that is computed in any case (`Sequence.num_sparable_tokens`). Valid until the next `share`,
+        `extend` or `publish`.
         """
         if not self.enable_prefix_caching:
             return []
         self._extend_hashes(sequence, sequence.num_tokens)
         matched: list[int] = []
-        for block_hash in sequence.block_hashes[: num_cacheable_blocks(sequence.num_tokens, self.block_size)]:
+        for block_hash in sequence.block_hashes[: sequence.num_sparable_tokens // self.block_size]:
             blocks = self._blocks_of.get(block_hash)
             if blocks is None:
                 break

@@ -7,7 +7,7 @@ knows sequences and hashes, and asks whether one is cached; not blocks, tokens o
 from collections.abc import Callable, Collection
 
 from fairlead_engine.types import Sequence
-from fairlead_protocol.blocks import BlockHash, num_cacheable_blocks
+from fairlead_protocol.blocks import BlockHash
 
 
 class ComingBlocks:
@@ -82,7 +82,7 @@ class ComingBlocks:
             assert block_hash in maker.block_hashes[num_computed:], "a block is to come that was made already"
 
     def _num_made(self, sequence: Sequence, first: int, *, must_run: bool) -> int:
-        last = min(num_cacheable_blocks(sequence.num_tokens, self._block_size), len(sequence.block_hashes))
+        last = min(sequence.num_sparable_tokens // self._block_size, len(sequence.block_hashes))
         for index in range(first, last):
             maker = self._makers.get(sequence.block_hashes[index])
             if maker is None or maker is sequence or (must_run and not _is_worth_waiting(sequence, maker)):

@@ -22,6 +22,7 @@ from fairlead_engine.types import (
     EngineRequest,
     FinishReason,
     SampledToken,
+    ScheduledSequence,
     Sequence,
     SequenceOutput,
 )
@@ -109,11 +110,13 @@ class Engine:
     def outputs(
         self, batch: Batch, sampled: list[SampledToken | None], finished: list[Sequence]
     ) -> list[SequenceOutput]:
-        """What a step did, for each sequence that got a token."""
+        """What a step did, for each sequence that got a token, log-probabilities of its prompt, or its end."""
         if finished:
             self.runner.forget([sequence.request_id for sequence in finished])
         return [
-            _output(item.sequence, token) for item, token in zip(batch.items, sampled, strict=True) if token is not None
+            _output(item, token)
+            for item, token in zip(batch.items, sampled, strict=True)
+            if token is not None or item.scores or item.sequence.finish_reason is not None
         ]
 
     @property
@@ -183,7 +186,7 @@ class Engine:
 
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:
         """An id outside the vocabulary would otherwise end the whole engine inside the model."""
-        token_ids = (*sequence.token_ids, *sequence.sampling.stop_token_ids)
+        token_ids = (*sequence.token_ids, *sequence.sampling.stop_token_ids, *sequence.sampling.logit_bias)
         vocab_size = self.runner.model_config.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
@@ -223,18 +226,20 @@ def _limits(config: EngineConfig, max_model_len: int) -> Limits:
     )
 
 
-def _output(sequence: Sequence, token: SampledToken) -> SequenceOutput:
+def _output(item: ScheduledSequence, token: SampledToken | None) -> SequenceOutput:
+    sequence = item.sequence
     if token is NO_TOKEN:
         return SequenceOutput(
             request_id=sequence.request_id, new_token_ids=[], finish_reason=sequence.finish_reason, message=_NO_TOKEN
         )
-    is_first = sequence.num_output_tokens == 1
+    is_first = item.end == sequence.num_prompt_tokens
     return SequenceOutput(
         request_id=sequence.request_id,
-        new_token_ids=[token.token_id],
+        new_token_ids=[token.token_id] if token is not None else [],
         finish_reason=sequence.finish_reason,
         num_cached_tokens=sequence.num_cached_tokens,
-        logprobs=[token.logprobs] if token.logprobs is not None else None,
-        stop_token_id=token.token_id if sequence.finish_reason is FinishReason.STOP else None,
+        logprobs=[token.logprobs] if token is not None and token.logprobs is not None else None,
+        prompt_logprobs=item.prompt_logprobs or None,
+        stop_token_id=token.token_id if token is not None and sequence.finish_reason is FinishReason.STOP else None,
         first_scheduled_time=sequence.first_scheduled_time if is_first else None,
     )

@@ -3,7 +3,7 @@
 import asyncio
 
 from fairlead_engine.errors import EngineError
-from fairlead_engine.types import SequenceOutput
+from fairlead_engine.types import SequenceOutput, TokenLogprobs
 
 
 class RequestStream:
@@ -41,16 +41,18 @@ class RequestStream:
 
 def merged(first: SequenceOutput, second: SequenceOutput) -> SequenceOutput:
     """Two consecutive outputs of one sequence as one."""
-    logprobs = None
-    if first.logprobs is not None or second.logprobs is not None:
-        logprobs = (first.logprobs or []) + (second.logprobs or [])
     return SequenceOutput(
         request_id=first.request_id,
         new_token_ids=first.new_token_ids + second.new_token_ids,
         finish_reason=second.finish_reason,
         num_cached_tokens=second.num_cached_tokens,
-        logprobs=logprobs,
+        logprobs=_joined(first.logprobs, second.logprobs),
+        prompt_logprobs=_joined(first.prompt_logprobs, second.prompt_logprobs),
         stop_token_id=second.stop_token_id,
-        first_scheduled_time=first.first_scheduled_time,
+        first_scheduled_time=first.first_scheduled_time or second.first_scheduled_time,
         message=second.message,
     )
+
+
+def _joined(first: list[TokenLogprobs] | None, second: list[TokenLogprobs] | None) -> list[TokenLogprobs] | None:
+    return first if second is None else [*(first or ()), *second]

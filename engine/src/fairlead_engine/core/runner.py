@@ -51,7 +51,9 @@ class Runner(Protocol):
     def run(self, batch: Batch) -> list[SampledToken | None]:
         """Computes a batch, one entry per item: a token where the item `samples`, None where it does not.
 
-        `NO_TOKEN` where it samples and the logits leave no choice."""
+        `NO_TOKEN` where it samples and the logits leave no choice. Fills `prompt_logprobs` of items that have something
+        in `scores`.
+        """
         ...
 
     def forget(self, request_ids: Collection[str]) -> None:

@@ -330,7 +330,8 @@ class Scheduler:
 
     def _expected_tokens(self, sequence: Sequence) -> int:
         """How far the sequence may grow where it is put, but for what it has: its share if all were as long."""
-        longest = min(self.max_len, sequence.num_prompt_tokens + (sequence.sampling.max_tokens or self.max_len))
+        most = sequence.sampling.max_tokens
+        longest = self.max_len if most is None else min(self.max_len, sequence.num_prompt_tokens + most)
         share = self.blocks.num_blocks * self.blocks.block_size // self.limits.max_num_seqs
         return max(sequence.num_tokens, min(longest, share))
 
@@ -356,8 +357,12 @@ class Scheduler:
             sequence.num_computed_tokens = item.end
             self.blocks.publish(sequence, item.start)
             self.coming.made(sequence, item.start, item.end)
+            sequence.num_scored_tokens += len(item.scores)
             if token is not None:
                 self._append(sequence, token.token_id)
+            elif item.end == sequence.num_tokens:  # no more than its prompt was wanted
+                sequence.finish_reason = FinishReason.LENGTH
+                self.counters.prompt_tokens += sequence.num_prompt_tokens
             if sequence.finish_reason is not None:
                 finished.append(sequence)
         self._remove(finished)

@@ -1,4 +1,4 @@
-"""The decoder: tokens in, logits out, keys and values written to the cache on the way.
+"""The decoder: tokens in, hidden states and their logits out, keys and values written to the cache on the way.
 
 The runner calls it once per step. It knows no requests: which token belongs to whom is in the step's attention plan.
 """
@@ -32,10 +32,13 @@ class Decoder:
     """Memory the weights take as loaded; a tied projection that had to be packed counts again."""
 
     def __call__(self, step: ForwardInput, caches: Sequence[LayerCache]) -> Tensor:
-        """Runs one step and returns the logits of its sample rows [samples, vocab], in the weights' dtype."""
+        """Runs one step and returns the last hidden states of its logit rows [rows, hidden]."""
         rotation = Rotation(*self.rotary(step.positions, self.embedding.dtype))
         hidden = functional.embedding(step.token_ids, self.embedding)
         for layer, cache in zip(self.layers[:-1], caches[:-1], strict=True):
             hidden = layer(hidden, step, rotation, cache)
-        hidden = self.layers[-1](hidden, step, rotation, caches[-1], step.sample_rows)
+        return self.layers[-1](hidden, step, rotation, caches[-1], step.logit_rows)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, hidden] → logits [rows, vocab], in the weights' dtype."""
         return self.head(self.final_norm(hidden))

@@ -33,8 +33,8 @@ class ForwardInput:
     """int64 [tokens]: place of each token in its sequence."""
     slots: Tensor
     """int64 [tokens]: where in the cache each token's key and value go."""
-    sample_rows: Tensor
-    """int64 [samples]: which tokens' logits are wanted."""
+    logit_rows: Tensor
+    """int64 [rows]: which tokens' logits are wanted."""
     attention: AttentionPlan
     """Which tokens attend to which slots."""
 

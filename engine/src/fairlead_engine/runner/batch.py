@@ -9,11 +9,15 @@ from fairlead_engine.types import Batch, ScheduledSequence
 
 
 def prepare(batch: Batch, block_size: int, dtype: torch.dtype, device: torch.device) -> ForwardInput:
-    """Flattens a batch's tokens in item order; `dtype` is that of the model's activations."""
+    """Flattens a batch's tokens in item order; `dtype` is that of the model's activations.
+
+    Logits are wanted of the rows that choose a token, in item order, then of those that score prompts.
+    """
     token_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
     sample_rows: list[int] = []
+    score_rows: list[int] = []
     spans: list[QuerySpan] = []
     for item in batch.items:
         row, table = len(token_ids), item.sequence.block_table
@@ -23,12 +27,13 @@ def prepare(batch: Batch, block_size: int, dtype: torch.dtype, device: torch.dev
         spans.append(_span(item, row, block_size, dtype, device))
         if item.samples:
             sample_rows.append(row + item.num_tokens - 1)
+        score_rows += [row + position - 1 - item.start for position in item.scores]  # logits tell of the next token
     per_token = torch.tensor([token_ids, positions, slots], dtype=torch.int64).to(device)
     return ForwardInput(
         token_ids=per_token[0],
         positions=per_token[1],
         slots=per_token[2],
-        sample_rows=torch.tensor(sample_rows, dtype=torch.int64).to(device),
+        logit_rows=torch.tensor(sample_rows + score_rows, dtype=torch.int64).to(device),
         attention=AttentionPlan(tuple(spans)),
     )
 

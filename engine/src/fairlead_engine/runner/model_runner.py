@@ -7,13 +7,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fairlead_engine.model import ModelConfig, load_model
 from fairlead_engine.model.layers import LayerCache
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
-from fairlead_engine.runner.sampler import Sampler
-from fairlead_engine.types import Batch, SampledToken
+from fairlead_engine.runner.sampler import Sampler, token_logprobs
+from fairlead_engine.types import Batch, SampledToken, ScheduledSequence
+
+_MAX_SCORED_LOGITS = 2**23
+"""Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
 
 
 class ModelRunner:
@@ -78,9 +82,25 @@ class ModelRunner:
         if not batch:
             return []
         step = prepare(batch, self.block_size, self.dtype, self.device)
-        logits = self._model(step, self._caches)
-        sampled = iter(self._sampler.sample(logits, [item.sequence for item in batch.items if item.samples]))
+        hidden = self._model(step, self._caches)
+        sequences = [item.sequence for item in batch.items if item.samples]
+        sampled = iter(self._sampler.sample(self._model.logits(hidden[: len(sequences)]), sequences))
+        self._score([item for item in batch.items if item.scores], hidden[len(sequences) :])
         return [next(sampled) if item.samples else None for item in batch.items]
+
+    def _score(self, items: Iterable[ScheduledSequence], hidden: Tensor) -> None:
+        """Log-probabilities of prompts' tokens, from their rows' hidden states [rows, hidden] in order.
+
+        A few rows at a time: the logits of all would take gigabytes.
+        """
+        first, most = 0, max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
+        for item in items:
+            num_top, token_ids = item.sequence.sampling.prompt_logprobs, item.sequence.token_ids
+            for position in item.scores[::most]:
+                part = token_ids[position : min(position + most, item.scores.stop)]
+                logits = self._model.logits(hidden[first : first + len(part)]).float()
+                item.prompt_logprobs += token_logprobs(logits, part, num_top or 0)
+                first += len(part)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drops what is remembered about requests that will not run again; unknown ids are ignored."""

@@ -1,7 +1,7 @@
-"""Choosing tokens from logits: penalties, suppressed ends, temperature, truncation, the draw, and log-probabilities.
+"""Choosing tokens from logits: bias, penalties, suppressed ends, temperature, truncation, the draw; log-probabilities.
 
-The order is that of transformers: penalties, minimum length, temperature, top-k, top-p, min-p. Log-probabilities are
-those of the raw logits. A batch in which every sequence is plainly greedy takes one argmax and nothing else.
+The order is that of transformers: bias, penalties, minimum length, temperature, top-k, top-p, min-p. Log-probabilities
+are those of the raw logits. A batch in which every sequence is plainly greedy takes one argmax and nothing else.
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ class Sampler:
         return [
             NO_TOKEN
             if token_id is None
-            else SampledToken(token_id, token_logprobs(row, token_id, sequence.sampling.logprobs))
+            else SampledToken(token_id, _reported(row, token_id, sequence.sampling.logprobs))
             for token_id, row, sequence in zip(token_ids, logits, sequences, strict=True)
         ]
 
@@ -50,12 +50,15 @@ class Sampler:
             self._counts.pop(request_id, None)
 
     def _adjust(self, logits: Tensor, sequences: Many[Sequence]) -> Tensor:
-        """Penalties and suppressed ends, on a copy as soon as any sequence needs them."""
+        """Bias, penalties and suppressed ends, on a copy as soon as any sequence needs them."""
         adjusted = logits
         for row, sequence in enumerate(sequences):
-            penalised, suppressed = is_penalised(sequence.sampling), self._suppressed(sequence)
-            if adjusted is logits and (penalised or suppressed):
+            bias, penalised = sequence.sampling.logit_bias, is_penalised(sequence.sampling)
+            suppressed = self._suppressed(sequence)
+            if adjusted is logits and (bias or penalised or suppressed):
                 adjusted = logits.clone()
+            if bias:
+                adjusted[row, list(bias)] += torch.tensor([*bias.values()], device=logits.device)
             if penalised:
                 penalise(adjusted[row], self._counts_of(sequence, logits.device), sequence.sampling)
             if suppressed:
@@ -99,24 +102,27 @@ class Sampler:
         return counts
 
 
-def token_logprobs(logits: Tensor, token_id: int, num_top: int | None) -> TokenLogprobs | None:
-    """Log-probability and rank of the chosen token and the likeliest ones, from logits [vocab]; None = not asked."""
-    if num_top is None:
-        return None
+def token_logprobs(logits: Tensor, token_ids: Many[int], num_top: int) -> list[TokenLogprobs]:
+    """Log-probability and rank of one token per row of logits [rows, vocab], and the row's likeliest ones."""
     logprobs = logits.log_softmax(dim=-1)
-    chosen = logprobs[token_id]
-    values, token_ids = logprobs.topk(min(num_top, len(logprobs)))
-    return TokenLogprobs(
-        token_id=token_id,
-        logprob=float(chosen),
-        top=list(zip(token_ids.tolist(), values.tolist(), strict=True)),
-        rank=int((logprobs > chosen).sum()),
-    )
+    chosen = logprobs.gather(1, torch.tensor(token_ids, device=logits.device).unsqueeze(1))
+    values, likeliest = logprobs.topk(min(num_top, logprobs.shape[1]), dim=-1)
+    columns = (chosen.squeeze(1), (logprobs > chosen).sum(-1), likeliest, values)
+    return [
+        TokenLogprobs(token_id=token_id, logprob=logprob, top=list(zip(*top, strict=True)), rank=rank)
+        for token_id, logprob, rank, *top in zip(token_ids, *(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def _reported(logits: Tensor, token_id: int, num_top: int | None) -> TokenLogprobs | None:
+    """What is reported of a token chosen from logits [vocab]; None = nothing was asked for."""
+    return None if num_top is None else token_logprobs(logits.unsqueeze(0), [token_id], num_top)[0]
 
 
 def _is_plain(sequence: Sequence) -> bool:
     params: SamplingParams = sequence.sampling
-    return params.greedy and params.logprobs is None and not is_penalised(params) and not _is_too_short(sequence)
+    is_changed = params.logit_bias or is_penalised(params) or _is_too_short(sequence)
+    return params.greedy and params.logprobs is None and not is_changed
 
 
 def _is_too_short(sequence: Sequence) -> bool:

@@ -20,6 +20,8 @@ class TextDelta:
     token_ids: list[int]
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """One entry per token, when asked for."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of the prompt's next tokens, from its second one on, when asked for."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     """Which of the request's stop strings or stop token ids ended it; None for the model's own end of sequence."""
@@ -81,6 +83,7 @@ class Detokenizer:
             text=text,
             token_ids=output.new_token_ids[:num_taken],
             logprobs=(output.logprobs or [])[:num_taken],
+            prompt_logprobs=output.prompt_logprobs or [],
             finish_reason=finish_reason,
             stop_reason=stop_reason,
         )

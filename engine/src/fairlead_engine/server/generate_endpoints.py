@@ -65,7 +65,7 @@ class GenerateEndpoint(ABC, Generic[Request]):
                 finally:
                     exchange.facts.update(_facts(request, generation, arrival_time))
 
-    async def _send(self, exchange: Exchange, request: Request, reply: Reply) -> None:
+    async def _send(self, exchange: Exchange, request: Request, reply: Reply[Request]) -> None:
         if request.stream:
             await exchange.send_events(reply.events(), headers=reply.headers())
         else:
@@ -80,7 +80,7 @@ class GenerateEndpoint(ABC, Generic[Request]):
         """Token ids of every prompt; raises `RequestError`. May run in a thread."""
 
     @abstractmethod
-    def reply(self, request: Request, model: ServedModel, generation: Generation, request_id: str) -> Reply:
+    def reply(self, request: Request, model: ServedModel, generation: Generation, request_id: str) -> Reply[Request]:
         """The answer's shape."""
 
 
@@ -95,14 +95,8 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
     def prompts(self, request: ChatRequest, model: ServedModel) -> list[list[int]]:
         return chat_prompts(request, model)
 
-    def reply(self, request: ChatRequest, model: ServedModel, generation: Generation, request_id: str) -> Reply:
-        return ChatReply(
-            generation,
-            model.vocabulary,
-            reply_id=f"chatcmpl-{request_id}",
-            model=request.model,
-            include_usage=request.include_usage,
-        )
+    def reply(self, request: ChatRequest, model: ServedModel, generation: Generation, request_id: str) -> ChatReply:
+        return ChatReply(generation, model.vocabulary, request, reply_id=f"chatcmpl-{request_id}")
 
 
 class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
@@ -116,15 +110,10 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
     def prompts(self, request: CompletionRequest, model: ServedModel) -> list[list[int]]:
         return completion_prompts(request, model)
 
-    def reply(self, request: CompletionRequest, model: ServedModel, generation: Generation, request_id: str) -> Reply:
-        return CompletionReply(
-            generation,
-            model.vocabulary,
-            reply_id=f"cmpl-{request_id}",
-            model=request.model,
-            include_usage=request.include_usage,
-            echo=bool(request.echo),
-        )
+    def reply(
+        self, request: CompletionRequest, model: ServedModel, generation: Generation, request_id: str
+    ) -> CompletionReply:
+        return CompletionReply(generation, model.vocabulary, request, reply_id=f"cmpl-{request_id}")
 
 
 def _facts(request: Request, generation: Generation, arrival_time: float) -> dict[str, Any]:

@@ -1,43 +1,70 @@
-"""Log-probabilities in the two shapes of the OpenAI API. Pure."""
+"""Log-probabilities in the two shapes of the OpenAI API. Knows tokens and their text, not answers."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from fairlead_engine.server.token_text import Vocabulary
+from fairlead_engine.server.token_text import TokenStream, Vocabulary
 from fairlead_engine.types import TokenLogprobs
 
 _LOWEST = -9999.0
 """Stands for minus infinity, which JSON cannot write."""
 
+Naming = Callable[[int], str]
+"""How a token is written, such as `Vocabulary.token_text`."""
 
-def chat_logprobs(tokens: Iterable[TokenLogprobs], vocabulary: Vocabulary) -> dict[str, Any]:
+
+def as_token_id(token_id: int) -> str:
+    """vLLM's unambiguous way to write a token."""
+    return f"token_id:{token_id}"
+
+
+class TextOffsets:
+    """Where each token's text begins in the text they make, in characters: a character of several tokens is one, and
+    tokens that are not shown have no length."""
+
+    def __init__(self, stream: TokenStream) -> None:
+        self._stream = stream
+        self._num_characters = 0
+
+    def take(self, token_id: int) -> int:
+        """The next token's."""
+        offset = self._num_characters
+        self._num_characters += len(self._stream.push(token_id))
+        return offset
+
+
+def chat_logprobs(tokens: Iterable[TokenLogprobs], vocabulary: Vocabulary, naming: Naming) -> dict[str, Any]:
     """`choices[].logprobs` of a chat."""
+
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        raw = list(vocabulary.token_bytes(token_id))
+        return {"token": naming(token_id), "logprob": max(logprob, _LOWEST), "bytes": raw}
+
     content = [
-        {
-            **_entry(token.token_id, token.logprob, vocabulary),
-            "top_logprobs": [_entry(token_id, logprob, vocabulary) for token_id, logprob in token.top],
-        }
+        {**entry(token.token_id, token.logprob), "top_logprobs": [entry(*each) for each in token.top]}
         for token in tokens
     ]
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokens: Iterable[TokenLogprobs], vocabulary: Vocabulary, offset: int) -> dict[str, Any]:
-    """`choices[].logprobs` of a text completion; `offset` is where the first token's text begins, in characters."""
+def completion_logprobs(tokens: Iterable[TokenLogprobs | int], offsets: TextOffsets, naming: Naming) -> dict[str, Any]:
+    """`choices[].logprobs` of a text completion; an id alone is a token that nothing was predicted for."""
     texts: list[str] = []
-    offsets: list[int] = []
-    logprobs: list[float] = []
-    top: list[dict[str, float]] = []
+    text_offsets: list[int] = []
+    logprobs: list[float | None] = []
+    top: list[dict[str, float] | None] = []
     for token in tokens:
-        texts.append(vocabulary.token_text(token.token_id))
-        offsets.append(offset)
-        offset += len(texts[-1])
-        logprobs.append(max(token.logprob, _LOWEST))
-        ranked = {vocabulary.token_text(token_id): max(logprob, _LOWEST) for token_id, logprob in token.top}
-        top.append({**ranked, texts[-1]: logprobs[-1]} if ranked else {})
-    return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": offsets}
-
-
-def _entry(token_id: int, logprob: float, vocabulary: Vocabulary) -> dict[str, Any]:
-    raw = vocabulary.token_bytes(token_id)
-    return {"token": raw.decode(errors="replace"), "logprob": max(logprob, _LOWEST), "bytes": list(raw)}
+        token_id = token if isinstance(token, int) else token.token_id
+        texts.append(naming(token_id))
+        text_offsets.append(offsets.take(token_id))
+        if isinstance(token, int):
+            logprobs.append(None)
+            top.append(None)
+            continue
+        logprob = max(token.logprob, _LOWEST)
+        logprobs.append(logprob)
+        ranked: dict[str, float] = {}
+        for each, value in [*token.top, (token_id, logprob)] if token.top else []:
+            ranked.setdefault(naming(each), max(value, _LOWEST))  # of tokens written alike the likeliest
+        top.append(ranked)
+    return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": text_offsets}

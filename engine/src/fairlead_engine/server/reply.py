@@ -5,32 +5,35 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.generation import Generation
-from fairlead_engine.server.logprobs import chat_logprobs, completion_logprobs
-from fairlead_engine.server.token_text import Vocabulary
-from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason
+from fairlead_engine.server.logprobs import TextOffsets, as_token_id, chat_logprobs, completion_logprobs
+from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
+from fairlead_engine.server.token_text import TokenStream, Vocabulary
+from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason, TokenLogprobs
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS
 
 _DONE = b"data: [DONE]\n\n"
 
 
-class Reply(ABC):
+Request = TypeVar("Request", bound=GenerationRequest)
+
+
+class Reply(ABC, Generic[Request]):
     """One request's answer."""
 
-    def __init__(
-        self, generation: Generation, vocabulary: Vocabulary, *, reply_id: str, model: str, include_usage: bool = False
-    ) -> None:
+    def __init__(self, generation: Generation, vocabulary: Vocabulary, request: Request, *, reply_id: str) -> None:
         self._generation = generation
         self._vocabulary = vocabulary
-        self._include_usage = include_usage
-        self._head = {"id": reply_id, "created": int(time.time()), "model": model}
+        self._request = request
+        self._naming = as_token_id if request.return_tokens_as_token_ids else vocabulary.token_text
+        self._head = {"id": reply_id, "created": int(time.time()), "model": request.model}
 
     async def whole(self) -> bytes:
         """The answer as one JSON body, once everything has been generated.
@@ -38,11 +41,14 @@ class Reply(ABC):
         Raises `RequestError` for one that gets too large, which ends all that still runs of it.
         """
         texts = [Collected() for _ in self._generation.choices]
+        for index, collected in enumerate(texts):
+            collected.add_logprobs(self.first_logprobs(index))
         num_logprobs = 0
         async for batch in self._generation.batches():
             for event in batch:
                 texts[event.index].add(event.delta, self.logprobs(event.index, event.delta))
-                num_logprobs += sum(1 + len(token.top) for token in event.delta.logprobs)
+                told = (*event.delta.prompt_logprobs, *event.delta.logprobs)
+                num_logprobs += sum(1 + len(token.top) for token in told)
             if num_logprobs > MAX_ANSWER_LOGPROBS:
                 raise RequestError(
                     "max_tokens",
@@ -50,36 +56,43 @@ class Reply(ABC):
                     "lower n or top_logprobs, or stream the answer",
                     "answer_too_large",
                 )
-        choices = [self.choice(index, collected) for index, collected in enumerate(texts)]
-        return msgspec.json.encode({**self._head, "object": self.kind, "choices": choices, "usage": self.usage()})
+        choices = [{**self.choice(index, collected), **self._ids(collected)} for index, collected in enumerate(texts)]
+        usage = self.usage(self._generation.num_output_tokens)
+        return self._encoded(self.kind, choices, **self.prompt_fields(), usage=usage)
 
     async def events(self) -> AsyncIterator[bytes]:
         """The answer as server-sent events; chunks that came together are sent together."""
         has_begun: set[int] = set()
+        num_sent = 0
         async for batch in self._generation.batches():
             chunks = []
             for event in batch:
-                if event.index not in has_begun:
-                    has_begun.add(event.index)
-                    chunks += [self._chunk([choice]) for choice in self.first_choices(event.index)]
-                delta = event.delta
-                if delta.text or delta.logprobs or delta.finish_reason:
-                    chunks.append(self._chunk([self.chunk_choice(event.index, delta)]))
+                index, delta = event.index, event.delta
+                if index not in has_begun:
+                    has_begun.add(index)
+                    first = [
+                        self._chunk([each], num_sent, **self.prompt_fields()) for each in self.first_choices(index)
+                    ]
+                    chunks += first
+                num_sent += len(delta.token_ids)
+                is_shown = delta.text or delta.logprobs or delta.prompt_logprobs or delta.finish_reason
+                if is_shown or (self._request.return_token_ids and delta.token_ids):
+                    chunks.append(self._chunk([{**self.chunk_choice(index, delta), **self._ids(delta)}], num_sent))
             if chunks:
                 yield b"".join(chunks)
-        yield (self._chunk([], usage=self.usage()) if self._include_usage else b"") + _DONE
+        yield (self._chunk([], num_sent, usage=self.usage(num_sent)) if self._request.include_usage else b"") + _DONE
 
     def headers(self) -> dict[str, str]:
         """Headers that say what is known when the first text is there."""
         return {HEADER_CACHED_TOKENS: str(self._generation.num_cached_tokens)}
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self, num_output_tokens: int) -> dict[str, Any]:
         """OpenAI's token counts."""
-        prompt, output = self._generation.num_prompt_tokens, self._generation.num_output_tokens
+        num_prompt_tokens = self._generation.num_prompt_tokens
         return {
-            "prompt_tokens": prompt,
-            "completion_tokens": output,
-            "total_tokens": prompt + output,
+            "prompt_tokens": num_prompt_tokens,
+            "completion_tokens": num_output_tokens,
+            "total_tokens": num_prompt_tokens + num_output_tokens,
             "prompt_tokens_details": {"cached_tokens": self._generation.num_cached_tokens},
         }
 
@@ -92,6 +105,14 @@ class Reply(ABC):
     @abstractmethod
     def chunk_kind(self) -> str:
         """`object` of a chunk."""
+
+    def prompt_fields(self) -> dict[str, Any]:
+        """What the top level says about the prompt."""
+        return {}
+
+    def first_logprobs(self, index: int) -> dict[str, Any] | None:
+        """The log-probabilities that come before those of any output."""
+        return None
 
     @abstractmethod
     def choice(self, index: int, collected: "Collected") -> dict[str, Any]:
@@ -109,14 +130,19 @@ class Reply(ABC):
     def chunk_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
         """What a chunk says about its choice."""
 
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        if self._include_usage:
+    def _ids(self, text: "Collected | TextDelta") -> dict[str, Any]:
+        return {"token_ids": text.token_ids} if self._request.return_token_ids else {}
+
+    def _chunk(self, choices: list[dict[str, Any]], num_sent: int, **more: Any) -> bytes:
+        """`num_sent`: output tokens up to this chunk."""
+        if self._request.continuous_usage:
+            more.setdefault("usage", self.usage(num_sent))
+        elif self._request.include_usage:
             more.setdefault("usage", None)
-        return (
-            b"data: "
-            + msgspec.json.encode({**self._head, "object": self.chunk_kind, "choices": choices, **more})
-            + b"\n\n"
-        )
+        return b"data: " + self._encoded(self.chunk_kind, choices, **more) + b"\n\n"
+
+    def _encoded(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return msgspec.json.encode({**self._head, "object": kind, "choices": choices, **more})
 
 
 class Collected:
@@ -126,6 +152,7 @@ class Collected:
     """
 
     def __init__(self) -> None:
+        self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
         self._texts: list[str] = []
@@ -133,12 +160,16 @@ class Collected:
 
     def add(self, delta: TextDelta, logprobs: dict[str, Any] | None) -> None:
         self._texts.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.add_logprobs(logprobs)
+        self.finish_reason = delta.finish_reason
+        self.stop_reason = delta.stop_reason
+
+    def add_logprobs(self, logprobs: dict[str, Any] | None) -> None:
         for name, values in (logprobs or {}).items():
             parts = self._logprobs.setdefault(name, [])
             if values is not None:
                 parts.append(msgspec.json.encode(values)[1:-1])
-        self.finish_reason = delta.finish_reason
-        self.stop_reason = delta.stop_reason
 
     @property
     def text(self) -> str:
@@ -158,11 +189,16 @@ class Collected:
         return {"finish_reason": self.finish_reason, "stop_reason": self.stop_reason}
 
 
-class ChatReply(Reply):
+class ChatReply(Reply[ChatRequest]):
     """`/v1/chat/completions`."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
+
+    def prompt_fields(self) -> dict[str, Any]:
+        if not self._request.return_token_ids:
+            return {}
+        return {"prompt_token_ids": self._generation.choices[0].request.prompt_token_ids}
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         message = {"role": "assistant", "content": collected.text, "refusal": None}
@@ -178,51 +214,63 @@ class ChatReply(Reply):
         return {**choice, **_ending(delta)}
 
     def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
-        return chat_logprobs(delta.logprobs, self._vocabulary) if delta.logprobs else None
+        return chat_logprobs(delta.logprobs, self._vocabulary, self._naming) if delta.logprobs else None
 
 
-class CompletionReply(Reply):
+class CompletionReply(Reply[CompletionRequest]):
     """`/v1/completions`; with `echo` each choice begins with its prompt."""
 
     kind = "text_completion"
     chunk_kind = "text_completion"
 
     def __init__(
-        self,
-        generation: Generation,
-        vocabulary: Vocabulary,
-        *,
-        reply_id: str,
-        model: str,
-        include_usage: bool = False,
-        echo: bool = False,
+        self, generation: Generation, vocabulary: Vocabulary, request: CompletionRequest, *, reply_id: str
     ) -> None:
-        super().__init__(generation, vocabulary, reply_id=reply_id, model=model, include_usage=include_usage)
-        self._echo = echo
-        self._offsets = [0] * len(generation.choices)
+        super().__init__(generation, vocabulary, request, reply_id=reply_id)
+        self._skip_special = request.skip_special_tokens is not False
+        self._offsets = [TextOffsets(self._text_stream(index)) for index in range(len(generation.choices))]
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         text = self._prompt(index) + collected.text
-        return {"index": index, "text": text, "logprobs": collected.logprobs, **collected.ending}
+        ids = self._prompt_ids(index)
+        return {"index": index, "text": text, "logprobs": collected.logprobs, **collected.ending, **ids}
 
     def first_choices(self, index: int) -> list[dict[str, Any]]:
-        if not self._echo:
+        if not (self._request.echo or self._request.return_token_ids):
             return []
-        return [{"index": index, "text": self._prompt(index), "logprobs": None, "finish_reason": None}]
+        logprobs = self.first_logprobs(index)
+        first = {"index": index, "text": self._prompt(index), "logprobs": logprobs, "finish_reason": None}
+        return [{**first, **self._prompt_ids(index)}]
 
     def chunk_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
         return {"index": index, "text": delta.text, "logprobs": self.logprobs(index, delta), **_ending(delta)}
 
+    def _prompt_token_ids(self, index: int) -> list[int]:
+        return self._generation.choices[index].request.prompt_token_ids
+
     def _prompt(self, index: int) -> str:
-        token_ids = self._generation.choices[index].request.prompt_token_ids
-        return self._vocabulary.tokenizer.decode(token_ids) if self._echo else ""
+        if not self._request.echo:
+            return ""
+        tokenizer = self._vocabulary.tokenizer
+        return tokenizer.decode(self._prompt_token_ids(index), skip_special_tokens=self._skip_special)
+
+    def _prompt_ids(self, index: int) -> dict[str, Any]:
+        return {"prompt_token_ids": self._prompt_token_ids(index)} if self._request.return_token_ids else {}
+
+    def first_logprobs(self, index: int) -> dict[str, Any] | None:
+        """Those of the prompt's first token, of which nothing can be told, where the prompt's are wanted."""
+        is_told = self._request.echo and self._request.logprobs is not None
+        return self._shape(index, self._prompt_token_ids(index)[:1]) if is_told else None
 
     def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
-        if not delta.logprobs:
-            return None
-        shape = completion_logprobs(delta.logprobs, self._vocabulary, self._offsets[index])
-        self._offsets[index] += sum(map(len, shape["tokens"]))
-        return shape
+        return self._shape(index, [*delta.prompt_logprobs, *delta.logprobs])
+
+    def _text_stream(self, index: int) -> TokenStream:
+        before = [] if self._request.echo else self._prompt_token_ids(index)
+        return self._vocabulary.stream(after=before, skip_special_tokens=self._skip_special)
+
+    def _shape(self, index: int, entries: Sequence[TokenLogprobs | int]) -> dict[str, Any] | None:
+        return completion_logprobs(entries, self._offsets[index], self._naming) if entries else None
 
 
 def _ending(delta: TextDelta) -> dict[str, Any]:

@@ -18,6 +18,9 @@ MAX_STOPS = 16
 MAX_STOP_LENGTH = 1024
 """Characters of one stop string."""
 MAX_STOP_TOKEN_IDS = 256
+MAX_LOGIT_BIAS = 1024
+_MAX_DIGITS = 10
+"""Of a token id; no vocabulary is so large."""
 COMPLETIONS_MAX_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chats go on to the end of the context."""
 
@@ -53,7 +56,8 @@ def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any])
     """How to sample a text completion."""
     _check_logprobs("logprobs", request.logprobs)
     limit = COMPLETIONS_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    return _sampling(request, defaults, "max_tokens", limit, request.logprobs)
+    sampling = _sampling(request, defaults, "max_tokens", limit, request.logprobs)
+    return msgspec.structs.replace(sampling, prompt_logprobs=request.logprobs) if request.echo else sampling
 
 
 def for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
@@ -82,6 +86,7 @@ def _sampling(
                 "stop_token_ids": _stop_token_ids(request),
                 "include_stop": bool(request.include_stop_str_in_output),
                 "logprobs": num_logprobs,
+                "logit_bias": _logit_bias(request),
             }
         )
     except ValueError as error:
@@ -104,6 +109,16 @@ def _stop_token_ids(request: GenerationRequest) -> tuple[int, ...]:
     if len(ids) > MAX_STOP_TOKEN_IDS:
         raise RequestError("stop_token_ids", f"stop_token_ids must hold at most {MAX_STOP_TOKEN_IDS} ids")
     return ids
+
+
+def _logit_bias(request: GenerationRequest) -> dict[int, float]:
+    bias = request.logit_bias or {}
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise RequestError("logit_bias", f"logit_bias must hold at most {MAX_LOGIT_BIAS} tokens, not {len(bias)}")
+    for name in bias:
+        if not (name.isascii() and name.isdigit()) or len(name) > _MAX_DIGITS:
+            raise RequestError("logit_bias", f"logit_bias must map token ids to numbers; {name[:80]!r} is no token id")
+    return {int(name): value for name, value in bias.items()}
 
 
 def _check_logprobs(name: str, wanted: int | None) -> None:

@@ -20,6 +20,9 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What a stream carries besides text."""
 
     include_usage: bool | None = None
+    """A last chunk with the token counts of the whole answer."""
+    continuous_usage_stats: bool | None = None
+    """vLLM's: every chunk with the token counts so far."""
 
 
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -36,6 +39,8 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
+    logit_bias: dict[str, float] | None = None
+    """By token id, in decimal digits."""
 
     top_k: int | None = None
     min_p: float | None = None
@@ -47,6 +52,12 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     cache_salt: CacheSalt | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    """Who runs first where not all can: the lower; None = 0."""
+    return_token_ids: bool | None = None
+    """The answer has the ids of its tokens and of the prompt's."""
+    return_tokens_as_token_ids: bool | None = None
+    """Tokens in log-probabilities are written `token_id:5`, so that none is ambiguous."""
 
     user: Tag | None = None
     metadata: Metadata | None = None
@@ -54,8 +65,6 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     service_tier: Tag | None = None
     safety_identifier: Tag | None = None
     prompt_cache_key: Tag | None = None
-
-    logit_bias: Any = None
 
     fairlead_prompt_tokens: Annotated[
         PromptTokens | None,
@@ -65,6 +74,10 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     @property
     def include_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
     def num_prompts(self) -> int:
@@ -112,6 +125,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     prompt: str | list[Any]
     """A text, several texts, token ids, or several lists of token ids."""
     echo: bool | None = None
+    """The answer begins with the prompt, its log-probabilities too where they are asked for."""
     logprobs: int | None = None
 
     best_of: int | None = None
@@ -147,7 +161,6 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
 
 _Harmless = Callable[[Any], bool]
 _UNSUPPORTED: dict[str, tuple[_Harmless, str]] = {
-    "logit_bias": (lambda value: value == {}, "leave it out"),
     "response_format": (lambda value: value == {"type": "text"}, "ask for the format in the prompt"),
     "functions": (lambda value: value == [], "describe functions in the prompt"),
     "function_call": (lambda value: value == "none", 'only "none" can be chosen'),
@@ -171,7 +184,8 @@ def check(request: ChatRequest | CompletionRequest) -> None:
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options", "stream_options needs stream = true")
     if isinstance(request, CompletionRequest):
-        _check_completion(request)
+        if request.best_of is not None and request.best_of != (request.n or 1):
+            raise RequestError("best_of", "best_of other than n is not supported; leave it out", "unsupported_value")
     elif request.tools and request.tool_choice != "none":
         raise RequestError(
             "tools",
@@ -179,17 +193,6 @@ def check(request: ChatRequest | CompletionRequest) -> None:
             'tool_choice = "none" with it: then tools are described to the model, and its answer is text',
             "unsupported_value",
         )
-
-
-def _check_completion(request: CompletionRequest) -> None:
-    if request.best_of is not None and request.best_of != (request.n or 1):
-        raise _unsupported("best_of", "best_of other than n")
-    if request.echo and request.logprobs is not None:
-        raise _unsupported("echo", "echo together with logprobs")
-
-
-def _unsupported(name: str, what: str) -> RequestError:
-    return RequestError(name, f"{what} is not supported; leave it out", "unsupported_value")
 
 
 def _shown(value: Any) -> str:

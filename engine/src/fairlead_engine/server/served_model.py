@@ -4,7 +4,7 @@ Exists once the core has started. Pure but for reading the model's folder.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class ServedModel:
             )
         self.check_token_ids(token_ids, field)
 
-    def check_token_ids(self, token_ids: Sequence[int], field: str) -> None:
+    def check_token_ids(self, token_ids: Collection[int], field: str) -> None:
         """Raises `RequestError` for ids outside the vocabulary."""
         last = self.info.vocab_size - 1
         for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
@@ -91,6 +91,7 @@ class ServedModel:
     def check_sampling(self, sampling: SamplingParams) -> None:
         """Raises `RequestError` for parameters that do not fit this model."""
         self.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
+        self.check_token_ids(sampling.logit_bias, "logit_bias")
 
     @cached_property
     def protocol_json(self) -> bytes:

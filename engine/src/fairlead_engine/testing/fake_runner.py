@@ -7,7 +7,7 @@ cached prefix of another prompt changes the output or fails an assertion, never 
 
 import hashlib
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ BYTES_PER_SLOT = 64
 """What one token is said to take in the cache."""
 
 _EMPTY = b"\0" * 8
+NO_BIAS: Mapping[int, float] = {}
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,14 @@ class FakeRunner:
     def forget(self, request_ids: Collection[str]) -> None:
         self.forgotten.extend(request_ids)
 
-    def generate(self, prompt: Tokens[int], num_tokens: int) -> list[int]:
+    def generate(self, prompt: Tokens[int], num_tokens: int, bias: Mapping[int, float] = NO_BIAS) -> list[int]:
         """The reference: what a prompt's output is, without any cache, end-of-sequence tokens included."""
         digest = _EMPTY
         for token_id in prompt:
             digest = _extend(digest, token_id)
         output: list[int] = []
         for _ in range(num_tokens):
-            output.append(self._next_token(digest))
+            output.append(self._next_token(digest, bias))
             digest = _extend(digest, output[-1])
         return output
 
@@ -98,17 +99,27 @@ class FakeRunner:
             found = self._store[self._slot(item, position)]
             assert found == expected, f"slot of token {position} of {item.sequence.request_id} holds something else"
             digest = found
+        if item.scores:
+            ids = item.sequence.token_ids
+            item.prompt_logprobs = [TokenLogprobs(ids[position], -float(position), []) for position in item.scores]
         if not item.samples:
             return None
         if self.is_spoilt(item.sequence):
             return NO_TOKEN
-        token_id = self._next_token(digest)
+        token_id = self._next_token(digest, item.sequence.sampling.logit_bias)
         if item.sequence.sampling.logprobs is None:
             return SampledToken(token_id)
         return SampledToken(token_id, TokenLogprobs(token_id, -1.0, [(token_id, -1.0)]))
 
-    def _next_token(self, digest: bytes) -> int:
-        return int(struct.unpack("<Q", digest)[0] % self.model_config.vocab_size)
+    def _next_token(self, digest: bytes, bias: Mapping[int, float]) -> int:
+        """The likeliest of logits that are 1 for one token and 0 for all others, but for the bias."""
+        likeliest = int(struct.unpack("<Q", digest)[0] % self.model_config.vocab_size)
+        if not bias:
+            return likeliest
+        logits = [
+            float(token_id == likeliest) + bias.get(token_id, 0) for token_id in range(self.model_config.vocab_size)
+        ]
+        return logits.index(max(logits))
 
 
 def _extend(digest: bytes, token_id: int) -> bytes:

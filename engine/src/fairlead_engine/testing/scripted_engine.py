@@ -45,6 +45,8 @@ def answer(
     tokens = list(token_ids)
 
     def script(request: EngineRequest) -> Iterable[SequenceOutput]:
+        if not tokens:
+            yield SequenceOutput(request_id=request.request_id, new_token_ids=[], finish_reason=finish_reason)
         for index, token_id in enumerate(tokens):
             yield SequenceOutput(
                 request_id=request.request_id,
@@ -59,8 +61,7 @@ def answer(
 
 def echo(request: EngineRequest) -> Iterable[SequenceOutput]:
     """Repeats the prompt, one token per output, up to `max_tokens`."""
-    limit = request.sampling.max_tokens or len(request.prompt_token_ids)
-    tokens = request.prompt_token_ids[:limit]
+    tokens = request.prompt_token_ids[: request.sampling.max_tokens]
     finish_reason = FinishReason.LENGTH if len(tokens) == request.sampling.max_tokens else FinishReason.STOP
     return answer(tokens, finish_reason=finish_reason)(request)
 

@@ -96,13 +96,14 @@ def parse(
     for name in [name for name in fields if name.startswith(PRIVATE_FIELD_PREFIX)]:
         del fields[name]
     stream = _is_true(fields.get("stream"))
+    options = _object(fields.get("stream_options")) or {}
     return InferenceRequest(
         request_id=request_id,
         path=path,
         chosen=chosen,
         model=_model(fields.get("model")),
         stream=stream,
-        wants_usage=_is_true((_object(fields.get("stream_options")) or {}).get("include_usage")),
+        wants_usage=any(_is_true(options.get(name)) for name in ("include_usage", "continuous_usage_stats")),
         fields=fields,
         headers=[(name, value) for name, value in headers if name in FORWARDED_HEADERS],
         num_bytes=len(body),
