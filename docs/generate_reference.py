@@ -34,9 +34,7 @@ from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.command import add_arguments as add_gateway_arguments
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.dispatch.proxy import ReplicaFailed
 from fairlead.gateway.observation import Observation
-from fairlead.gateway.openai.errors import internal_error
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
@@ -283,11 +281,11 @@ def _gateway_scrape() -> str:
     seen = GatewayMetrics(pools, knowledge, reader)
     request = Observation("id", "/v1/completions", observers=(seen,), client="client", stream=True, usage=Usage())
     decision = Decision(replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0)
-    request.routed(decision, ReadPrompt(), 0.0)
+    request.routed(decision, ReadPrompt())
     request.first_token()
     request.ended(200)
     seen.watch_connections("clients", ())
-    seen.attempt_failed(request, ReplicaFailed(None, internal_error(), retryable=True))
+    seen.attempt_failed(request, "engine_full")
     return seen.exposition().decode()
 
 

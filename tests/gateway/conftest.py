@@ -1,6 +1,7 @@
 """Fixtures of the gateway's tests: engines, a gateway in front of them, and ways to talk to it."""
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -37,7 +38,7 @@ class Setup:
         self, body: Any, path: str = "/v1/chat/completions", **kwargs: Any
     ) -> tuple[int, dict[str, Any], Any]:
         """(status, JSON body, headers) of a whole answer."""
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())  # which may be large
         async with self.http.post(self.url + path, data=data, **kwargs) as response:
             return response.status, json.loads(await response.read()), response.headers
 

@@ -144,8 +144,7 @@ async def test_every_policy_serves_and_is_counted(start, policy: str) -> None:
 
 async def test_what_cannot_be_tokenised_is_the_engines_to_judge(start) -> None:
     setup = await start(engines=engines(1), follow=True)
-    status, _, _ = await setup.post({"model": "fake", "messages": [{"role": "user", "content": "x" * 100_000}]})
-    assert status == 400
+    await setup.post({"model": "fake", "messages": [{"role": "user", "content": 5}]})
     assert "fairlead_prompt_tokens" not in json.dumps(list(setup.engines[0].requests[0].json()))
 
 

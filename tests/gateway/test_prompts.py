@@ -271,20 +271,39 @@ async def test_no_request_makes_it_raise(reader: PromptReader, name: str, raw: b
     assert prompt.num_tokens == 0 or name == "chat_template_kwargs"
 
 
-async def test_what_does_not_fit_the_model_gets_no_tokens(reader: PromptReader) -> None:
-    too_long = await reader.read(chat("one two three " * 8000), [DIGEST])
-    assert (too_long.by_digest, too_long.num_tokens) == ({}, 0)
-    assert reader.num_left == 0
-    far_too_long = await reader.read(chat("x" * (MAX_MODEL_LEN * 32 + 1)), [DIGEST])
-    assert far_too_long.by_digest == {}
-    assert far_too_long.num_tokens > MAX_MODEL_LEN * 32 // 4
-    assert reader.num_left == 1
+async def test_more_prompts_than_an_engine_takes_are_left_to_it(reader: PromptReader) -> None:
     many = await reader.read(request(COMPLETION, prompt=["x"] * 129), [DIGEST])
-    assert many.by_digest == {}
-    huge = await reader.read(chat("x" * (4 * 1024 * 1024)), [DIGEST])
-    assert huge.num_tokens > 1024 * 1024
-    assert huge.affinity == ""
-    assert reader.num_left == 3
+    assert many.by_digest == many.too_long == {}
+    assert many.num_tokens > 0
+    assert reader.num_left == 1
+
+
+NOT_TOKENISED = [
+    chat("one two three " * 300_000),
+    request(COMPLETION, prompt="x " * 2_000_000),
+    request(COMPLETION, prompt=["short", "x " * 2_000_000]),
+    request(COMPLETION, prompt=[5] * 20_000),
+    request(COMPLETION, prompt=[12345] * 500_000),
+    request(COMPLETION, prompt=[[5], [12345] * 500_000, [6]]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(NOT_TOKENISED)))
+async def test_a_prompt_that_is_sure_to_be_too_long_is_not_tokenised(
+    reader: PromptReader, threads: list[str], number: int
+) -> None:
+    prompt = await reader.read(NOT_TOKENISED[number], [DIGEST])
+    assert (prompt.by_digest, prompt.num_tokens, threads) == ({}, 0, [])
+    assert prompt.too_long[DIGEST].code == "context_length_exceeded"
+    assert f"maximum context length is {MAX_MODEL_LEN} tokens" in prompt.too_long[DIGEST].message
+    assert reader.num_left == 0
+
+
+async def test_a_prompt_that_turns_out_to_be_too_long_is_noted(reader: PromptReader) -> None:
+    prompt = await reader.read(chat("one two three " * 8000), [DIGEST])
+    assert (prompt.by_digest, prompt.num_tokens) == ({}, 0)
+    engine = TOKENIZER.encode_chat([{"role": "user", "content": "one two three " * 8000}])
+    assert f"the prompt has {len(engine)};" in prompt.too_long[DIGEST].message
 
 
 # -- Affinity ----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from fairlead.gateway.observation import Observation
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import PromptTokensDetails, Usage
 from fairlead.routing.load import Load, StepCost
+from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Replica
 from fairlead.testing.gateways import SCALED_TO_ZERO, make_pool
 
@@ -24,7 +25,8 @@ REPLICA = Replica(uid="a", name="a", host="h", port=1)
 
 def seen_by(counters: ModelCounters, *, stream: bool = True) -> Observation:
     seen = Observation("id", "/v1/completions", arrived=asyncio.get_running_loop().time(), stream=stream)
-    seen.arrived_at(make_pool().model, counters)
+    seen.found(make_pool().model)
+    seen.demands(counters, Ticket(1, 0))
     return seen
 
 
@@ -42,7 +44,7 @@ async def test_a_request_is_counted_where_it_passes() -> None:
     seen = seen_by(counters)
     assert (counters.num_arrivals, counters.num_ended) == (1, 0)
     prompt = ReadPrompt(num_tokens=100)
-    seen.routed(decision(), prompt, 0.0)
+    seen.routed(decision(), prompt)
     assert (counters.prompt_tokens, counters.uncached_prompt_tokens) == (100, 30)
     assert bucket(counters.uncached_per_request, TOKENS_BOUNDS) == [32.0]
     (predicted,) = bucket(counters.predicted_ttft, SECONDS_BOUNDS)
@@ -62,7 +64,7 @@ async def test_further_attempts_bring_no_further_demand() -> None:
     counters = ModelCounters()
     seen = seen_by(counters)
     for _ in range(3):
-        seen.routed(decision(), ReadPrompt(num_tokens=100), 0.0)
+        seen.routed(decision(), ReadPrompt(num_tokens=100))
     assert (counters.prompt_tokens, counters.uncached_prompt_tokens) == (100, 30)
     assert sum(counters.uncached_per_request) == sum(counters.predicted_ttft) == 1
 
@@ -70,7 +72,7 @@ async def test_further_attempts_bring_no_further_demand() -> None:
 async def test_what_is_not_known_is_not_made_up() -> None:
     counters = ModelCounters()
     seen = seen_by(counters)
-    seen.routed(decision(uncached=None, ttft=None), ReadPrompt(num_tokens=100), 0.0)
+    seen.routed(decision(uncached=None, ttft=None), ReadPrompt(num_tokens=100))
     assert counters.uncached_prompt_tokens == 100, "no tokenizer: all of it may have to be computed"
     assert sum(counters.predicted_ttft) == 0
     seen.ended(0)
@@ -80,7 +82,7 @@ async def test_what_is_not_known_is_not_made_up() -> None:
 async def test_time_to_first_token_is_of_streams_only() -> None:
     counters = ModelCounters()
     seen = seen_by(counters, stream=False)
-    seen.routed(decision(), ReadPrompt(num_tokens=100), 0.0)
+    seen.routed(decision(), ReadPrompt(num_tokens=100))
     seen.first_token()
     assert sum(counters.ttft) == sum(counters.predicted_ttft) == 0
 

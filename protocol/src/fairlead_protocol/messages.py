@@ -17,7 +17,8 @@ HEADER_REPLICA = "x-fairlead-replica"
 HEADER_CACHED_TOKENS = "x-fairlead-cached-tokens"
 HEADER_PREDICTED_CACHED_TOKENS = "x-fairlead-predicted-cached-tokens"
 HEADER_PREDICTED_TTFT_MS = "x-fairlead-predicted-ttft-ms"
-"""From the request's dispatch to its first token, as the gateway foresaw it; milliseconds."""
+"""From the request's dispatch to its first token, as the gateway foresaw it at that dispatch: what the request had
+waited before is no part of it, and was not foreseen; milliseconds."""
 HEADER_QUEUE_MS = "x-fairlead-queue-ms"
 """How long a request waited in the gateway's line before it was dispatched; milliseconds. TTFT as a client sees it is
 this, plus what `HEADER_PREDICTED_TTFT_MS` foresees, plus the network."""

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import TypeAlias
 
 from fairlead_protocol.cuts import Cuts, frame_of
+from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 Ids: TypeAlias = "array[int]"
@@ -112,6 +113,7 @@ class CachingTokenizer:
     def __init__(self, tokenizer: PromptTokenizer, cache: PrefixCache) -> None:
         self.tokenizer = tokenizer
         self.cache = cache
+        self.least_tokens = LeastTokens(tokenizer)
         self.cuts = Cuts.of(tokenizer)
         self._frame = frame_of(tokenizer)
 

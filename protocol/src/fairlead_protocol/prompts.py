@@ -1,7 +1,7 @@
 """What a client sends as its prompt → token ids: the one way from a request's fields to what a model reads.
 
 Gateway and engine decode the same fields into these structs and ask them, so they cannot disagree. It knows the shapes
-of the OpenAI API, not HTTP, and no limits of a model: whether a prompt fits is the engine's to say.
+of the OpenAI API, not HTTP. How long a prompt may be it is told; both programs say the same to one that is longer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead_protocol.budget import Messages, OverBudget, Tools, check_json
 from fairlead_protocol.chat import ChatTemplateError, Message
+from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -22,10 +23,28 @@ RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "c
 class PromptError(ValueError):
     """A request's prompt cannot be turned into tokens; `field` names the part of the request that is wrong."""
 
+    code: str | None = None
+    """For programs, as in OpenAI's errors."""
+
     def __init__(self, field: str, message: str) -> None:
         self.field = field
         self.message = message
         super().__init__(message)
+
+
+class PromptTooLong(PromptError):
+    """A prompt has more tokens than the model takes."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, field: str, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
+        """`or_more`: `num_tokens` is the least that it can have; it was not tokenised."""
+        super().__init__(
+            field,
+            f"This model's maximum context length is {max_model_len} tokens, but the prompt has "
+            f"{'at least ' if or_more else ''}{num_tokens}; shorten it to at most {max_model_len - 1} tokens, "
+            "so that there is room for an answer",
+        )
 
 
 def cannot_be_tokenised(place: str, error: Exception) -> PromptError:
@@ -41,6 +60,13 @@ class Part:
     """Where it stands in the request."""
     content: str | list[int]
     """A text, or the ids that the client sent."""
+
+    def check_length(self, least: LeastTokens, max_model_len: int) -> None:
+        """Raises `PromptTooLong` where it is clear without tokenising that no room would be left for an answer."""
+        is_text = isinstance(self.content, str)
+        num_tokens = least.of(self.content, max_model_len) if isinstance(self.content, str) else len(self.content)
+        if num_tokens >= max_model_len:
+            raise PromptTooLong(self.place, num_tokens, max_model_len, or_more=is_text)
 
     def token_ids(self, tokenizer: PromptTokenizer, add_special_tokens: bool) -> list[int]:
         """Raises `PromptError` for a text that this tokenizer has no tokens for."""

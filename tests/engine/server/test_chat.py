@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from fairlead_engine.testing import ScriptedEngine, answer
+from fairlead_engine.testing.scripted_engine import scripted_info
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_protocol.tokenizing import PromptTokenizer
 
@@ -185,7 +186,7 @@ async def test_content_in_parts_is_joined(start_app: Any, tokenizer: PromptToken
 
 
 async def test_a_long_chat_is_tokenised_like_a_short_one(start_app: Any, tokenizer: PromptTokenizer) -> None:
-    app = start_app(ScriptedEngine())
+    app = start_app(ScriptedEngine(info=scripted_info(max_model_len=20_000)))
     long = " fox" * 10_000
     response = await app.chat(messages=[{"role": "user", "content": long}])
     assert response.status_code == 400

@@ -70,6 +70,9 @@ class ModelEndpoints:
     async def tokenize(self, exchange: Exchange) -> None:
         """`POST /tokenize`, in vLLM's shape."""
         body = await exchange.body()
+        await exchange.while_connected(self._tokenize(exchange, body))
+
+    async def _tokenize(self, exchange: Exchange, body: bytes) -> None:
         model = self._service.model()
         request = decode(body, TokenizeRequest)
         model.check_name(request.model or model.name)

@@ -85,6 +85,7 @@ class ServerProcess:
             self._service.stream.end()  # or the server would wait for streams that end with it
             self._http.should_exit = True
             await http
+            self._service.lanes.close()
             await self._client.close()
             log.info("event=stopped")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, TokenizeRequest
-from fairlead_engine.server.served_model import ServedModel
+from fairlead_engine.server.served_model import ServedModel, request_error
 from fairlead_protocol.messages import FIELD_TOKENS, PromptTokens
 from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptError, PromptFields
 
@@ -67,7 +67,7 @@ def _given(fields: PromptFields, prompts: list[list[int]]) -> Iterator[tuple[str
     try:
         places = fields.places()
     except PromptError as error:
-        raise RequestError(error.field, error.message) from error
+        raise request_error(error) from error
     if len(prompts) != len(places):
         raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {len(prompts)} prompts, the request {len(places)}")
     yield from zip(places, prompts, strict=True)  # errors name the client's own field: the ids may be its own, too

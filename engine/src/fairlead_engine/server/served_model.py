@@ -18,8 +18,9 @@ from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import EngineInfo, SamplingParams
 from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
-from fairlead_protocol.prompts import PromptError, PromptFields
+from fairlead_protocol.prompts import PromptError, PromptFields, PromptTooLong
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 
@@ -28,6 +29,7 @@ class ModelFiles:
 
     def __init__(self, tokenizer: PromptTokenizer, sampling_defaults: Mapping[str, Any]) -> None:
         self.tokenizer = tokenizer
+        self.least_tokens = LeastTokens(tokenizer)
         self.vocabulary = Vocabulary(tokenizer)
         self.sampling_defaults = sampling_defaults
 
@@ -48,6 +50,7 @@ class ServedModel:
         self.name = name
         self.info = info
         self.tokenizer = files.tokenizer
+        self.least_tokens = files.least_tokens
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
         self.created = int(time.time())
@@ -60,25 +63,23 @@ class ServedModel:
             )
 
     def prompts(self, fields: PromptFields) -> Iterator[tuple[str, list[int]]]:
-        """Each prompt of a request: its place there and its token ids. Raises `RequestError`."""
+        """Each prompt of a request: its place there and its token ids. Raises `RequestError`; none is tokenised where
+        one of them is sure to be too long."""
         try:
-            for part in fields.parts(self.tokenizer):
+            parts = fields.parts(self.tokenizer)
+            for part in parts:
+                part.check_length(self.least_tokens, self.info.max_model_len)
+            for part in parts:
                 yield part.place, part.token_ids(self.tokenizer, fields.adds_special_tokens)
         except PromptError as error:
-            raise RequestError(error.field, error.message) from error
+            raise request_error(error) from error
 
     def check_prompt(self, token_ids: Sequence[int], field: str) -> None:
         """Raises `RequestError` for a prompt that is empty, too long, or names tokens the model does not have."""
         if not token_ids:
             raise RequestError(field, f"{field} is empty; send at least one token")
-        limit = self.info.max_model_len
-        if len(token_ids) >= limit:
-            raise RequestError(
-                field,
-                f"This model's maximum context length is {limit} tokens, but the prompt has {len(token_ids)}; "
-                f"shorten it to at most {limit - 1} tokens, so that there is room for an answer",
-                "context_length_exceeded",
-            )
+        if len(token_ids) >= self.info.max_model_len:
+            raise request_error(PromptTooLong(field, len(token_ids), self.info.max_model_len))
         self.check_token_ids(token_ids, field)
 
     def check_token_ids(self, token_ids: Collection[int], field: str) -> None:
@@ -116,3 +117,8 @@ class ServedModel:
             architecture=info.architecture,
         )
         return msgspec.json.encode(message)
+
+
+def request_error(error: PromptError) -> RequestError:
+    """What is wrong with a prompt, as an answer."""
+    return RequestError(error.field, error.message, error.code)

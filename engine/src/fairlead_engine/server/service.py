@@ -3,7 +3,6 @@
 Wired once per process, in `serve` or in a test. Knows neither JSON nor HTTP.
 """
 
-import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -21,6 +20,7 @@ from fairlead_engine.server.schemas import GenerationRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, SamplingParams
 from fairlead_protocol import messages
+from fairlead_protocol.lanes import Lanes
 
 Result = TypeVar("Result")
 
@@ -37,6 +37,7 @@ class Service:
         self.lifecycle = Lifecycle()
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
+        self.lanes = Lanes()
         self._name = name
         self._model: ServedModel | None = None
         self._ids = itertools.count()
@@ -86,7 +87,7 @@ class Service:
 
     async def prepared(self, size: int, prepare: Callable[[], Result]) -> Result:
         """`prepare()`, off the event loop for a request of many bytes."""
-        return prepare() if size <= _OFF_LOOP_BYTES else await asyncio.to_thread(prepare)
+        return prepare() if size <= _OFF_LOOP_BYTES else await self.lanes.run(size, prepare)
 
     def check_choices(self, request: GenerationRequest, sampling: SamplingParams) -> None:
         """Raises `RequestError` for more of them, or larger ones, than one request may have. Prompts need not be

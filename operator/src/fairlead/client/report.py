@@ -164,9 +164,11 @@ def predictions_of(completed: Iterable[Sample], block_size: int = DEFAULT_BLOCK_
         if answer.predicted_cached_tokens is not None
     ]
     errors = [
-        abs(answer.predicted_ttft_seconds + answer.queue_seconds - answer.ttft_seconds) / answer.ttft_seconds
+        abs(answer.predicted_ttft_seconds - from_dispatch) / from_dispatch
         for answer in answers
-        if answer.predicted_ttft_seconds is not None and answer.ttft_seconds
+        if answer.predicted_ttft_seconds is not None
+        and answer.ttft_seconds is not None
+        and (from_dispatch := answer.ttft_seconds - answer.queue_seconds) > 0  # the wait was over, not foreseen
     ]
     return Predictions(
         num_cached=len(off),

@@ -4,34 +4,40 @@ from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.proxy import Proxy, ReplicaFailed
 from fairlead.gateway.downstream.client import Client
 from fairlead.gateway.observation import Observation
+from fairlead.gateway.openai.errors import replicas_died
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.telemetry.metrics import Metrics
+from fairlead.routing.health import Failure
+
+MAX_DEATHS = 2
+"""Replicas that may die on one request: then it is the request, and another replica would die of it, too."""
 
 
 class Director:
     """Takes a request from the pool it means, through the queue, to a replica, and again where that may help."""
 
-    def __init__(self, pools: Pools, proxy: Proxy, metrics: Metrics, *, max_attempts: int) -> None:
+    def __init__(self, pools: Pools, proxy: Proxy, *, max_attempts: int) -> None:
         self.pools = pools
         self.proxy = proxy
-        self.metrics = metrics
         self.max_attempts = max_attempts
 
     async def handle(self, request: InferenceRequest, client: Client, seen: Observation) -> None:
         """Serves `request` to `client`. Raises OpenAIError where the client is to get that instead."""
         pool = self.pools.find(request.model, request.chosen)  # 404 here
-        seen.arrived_at(pool.model, pool.counters)
-        place = pool.place(request)  # in line, kept through every attempt; 429, 503 where waiting is in vain
-        await pool.tokenize(place)  # ids and block hashes, once; off the loop when long
-        num_failures = 0
+        seen.found(pool.model)
+        place = pool.place(request)  # in line, kept through every attempt
+        await pool.tokenize(place)  # ids and block hashes, once; off the loop when long; 400 where it fits no replica
+        seen.demands(pool.counters, place.ticket)
+        num_failures = num_deaths = 0
         while True:  # a second attempt only before the client's first byte
             async with pool.admit(place) as turn:  # queue, hold while none is ready; 429, 503; a slot until here ends
-                seen.routed(turn.decision, place.prompt, place.ticket.waited_seconds)  # replica, why, after how long
+                seen.routed(turn.decision, place.prompt)  # replica, why, after how long
                 try:
                     return await self.proxy.stream(turn, request, pool.model.served_name, client, seen)
                 except ReplicaFailed as failed:
                     turn.failed(failed.failure)
                     num_failures += failed.failure is not None  # a full engine did not fail: back to the old place
-                    self.metrics.attempt_failed(seen, failed)
-                    if not failed.retryable or num_failures >= self.max_attempts:
-                        raise failed.error from failed
+                    num_deaths += failed.failure is Failure.DIED
+                    again = failed.retryable and num_failures < self.max_attempts and num_deaths < MAX_DEATHS
+                    seen.attempt_failed(failed.failure, failed.error.message, again=again)
+                    if not again:
+                        raise (replicas_died(num_deaths) if num_deaths >= MAX_DEATHS else failed.error) from failed

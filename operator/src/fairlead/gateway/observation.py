@@ -13,6 +13,8 @@ from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import Usage
 from fairlead.logs import LineBudget
+from fairlead.routing.health import Failure
+from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision
 
 logger = logging.getLogger("fairlead.gateway.requests")
@@ -26,11 +28,15 @@ class Observer(Protocol):
     """Hears of a request's milestones as they happen; the figures are in the Observation."""
 
     def arrived(self, seen: "Observation") -> None:
-        """It is known which model the request means."""
+        """It asks something of a model that the model's replicas could do."""
         ...
 
     def dispatched(self, seen: "Observation") -> None:
         """An attempt begins."""
+        ...
+
+    def attempt_failed(self, seen: "Observation", failure: str) -> None:
+        """The replica of the last attempt did not serve it; `failure` is a metric label."""
         ...
 
     def first_token(self, seen: "Observation") -> None:
@@ -78,8 +84,8 @@ class Observation:
     reason: str = ""
     """Why it was chosen."""
     num_attempts: int = 0
-    queue_seconds: float = 0.0
-    """Time spent waiting for a replica, over all attempts."""
+    ticket: Ticket | None = None
+    """Its place in line."""
     num_prompt_tokens: int = 0
     """As the gateway counts them; an estimate where it could not tokenise the prompt."""
     num_tokens_from_text_cache: int = 0
@@ -89,13 +95,18 @@ class Observation:
     """Those that the last replica tried was expected to find in its cache; None = not known."""
     predicted_uncached_tokens: int | None = None
     predicted_ttft_seconds: float | None = None
-    """From the last dispatch to the first token, as foreseen; None = not known."""
+    """From the last dispatch to the first token, as foreseen at that dispatch, after the wait; None = not known."""
     dispatched_after_seconds: float = 0.0
     """When the last attempt began."""
     ttft_seconds: float | None = None
     """Time to the first token; to the whole answer where it is not streamed."""
     duration_seconds: float = 0.0
     usage: Usage | None = None
+
+    @property
+    def queue_seconds(self) -> float:
+        """Time spent waiting for a replica, over all attempts, also where none came of it."""
+        return 0.0 if self.ticket is None else self.ticket.waited_seconds
 
     @property
     def replica_ttft_seconds(self) -> float | None:
@@ -117,18 +128,21 @@ class Observation:
         self.asked_model = request.model
         self.stream = request.stream
 
-    def arrived_at(self, model: ServedModel, counters: Observer) -> None:
-        """It is known which model is meant; `counters` are that model's."""
+    def found(self, model: ServedModel) -> None:
+        """It is known which model is meant."""
         self.model, self.policy = model.key, model.policy
+
+    def demands(self, counters: Observer, ticket: Ticket) -> None:
+        """The model's replicas could serve it: it counts as demand, in `counters`, and has a place in line."""
+        self.ticket = ticket
         self.observers += (counters,)
         counters.arrived(self)
 
-    def routed(self, decision: Decision, prompt: ReadPrompt, queue_seconds: float) -> None:
+    def routed(self, decision: Decision, prompt: ReadPrompt) -> None:
         """An attempt begins at this replica."""
         self.num_attempts += 1
         self.replica = decision.replica.name
         self.reason = decision.reason
-        self.queue_seconds = queue_seconds
         self.num_prompt_tokens = prompt.num_tokens
         self.tokenizing_seconds = prompt.seconds
         self.num_tokens_from_text_cache = prompt.num_cached_tokens
@@ -138,6 +152,24 @@ class Observation:
         self.dispatched_after_seconds = _now() - self.arrived
         for observer in self.observers:
             observer.dispatched(self)
+
+    def attempt_failed(self, failure: Failure | None, message: str, *, again: bool) -> None:
+        """The replica did not serve this attempt (None: it is well, but full); one line that names both. `again`:
+        whether another one follows."""
+        label = "engine_full" if failure is None else failure.label
+        fields = {
+            "request_id": self.request_id,
+            "client": self.client,
+            "model": self.model,
+            "replica": self.replica,
+            "num_attempts": self.num_attempts,
+            "failure": label,
+            "error": message,
+            "again": str(again).lower(),
+        }
+        logger.log(logging.DEBUG if failure is None else logging.WARNING, "attempt failed", extra=fields)
+        for observer in self.observers:
+            observer.attempt_failed(self, label)
 
     def first_token(self) -> None:
         """The first token has come; later ones do not count."""

@@ -66,7 +66,7 @@ class Gateway:
         self.metrics = Metrics(self.pools, self.knowledge, self.reader)
         self.metrics.watch_access(access)
         proxy = Proxy(self.upstream, settings, self.id)
-        director = Director(self.pools, proxy, self.metrics, max_attempts=settings.max_attempts)
+        director = Director(self.pools, proxy, max_attempts=settings.max_attempts)
         refusals = Refusals(self.metrics)
         self.app = GatewayApp(self.pools, director, self.metrics, refusals, settings, access)
         self.metrics.watch_readiness(lambda: self.app.ready)

@@ -47,7 +47,8 @@ class GatewaySettings:
     max_queue_bytes: int = 256 * 1024 * 1024
     """Bytes of bodies that may wait per model; more is answered 429. An empty queue takes any one request."""
     max_attempts: int = 3
-    """Replicas that may fail one request before it is answered 503. Refusals because an engine is full do not count."""
+    """Replicas that may fail one request before it is answered 503. Refusals because an engine is full do not count. Of
+    those that break down after they got the request two are enough, and the answer is a 502 that asks for no retry."""
 
     connect_timeout: float = 3.0
     """Longest time to connect to a replica."""

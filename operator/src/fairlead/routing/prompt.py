@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from fairlead.routing.replica import Replica
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash, hash_blocks, num_cacheable_blocks
+from fairlead_protocol.prompts import PromptTooLong
 
 DEFAULT_BLOCK_SIZE = 16
 
@@ -37,6 +38,8 @@ class Prompt:
     """The prompts in the request's order, per tokenizer that has seen them."""
     affinity: str = ""
     """The text whose hash says where PrefixHash sends it: the adapter and the beginning of the first user message."""
+    too_long: dict[str, PromptTooLong] = field(default_factory=dict)
+    """Why it fits no replica with such a tokenizer, by digest."""
 
     def tokens(self, replica: Replica) -> tuple[Tokens, ...] | None:
         """As this replica's tokenizer sees it; None where it has not been tokenised for it."""

@@ -10,6 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from fairlead.routing.capacity import CapacityBook
+from fairlead.routing.fit import misfit
 from fairlead.routing.health import Failure, HealthBook
 from fairlead.routing.in_flight import InFlightBook, Slot
 from fairlead.routing.knowledge import Knowledge, stale_at
@@ -19,6 +20,7 @@ from fairlead.routing.predictor import prefill_work
 from fairlead.routing.prompt import Prompt, block_size_of
 from fairlead.routing.replica import Candidate, Decision, Replica
 from fairlead.routing.standing import Standing
+from fairlead_protocol.prompts import PromptError
 
 
 class _Cached(NamedTuple):
@@ -88,6 +90,11 @@ class Router:
         ]
         heard = [each for each in found if not self.knowledge.fell_silent(each.replica.uid, now)]
         return heard or found
+
+    def misfit(self, prompt: Prompt, now: float) -> PromptError | None:
+        """Why none of the ready replicas could ever serve the prompt; None where one may, or none is ready."""
+        errors = [misfit(prompt, replica, self.knowledge.load(replica.uid, now)) for replica in self.replicas]
+        return errors[0] if errors and None not in errors else None
 
     def expected_uncached(self, prompt: Prompt, now: float) -> int:
         """Prompt tokens that the best replica would have to compute; all of them where none is ready."""
@@ -193,10 +200,10 @@ class Router:
         return cached
 
     def _candidate(self, standing: Standing, prompt: Prompt, cached: _Cached, now: float) -> Candidate | None:
-        """The replica as a candidate for this prompt; None where it has no room for it."""
+        """The replica as a candidate for this prompt; None where it has no room for it, or never will have."""
         replica = standing.replica
         num_uncached = _num_tokens(prompt, replica) - cached.num_tokens
-        if not standing.has_room(num_uncached):
+        if misfit(prompt, replica, standing.load) or not standing.has_room(_num_at_once(prompt, replica, num_uncached)):
             return None
         work = prefill_work(cached.num_tokens, num_uncached)
         ttft = standing.predicted_ttft(work, now, not_before=cached.ready_at)
@@ -242,3 +249,9 @@ def _num_tokens(prompt: Prompt, replica: Replica) -> int:
     """Of the whole prompt, as this replica's tokenizer sees it, or estimated."""
     prompts = prompt.tokens(replica)
     return prompt.num_tokens if prompts is None else sum(len(tokens.token_ids) for tokens in prompts)
+
+
+def _num_at_once(prompt: Prompt, replica: Replica, num_uncached: int) -> int:
+    """Tokens that the replica must have room for when the prompt begins there: of several prompts those of the longest,
+    since the engine takes them one after another. What is only estimated holds nobody up: the engine will know."""
+    return min(num_uncached, max((len(each.token_ids) for each in prompt.tokens(replica) or ()), default=0))

@@ -15,7 +15,7 @@ from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.dispatch.counters import ModelCounters
 from fairlead.gateway.dispatch.introductions import Introductions
-from fairlead.gateway.dispatch.refusals import refusal
+from fairlead.gateway.dispatch.refusals import refusal, unfit
 from fairlead.gateway.dispatch.turns import Grant, Place, Turn
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
@@ -99,16 +99,18 @@ class ModelPool:
     # What the director calls.
 
     def place(self, request: InferenceRequest) -> Place:
-        """A place behind everybody who has one. Raises OpenAIError where waiting would be in vain."""
-        if not self.num_ready:
-            self._on_cold_request()
-        place = Place(request, self.queue.issue(request.num_bytes))
-        self._raise_if_hopeless()
-        if len(self.queue) and not self.queue.has_room(request.num_bytes):
-            raise self._refusal(QueueOutcome.QUEUE_FULL)
-        return place
+        """A place behind everybody who has one."""
+        return Place(request, self.queue.issue(request.num_bytes))
 
     async def tokenize(self, place: Place) -> None:
+        """Has the prompt read, if it is going to wait or be served. Raises OpenAIError where no replica could ever take
+        it, however long it waits."""
+        if self._is_hopeless or (len(self.queue) and not self.queue.has_room(place.ticket.num_bytes)):
+            return  # nothing is spent on what `wait` is going to refuse
+        await self._read(place)
+        self._raise_if_unfit(place)
+
+    async def _read(self, place: Place) -> None:
         """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
         missing = self.digests - place.digests_read
         known = place.prompt if place.is_read else None
@@ -126,7 +128,11 @@ class ModelPool:
     async def wait(self, place: Place) -> Grant:
         """Until it is this place's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
         now = self.now()
-        self._raise_if_hopeless()
+        if not self.num_ready:
+            self._on_cold_request()
+        if self._is_hopeless:
+            raise self._refusal(QueueOutcome.NO_REPLICAS)
+        self._raise_if_unfit(place)
         head, ticket = self.queue.head, place.ticket
         if (head is None or ticket.number < head.number) and self._has_been_read(place):
             grant = self.router.route(place.prompt, now)
@@ -144,7 +150,7 @@ class ModelPool:
         if (pool.model.policy, pool.model.prefix_hash) != (before.model.policy, before.model.prefix_hash):
             self.router.policy = make_policy(pool.model.policy, pool.model.prefix_hash)
         self._take_replicas()
-        if not pool.replicas and not pool.outlook.starting:
+        if self._is_hopeless:
             self._refuse_all(QueueOutcome.NO_REPLICAS)
         if _limits(pool.model) != _limits(before.model):
             self._set_timers()
@@ -178,7 +184,10 @@ class ModelPool:
                 break  # who reads it pumps again
             grant = self.router.route(place.prompt, now)
             if grant is None:
-                break
+                if (misfit := self.router.misfit(place.prompt, now)) is None:
+                    break
+                self._refuse(place, unfit(misfit))
+                continue
             granted = self._take_out(place)
             if granted.done():
                 self.router.release(grant[1], now)  # its client is just going away
@@ -254,7 +263,7 @@ class ModelPool:
         try:
             while (place := self._first_unread()) is not None:
                 try:
-                    await self.tokenize(place)
+                    await self._read(place)
                 except Exception:
                     logger.exception("a prompt that waits could not be tokenised")  # its engine will do it
                 self.pump()
@@ -305,9 +314,14 @@ class ModelPool:
 
     # Refusing.
 
-    def _raise_if_hopeless(self) -> None:
-        if not self.pool.replicas and not self.pool.outlook.starting:
-            raise self._refusal(QueueOutcome.NO_REPLICAS)
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether nothing is ready and nothing is going to be."""
+        return not self.pool.replicas and not self.pool.outlook.starting
+
+    def _raise_if_unfit(self, place: Place) -> None:
+        if (misfit := self.router.misfit(place.prompt, self.now())) is not None:
+            raise unfit(misfit)
 
     def _expire(self, place: Place) -> None:
         if not self.num_ready:
@@ -316,15 +330,14 @@ class ModelPool:
             outcome = QueueOutcome.REPLICAS_FAILING
         else:
             outcome = QueueOutcome.QUEUE_TIMEOUT
-        self._refuse(place, outcome)
+        self._refuse(place, self._refusal(outcome))
         self.pump()
 
     def _refuse_all(self, outcome: QueueOutcome) -> None:
         for place in list(self._places.values()):
-            self._refuse(place, outcome)
+            self._refuse(place, self._refusal(outcome))
 
-    def _refuse(self, place: Place, outcome: QueueOutcome) -> None:
-        error = self._refusal(outcome)
+    def _refuse(self, place: Place, error: OpenAIError) -> None:
         granted = self._take_out(place)
         if not granted.done():
             granted.set_exception(error)

@@ -23,7 +23,7 @@ class ModelCounters:
         self.uncached_per_request = no_tokens()
 
     def arrived(self, seen: Observation) -> None:
-        """It is known which model the request means."""
+        """It asks something of this model that its replicas could do."""
         self.num_arrivals += 1
 
     def dispatched(self, seen: Observation) -> None:
@@ -36,6 +36,9 @@ class ModelCounters:
         count_tokens(self.uncached_per_request, uncached)
         if seen.stream and seen.predicted_ttft_seconds is not None:
             count_seconds(self.predicted_ttft, seen.dispatched_after_seconds + seen.predicted_ttft_seconds)
+
+    def attempt_failed(self, seen: Observation, failure: str) -> None:
+        """Nothing to count: the demand is the same."""
 
     def first_token(self, seen: Observation) -> None:
         """Its first token has come."""

@@ -131,6 +131,7 @@ class Proxy:
             seen.outcome = RequestOutcome.ENGINE_ERROR
         if events.error_code == CODE_ENGINE_DEAD:
             turn.failed(Failure.DIED)
+            seen.attempt_failed(Failure.DIED, "Its engine died in the middle of the answer.", again=False)
         await client.finish()
 
     async def _pass_whole(self, turn: Turn, response: UpstreamResponse, client: Client, seen: Observation) -> None:

@@ -1,12 +1,18 @@
-"""How a model's line turns requests away: outcome → the sentence, status and Retry-After that the client gets. Pure."""
+"""How a model's line turns requests away: why → the sentence, status and Retry-After that the client gets. Pure."""
 
 from fairlead.fleet.pool import Pool
-from fairlead.gateway.openai.errors import OpenAIError, refused
+from fairlead.gateway.openai.errors import OpenAIError, bad_request, refused
 from fairlead.routing.outcomes import QueueOutcome
+from fairlead_protocol.prompts import PromptError
 
 COLD_RETRY_AFTER_SECONDS = 10.0
 """What a client is told to wait when nothing is ready: a model takes a while to load."""
 LONGEST_RETRY_AFTER_SECONDS = 30.0
+
+
+def unfit(error: PromptError) -> OpenAIError:
+    """400 for a prompt that no replica could serve, whenever it comes: the same answer as an engine's."""
+    return bad_request(error.message, param=error.field, code=error.code)
 
 
 def refusal(outcome: QueueOutcome, pool: Pool, *, oldest_wait_seconds: float) -> OpenAIError:

@@ -6,7 +6,7 @@ OpenAIError
 ├── invalid_api_key                                      401
 ├── model_not_found, unknown_path, method_not_allowed    404, 405
 ├── refused                                              the queue's: 429, 503
-└── upstream_failed, upstream_timed_out                  the replicas': 502, 503, 504
+└── upstream_failed, replicas_died, upstream_timed_out   the replicas': 502, 503, 504
 """
 
 import math
@@ -194,6 +194,19 @@ def upstream_failed(message: str, *, status: int = 502) -> OpenAIError:
         code="replica_failed",
         outcome=RequestOutcome.REPLICA_FAILED,
         retry_after=1 if status == 503 else None,
+    )
+
+
+def replicas_died(number: int) -> OpenAIError:
+    """502: so many replicas broke down on this one request. OpenAI's clients leave it at that, for the header."""
+    message = f"{number} replicas broke down on this request, so it is not tried on another; do not send it again."
+    return OpenAIError(
+        502,
+        message,
+        type="server_error",
+        code="replica_failed",
+        outcome=RequestOutcome.REPLICA_FAILED,
+        headers=((b"x-should-retry", b"false"),),
     )
 
 

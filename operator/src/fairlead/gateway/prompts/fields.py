@@ -15,8 +15,10 @@ from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.budget import CacheSalt
 from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptFields
 
-MAX_BYTES = 4 * 1024 * 1024
-"""Of these fields together, about a million tokens; longer prompts are not decoded but left to the engine."""
+MAX_BYTES = 1024 * 1024
+MAX_VALUES = 400_000
+"""Fields larger than the one that may have more values than the other are not decoded, which would take long and many
+times their memory."""
 
 _SCHEMAS: Mapping[str, type[PromptFields]] = {"/v1/chat/completions": ChatPrompt, "/v1/completions": CompletionPrompt}
 """By path; requests for other paths have no prompt."""
@@ -34,11 +36,13 @@ class RawPrompt:
     num_bytes: int
     """As the client wrote it; 0 where the path has no prompts."""
     fields: PromptFields | None
-    """None where they are too long, or not what an engine would take."""
+    """None where they have too many values, or are not what an engine would take."""
     well_formed: bool
     """False where an engine is going to refuse them."""
     extra: bytes = NO_EXTRA
     """What else decides the prompt's blocks in a cache."""
+    least_ids: int = 0
+    """Where they were not decoded: token ids that one of the prompts has at least."""
 
     @property
     def num_messages(self) -> int:
@@ -70,8 +74,9 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
     decoders = _DECODERS[schema]
     raw = {name: request.fields[name] for name in decoders if name in request.fields}
     num_bytes = sum(len(value) for value in raw.values())
-    if num_bytes > MAX_BYTES:
-        return RawPrompt(num_bytes, None, well_formed=True)
+    if num_bytes > MAX_BYTES and sum(bytes(value).count(b",") for value in raw.values()) > MAX_VALUES:
+        ids = raw["prompt"] if "prompt" in raw else msgspec.Raw(b"")
+        return RawPrompt(num_bytes, None, well_formed=True, least_ids=_least_ids(bytes(ids)))
     try:
         fields = schema(**{name: decoders[name].decode(value) for name, value in raw.items()})
         salt = request.fields.get("cache_salt")
@@ -79,6 +84,14 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
     return RawPrompt(num_bytes, fields, well_formed=True, extra=extra)
+
+
+def _least_ids(raw: bytes) -> int:
+    """Ids that the longest list has at least, of one list of them or of a list of such lists; 0 for anything else."""
+    if not raw or raw.translate(None, b"0123456789,[] \t\r\n"):
+        return 0
+    num_lists = max(1, raw.count(b"[") - 1)
+    return -(-(raw.count(b",") + 1) // num_lists)
 
 
 def _text(content: Any) -> str:

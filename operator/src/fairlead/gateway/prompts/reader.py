@@ -2,12 +2,10 @@
 
 Pools ask before a request is routed. Short prompts, and long ones of which most is known from earlier turns, are
 tokenised on the event loop; what takes long, in one of a few threads. A request that is wrong gets no tokens and no
-error either: its engine says what is wrong with it.
+error either: its engine says what is wrong with it. Only that a prompt is too long is noted.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,8 +16,9 @@ from fairlead.gateway.prompts.fields import RawPrompt, raw_prompt
 from fairlead.gateway.prompts.tokenising import LeftToEngine, Tokenising
 from fairlead.routing.prompt import Prompt
 from fairlead_protocol.hash_chains import HashChains
+from fairlead_protocol.lanes import Lanes
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import PromptError
+from fairlead_protocol.prompts import PromptError, PromptTooLong
 
 MAX_WAITING = 64
 """Requests that may wait for a thread; while there are so many, further ones are left to their engines."""
@@ -60,9 +59,9 @@ class ReadPrompt(Prompt):
 class PromptReader:
     """Knows the tokenizers; not where a request goes. Its counters are for metrics."""
 
-    def __init__(self, tokenizers: Tokenizers, *, max_threads: int = 2) -> None:
+    def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="tokenise")
+        self._lanes = Lanes()
         self._chains = HashChains()
         self._num_in_threads = 0
         self.num_tokenised = 0
@@ -78,7 +77,7 @@ class PromptReader:
 
     def close(self) -> None:
         """Ends the threads when they have done what they are at."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._lanes.close()
 
     async def read(
         self,
@@ -112,16 +111,23 @@ class PromptReader:
     async def _settle(self, prompt: ReadPrompt, digest: str, raw: RawPrompt, model: ModelTokenizer) -> None:
         prompt.settled.add(digest)
         if raw.fields is None:
-            self.num_left += raw.well_formed
+            if raw.least_ids >= model.max_model_len:
+                prompt.num_tokens = 0
+                prompt.too_long[digest] = PromptTooLong("prompt", raw.least_ids, model.max_model_len, or_more=True)
+            else:
+                self.num_left += raw.well_formed
             return
         work = Tokenising(raw.fields, raw.extra, model, self._chains)
         most_rendered = raw.num_bytes * raw.num_messages
         try:
-            await self._do(work, in_thread=raw.num_bytes > QUICK_BYTES or most_rendered > QUICK_RENDERED_BYTES)
+            in_thread = raw.num_bytes > QUICK_BYTES or most_rendered > QUICK_RENDERED_BYTES
+            await self._do(work, raw.num_bytes, in_thread=in_thread)
         except LeftToEngine:
             self.num_left += 1
-        except PromptError:
+        except PromptError as error:
             prompt.num_tokens = 0  # it is going to be refused, which costs an engine nothing
+            if isinstance(error, PromptTooLong):
+                prompt.too_long[digest] = error
         else:
             prompt.by_digest[digest] = work.prompts
             prompt.num_tokens = sum(len(tokens.token_ids) for tokens in work.prompts)
@@ -132,22 +138,22 @@ class PromptReader:
         prompt.seconds += work.seconds
         self.seconds += work.seconds
 
-    async def _do(self, work: Tokenising, *, in_thread: bool) -> None:
+    async def _do(self, work: Tokenising, num_bytes: int, *, in_thread: bool) -> None:
         """Its two parts, each where it disturbs least. Raises LeftToEngine and PromptError."""
         if in_thread:
-            await self._in_thread(work.begin)
+            await self._in_thread(num_bytes, work.begin)
         else:
             work.begin()
         if work.num_missing_characters > QUICK_CHARACTERS:
-            await self._in_thread(work.finish)
+            await self._in_thread(work.num_missing_characters, work.finish)
         else:
             work.finish()
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
+    async def _in_thread(self, size: int, work: Callable[[], None]) -> None:
         if self._num_in_threads >= MAX_WAITING:
             raise LeftToEngine
         self._num_in_threads += 1
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            await self._lanes.run(size, work)
         finally:
             self._num_in_threads -= 1

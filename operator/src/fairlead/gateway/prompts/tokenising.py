@@ -10,11 +10,13 @@ from fairlead.fleet.tokenizers import ModelTokenizer
 from fairlead.routing.prompt import Tokens
 from fairlead_protocol.hash_chains import HashChains
 from fairlead_protocol.prefix_cache import Encoding, Ids
-from fairlead_protocol.prompts import Part, PromptError, PromptFields, cannot_be_tokenised
+from fairlead_protocol.prompts import Part, PromptError, PromptFields, PromptTooLong, cannot_be_tokenised
 
 MAX_CHARACTERS_PER_TOKEN = 32
-"""A text with more of them for each token that its engine takes is not going to fit; finding out is left to the
+"""A text with more of them for each token that its engine takes is hardly going to fit; finding out is left to the
 engine."""
+MAX_CHARACTERS = 4 * 1024 * 1024
+"""Of a text, about a million tokens; longer ones are left to the engine, too."""
 MAX_PROMPTS = 128
 """Of one request; more are left to the engine, which by default takes no more."""
 
@@ -50,10 +52,12 @@ class Tokenising:
         return sum(encoding.num_cached_tokens for _, encoding in self._parts if encoding)
 
     def begin(self) -> None:
-        """Renders and looks up. Raises PromptError and LeftToEngine."""
+        """Renders and looks up. Raises PromptError, at once where a prompt is sure to be too long, and LeftToEngine."""
         with self._timed():
             parts = self._fields.parts(self._model.encoder.tokenizer)
-            limit = self._model.max_model_len * MAX_CHARACTERS_PER_TOKEN
+            for part in parts:
+                part.check_length(self._model.encoder.least_tokens, self._model.max_model_len)
+            limit = min(self._model.max_model_len * MAX_CHARACTERS_PER_TOKEN, MAX_CHARACTERS)
             if len(parts) > MAX_PROMPTS or any(len(part.content) > limit for part in parts):
                 raise LeftToEngine
             self._parts = [(part, self._lookup(part)) for part in parts]
@@ -81,8 +85,10 @@ class Tokenising:
                 ids = array("I", cast(list[int], part.content))
         except Exception as error:  # tokenizers raises bare Exception; ids may be of any size
             raise cannot_be_tokenised(part.place, error) from error
-        if not 0 < len(ids) < self._model.max_model_len:
-            raise PromptError(part.place, "does not fit")
+        if not ids:
+            raise PromptError(part.place, "is empty")
+        if len(ids) >= self._model.max_model_len:
+            raise PromptTooLong(part.place, len(ids), self._model.max_model_len)
         return ids
 
     @contextmanager

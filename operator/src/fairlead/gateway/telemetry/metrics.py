@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.dispatch.proxy import ReplicaFailed
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.routing.knowledge import Knowledge
@@ -40,7 +39,9 @@ class Metrics:
             "time_to_first_token_seconds", "From a request's arrival to its first token; streamed answers only"
         )
         self.duration = self._histogram("request_duration_seconds", "From a request's arrival to its end")
-        self.queue_wait = self._histogram("queue_wait_seconds", "Time a request waited in the gateway for a replica")
+        self.queue_wait = self._histogram(
+            "queue_wait_seconds", "Time a request waited in the gateway for a replica, also in vain"
+        )
         self.predicted_ttft = self._histogram(
             "predicted_time_to_first_token_seconds",
             "From a request's dispatch to its first token, as foreseen at that moment; streamed answers only",
@@ -150,7 +151,7 @@ class Metrics:
         model = seen.model
         self.requests.labels(model, str(seen.outcome), str(seen.status)).inc()
         self.duration.labels(model).observe(seen.duration_seconds)
-        if seen.num_attempts:
+        if seen.num_attempts or seen.queue_seconds:  # who waited in vain waited longest
             self.queue_wait.labels(model).observe(seen.queue_seconds)
         if (usage := seen.usage) is not None:
             self.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
@@ -167,10 +168,9 @@ class Metrics:
         """Shows whether `access` decides by what is configured."""
         self.keys_current.set_function(lambda: float(access.is_current))
 
-    def attempt_failed(self, seen: Observation, failed: ReplicaFailed) -> None:
+    def attempt_failed(self, seen: Observation, failure: str) -> None:
         """Counts an attempt that a replica did not serve."""
-        label = "engine_full" if failed.failure is None else failed.failure.label
-        self.failed_attempts.labels(seen.model, label).inc()
+        self.failed_attempts.labels(seen.model, failure).inc()
 
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""

@@ -15,6 +15,9 @@ from fairlead.gateway.upstream.connection import AnswerTooLarge, ConnectFailed, 
 
 Address = tuple[str, int]
 
+STALE_SECONDS = 1.0
+"""A kept connection that breaks within this time of a request was closed before the replica saw the request."""
+
 
 class Timeouts(Protocol):
     """The settings that matter here (`GatewaySettings` has them)."""
@@ -65,13 +68,18 @@ class Upstream:
     ) -> AsyncIterator[UpstreamResponse]:
         """Sends a request; yields when the headers of its answer are there. Raises UpstreamError."""
         connection = self._kept(address) or await self._connect(address)
+        sent_at = asyncio.get_running_loop().time()
         try:
             try:
                 await self._ask(connection, head, body, first_byte_timeout)
             except ConnectionLost as error:
-                if error.begun or not connection.served:
+                is_stale = connection.served and asyncio.get_running_loop().time() - sent_at < STALE_SECONDS
+                if error.begun or not is_stale:
                     raise
-                connection = await self._connect(address)
+                try:
+                    connection = await self._connect(address)
+                except ConnectFailed:
+                    raise error from None  # it did not just close an idle connection: it may have died on this request
                 await self._ask(connection, head, body, first_byte_timeout)
             head = body = b""  # answers may take long: nothing is kept that is not needed any more
             yield UpstreamResponse(connection)

@@ -1,0 +1,145 @@
+"""The fewest tokens that a text can have, without tokenising it: what fits no model is refused before it costs much.
+
+A token stands for a stretch of the text that is as long as its entry in the vocabulary. So each character costs at
+least one part in n of a token, n being the length of the longest entry that it occurs in, and what all of them cost
+together is never more than the tokens there are. Characters are bytes where the vocabulary is one of bytes.
+
+This holds only where every character ends up in a token of its own length: not where unknown words become one `<unk>`,
+nor where a normalizer rewrites the text in ways that are not known here. Of such tokenizers nothing is said: 0.
+
+Gateway and engine ask it before they tokenise, and take a text as it comes, 64 Ki characters at a time.
+"""
+
+import math
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import tokenizers
+
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+_PIECE = 65536
+"""Characters that are counted at once, in about three milliseconds."""
+_SEAM = 64
+"""Bytes that two pieces may have less in one than apart, since marks combine with letters: generous."""
+_ROUNDING = 0.01
+"""Of a token; more than adding many fractions can be off by."""
+_SPACE_MARK = "▁"
+_KEEPING = frozenset({"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split"})
+"""Pre-tokenizers that lose nothing, unless their `behavior` is to remove."""
+
+
+class _Model(msgspec.Struct):
+    type: str | None = None
+    byte_fallback: bool = False
+    continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
+
+
+class _Parts(msgspec.Struct):
+    """The parts of `tokenizer.json` that matter here; the vocabulary is skipped unread."""
+
+    model: _Model
+    normalizer: Any = None
+    pre_tokenizer: Any = None
+
+
+class LeastTokens:
+    """Counts for one tokenizer. Where nothing is known of it, everything may be nothing."""
+
+    def __init__(self, tokenizer: PromptTokenizer) -> None:
+        parts = msgspec.json.decode(tokenizer.tokenizer_json, type=_Parts)
+        self._of_bytes = _is_of_bytes(parts)
+        self._combines = "NFC" in _types(parts.normalizer)
+        backend = tokenizer.backend
+        vocabulary = backend.get_vocab(with_added_tokens=False)
+        added = list(backend.get_added_tokens_decoder().values())
+        self._skips_space = any(token.lstrip or token.rstrip for token in added)
+        """Whether a token may swallow any amount of the white space beside it."""
+        self._longest: dict[int | str, int] = {}
+        """By byte or character: the length of the longest entry with it."""
+        if self._of_bytes and _byte_letters().keys() <= vocabulary.keys():
+            letters = _byte_letters()
+            self._note([letters[letter] for letter in entry if letter in letters] for entry in vocabulary)
+            for text in (token.content for token in added):
+                self._note([text.encode(), unicodedata.normalize("NFC", text).encode()])
+        elif _falls_back_to_bytes(parts) and {f"<0x{byte:02X}>" for byte in range(256)} <= vocabulary.keys():
+            self._note(entry.replace(_SPACE_MARK, " ") for entry in vocabulary)
+            self._note(token.content.replace(_SPACE_MARK, " ") for token in added)
+
+    def of(self, text: str, enough: int) -> int:
+        """At least so many tokens has `text`; counting ends where it is clear that there are `enough`."""
+        cost = 0.0
+        for start in range(0, len(text), _PIECE) if self._longest else ():
+            counted: Counter[int | str] = Counter(self._units(text[start : start + _PIECE]))
+            seam = _SEAM if self._combines else 0
+            cost += max(0.0, sum(count / self._longest.get(unit, 1) for unit, count in counted.items()) - seam)
+            if cost - _ROUNDING > enough:
+                break
+        return max(0, math.ceil(cost - _ROUNDING))
+
+    def _note(self, entries: Iterable[Iterable[int | str]]) -> None:
+        for entry in map(list, entries):
+            for unit in set(entry):
+                self._longest[unit] = max(self._longest.get(unit, 0), len(entry))
+
+    def _units(self, piece: str) -> bytes | str:
+        """What of a piece of text is sure to be in tokens."""
+        if self._skips_space:
+            piece = "".join(piece.split())
+        if self._combines and not piece.isascii():
+            if any(unicodedata.category(letter) == "Cn" for letter in set(piece)):
+                return b""  # of characters newer than Python's tables it is not known how they combine
+            piece = unicodedata.normalize("NFC", piece)
+        return piece.encode(errors="ignore") if self._of_bytes else piece.replace(_SPACE_MARK, " ")
+
+
+def _is_of_bytes(parts: _Parts) -> bool:
+    """Byte-level BPE, as GPT-2 and most after it have it."""
+    steps = _types(parts.pre_tokenizer)
+    return _loses_nothing(parts) and "ByteLevel" in steps and set(_types(parts.normalizer)) <= {"NFC"}
+
+
+def _falls_back_to_bytes(parts: _Parts) -> bool:
+    """BPE of characters as SentencePiece has it: spaces are marked, and what it does not know it writes in bytes."""
+    marks_spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK}
+    rewriting = [step for step in _steps(parts.normalizer) if step.get("type") != "Prepend" and step != marks_spaces]
+    is_marked = all(step.get("replacement", _SPACE_MARK) == _SPACE_MARK for step in _steps(parts.pre_tokenizer))
+    of_bytes = "ByteLevel" in _types(parts.pre_tokenizer)
+    return _loses_nothing(parts) and parts.model.byte_fallback and not rewriting and is_marked and not of_bytes
+
+
+def _loses_nothing(parts: _Parts) -> bool:
+    model = parts.model
+    is_plain = model.type == "BPE" and not (model.continuing_subword_prefix or model.end_of_word_suffix)
+    steps = _steps(parts.pre_tokenizer)
+    return is_plain and all(step.get("type") in _KEEPING and step.get("behavior") != "Removed" for step in steps)
+
+
+def _steps(part: Any) -> list[Mapping[str, Any]]:
+    """A normalizer or pre-tokenizer as the list of what it does."""
+    if part is None:
+        return []
+    if part.get("type") != "Sequence":
+        return [part]
+    return [step for each in part.get("normalizers") or part.get("pretokenizers") or () for step in _steps(each)]
+
+
+def _types(part: Any) -> list[str]:
+    return [str(step.get("type")) for step in _steps(part)]
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level vocabularies write bytes with. Source: GPT-2's `bytes_to_unicode`."""
+    letters, num_unprintable = {}, 0
+    for byte in range(256):
+        if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:
+            letters[chr(byte)] = byte
+        else:
+            letters[chr(256 + num_unprintable)] = byte
+            num_unprintable += 1
+    assert set(letters) == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    return letters

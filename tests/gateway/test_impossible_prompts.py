@@ -1,0 +1,124 @@
+"""What fits no replica is a 400 at once: it holds nobody, is no demand, and costs neither a replica nor memory."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from fairlead.routing.replica import Limits
+from fairlead.testing.clock import run_in_virtual_time
+from fairlead.testing.fake_engine import FakeEngine
+from fairlead.testing.model_pools import FakeReader, Room, pool_of, replica
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+LIMITS = Limits(max_num_seqs=4, max_num_queued_tokens=1024, max_model_len=512)
+CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+HUGE = "one two three " * 1_000_000
+"""14 MB."""
+BODIES = {
+    "a chat": ("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": HUGE}]}),
+    "a text": ("/v1/completions", {"model": "fake", "prompt": HUGE}),
+    "one of several": ("/v1/completions", {"model": "fake", "prompt": ["short", HUGE]}),
+    "token ids": ("/v1/completions", {"model": "fake", "prompt": [7] * 2_000_000}),
+    "lists of token ids": ("/v1/completions", {"model": "fake", "prompt": [[7], [7] * 2_000_000]}),
+    "only just too long": ("/v1/completions", {"model": "fake", "prompt": [7] * 512}),
+}
+
+
+@pytest.fixture
+def longest_encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    lengths = [0]
+    encode_each = PromptTokenizer.encode_each
+
+    def spy(self: PromptTokenizer, texts, **kwargs):
+        lengths[0] = max(lengths[0], *map(len, texts))
+        return encode_each(self, texts, **kwargs)
+
+    monkeypatch.setattr(PromptTokenizer, "encode_each", spy)
+    return lengths
+
+
+@pytest.mark.parametrize("kind", BODIES)
+async def test_it_is_refused_by_the_gateway_and_is_no_demand(start, longest_encoded: list[int], kind: str) -> None:
+    setup = await start(engines=[FakeEngine(limits=LIMITS)], follow=True)
+    path, body = BODIES[kind]
+    longest_encoded[0] = 0
+    status, document, headers = await setup.post(body, path)
+    assert (status, document["error"]["code"]) == (400, "context_length_exceeded")
+    assert "maximum context length is 512 tokens" in document["error"]["message"]
+    assert document["error"]["param"] in ("messages", "prompt", "prompt[1]")
+    assert "retry-after" not in headers
+    assert setup.engines[0].requests == []
+    assert longest_encoded[0] < 1000
+    counters = setup.gateway.pools.find("fake", None).counters
+    assert (counters.num_arrivals, counters.num_ended, counters.prompt_tokens) == (0, 0, 0)
+    assert 'outcome="client_error",status="400"' in await setup.metrics()
+    assert (await setup.post(CHAT))[0] == 200
+    assert counters.num_arrivals == 1
+
+
+def test_who_stands_in_line_when_the_limits_become_known_holds_nobody() -> None:
+    """Waiting began before any replica was there; the first that comes is too small for the head of the line."""
+
+    async def story() -> None:
+        reader = FakeReader("x")
+        reader.num_tokens = {"huge": 600}
+        room = Room(pool_of(), reader)
+        room.ask("huge")
+        room.ask("small")
+        await asyncio.sleep(1.0)
+        room.model_pool.update(pool_of(replica(limits=LIMITS, digest="x")))
+        log = await room.end()
+        assert log == [("huge", "context_length_exceeded", 1.0), ("small", "a", 1.0)]
+
+    run_in_virtual_time(story())
+
+
+def test_what_exceeds_every_kv_cache_is_refused_and_holds_nobody() -> None:
+    async def story() -> None:
+        reader = FakeReader("x")
+        reader.num_tokens = {"huge": 65}
+        room = Room(pool_of(replica(limits=replace(LIMITS, max_model_len=4096), digest="x")), reader)
+        room.tell("a", max_num_seqs=4)
+        room.ask("running", seconds=5.0)
+        await asyncio.sleep(0.5)
+        room.tell("a", running=1, kv_blocks_free=3, max_num_seqs=4, seen={"gateway": 1})
+        room.ask("huge")
+        await asyncio.sleep(0)
+        room.ask("small")
+        log = await room.end()
+        assert log == [("running", "a", 0.0), ("huge", "None", 0.5), ("small", "a", 0.5)]
+
+    run_in_virtual_time(story())
+
+
+def test_a_length_that_is_only_estimated_holds_nobody() -> None:
+    async def story() -> None:
+        reader = FakeReader()
+        reader.num_tokens = {"estimated": 4_000_000}
+        room = Room(pool_of(replica(limits=LIMITS)), reader)
+        room.tell("a", max_num_seqs=4)
+        room.ask("running", seconds=5.0)
+        await asyncio.sleep(0.5)
+        room.tell("a", running=1, kv_blocks_free=3, max_num_seqs=4, seen={"gateway": 1})
+        room.ask("estimated")
+        await asyncio.sleep(0)
+        room.ask("small")
+        assert [entry[2] for entry in await room.end()] == [0.0, 0.5, 0.5]
+
+    run_in_virtual_time(story())
+
+
+async def test_several_prompts_that_fit_one_after_another_hold_nobody(start) -> None:
+    """Together they exceed the KV cache; the engine takes them one by one."""
+    engine = FakeEngine(limits=LIMITS, num_kv_blocks=40)
+    setup = await start(engines=[engine], follow=True)
+    engine.gate.clear()
+    running = asyncio.create_task(setup.post(CHAT))
+    pool = setup.gateway.pools.find("fake", None)
+    await setup.until(lambda: pool.router.in_flight.total == 1)
+    await asyncio.sleep(0.3)  # a load line that has it
+    batch = asyncio.create_task(setup.post({"model": "fake", "prompt": [[7] * 300] * 3}, "/v1/completions"))
+    await setup.until(lambda: pool.router.in_flight.total == 2)
+    engine.gate.set()
+    assert (await running)[0] == (await batch)[0] == 200
