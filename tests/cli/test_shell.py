@@ -19,14 +19,16 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
-@pytest.fixture
-async def scripts(fairlead, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the script of each shell."""
+    folder = tmp_path_factory.mktemp("scripts")
     for shell in ("bash", "zsh", "fish"):
-        made = await fairlead("completion", shell)
-        assert (made.status, made.err) == (0, "")
-        (tmp_path / shell).write_text(made.out)
-    return tmp_path
+        command = [sys.executable, "-m", "fairlead", "completion", shell]
+        made = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert made.stderr == ""
+        (folder / shell).write_text(made.stdout)
+    return folder
 
 
 @pytest.mark.parametrize(
