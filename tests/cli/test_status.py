@@ -13,6 +13,7 @@ from fairlead.cli.status_report import OperatorView, lines, operator_view, statu
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, NAMESPACES, PODS, Resource
 from fairlead.testing.fleet_objects import pod
 from fairlead.testing.operators import NAMESPACE, SETTINGS, bare_api_server, fleet_at, running_operator
+from fairlead.testing.refusals import Refusals, refusing_api_server
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PRESENCE = Presence(namespaces=("default",), gateway_namespace="system", gateway_selector="app=gateway")
@@ -68,6 +69,18 @@ def test_a_namespace_that_nobody_watches_is_named_whatever_the_old_status_says()
     ]  # fmt: skip
     everywhere = view(presence=replace(PRESENCE, namespaces=None))
     assert status_report([everywhere], [deployment("elsewhere")]).deployments[0].operator == everywhere.lease
+
+
+def test_what_is_ready_and_degraded_says_what_is_wrong() -> None:
+    body, message = deployment(), "requests for the model 'ketch' go to the older LLMDeployment default/ketch"
+    body["status"]["conditions"].append(
+        {"type": "Degraded", "status": "True", "reason": "NameConflict", "message": message}
+    )
+    report = status_report([view()], [body])
+    assert report.deployments[0].is_ready
+    *_, row, _, sentence = lines(report)
+    assert row.split()[3] == "NameConflict"
+    assert sentence == f"default/dinghy: {message}"
 
 
 @pytest.mark.parametrize(
@@ -141,6 +154,29 @@ async def test_a_fleet_as_a_process(fairlead, tmp_path: Path) -> None:
     )
     assert [each["operator"] for each in report["deployments"]] == ["default/fairlead-operator", None]
     assert "stray" not in one.out
+
+
+async def test_who_may_not_look_everywhere_is_told_what_was_not_seen(fairlead, tmp_path: Path) -> None:
+    refusals = Refusals()
+    settings = replace(SETTINGS, gateway_namespace="hidden", gateway_selector="app=gw")
+    async with (
+        refusing_api_server(tmp_path, refusals, NAMESPACE, "hidden") as path,
+        fleet_at(path) as fleet,
+        running_operator(fleet, settings),
+    ):
+        await fleet.create(replicas=1)
+        await fleet.until(lambda status: bool(status.get("url")))
+        refusals.lose("", "hidden")  # "" = whatever is asked of all namespaces at once
+        everywhere = await fairlead("status", KUBECONFIG=str(path))
+        here = ("status", "--namespace", NAMESPACE, "--system-namespace", NAMESPACE)
+        allowed = await fairlead(*here, KUBECONFIG=str(path))
+        refused = await fairlead(*here[:3], "--system-namespace", "hidden", KUBECONFIG=str(path))
+        refusals.give_back("")
+    assert (everywhere.status, allowed.status, refused.status) == (1, 0, 1)
+    assert "hint: name a namespace that you may read: --namespace" in everywhere.err
+    assert "looks after every namespace; gateways ready: –; held by" in allowed.out
+    assert "note: operators were looked for in the namespace default only" in allowed.out
+    assert "hint: ask for the right to list leases.coordination.k8s.io in the namespace hidden" in refused.err
 
 
 async def test_no_operator_and_no_api_are_told_of(fairlead, tmp_path: Path) -> None:

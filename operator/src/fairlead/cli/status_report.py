@@ -57,8 +57,10 @@ class DeploymentView:
     desired: int | None
     """None before an operator has said."""
     is_ready: bool
+    is_degraded: bool
+    """Whether something is wrong that somebody has to look at, Ready or not."""
     reason: str
-    """Why it is or is not Ready, in one word; `UNWATCHED` where no operator looks after it."""
+    """Why it is or is not Ready, or what is wrong, in one word; `UNWATCHED` where no operator looks after it."""
     message: str
     """The same as a sentence."""
     url: str
@@ -127,7 +129,8 @@ def lines(report: StatusReport) -> Iterator[str]:
         yield from _columns([_HEAD, *(_cells(each, report.operators) for each in report.deployments)])
     else:
         yield "no LLMDeployment"
-    sentences = [f"{each.namespace}/{each.name}: {each.message}" for each in report.deployments if not each.is_ready]
+    troubled = (each for each in report.deployments if each.is_degraded or not each.is_ready)
+    sentences = [f"{each.namespace}/{each.name}: {each.message}" for each in troubled]
     sentences += [f"note: {note}" for note in report.notes]
     if sentences:
         yield ""
@@ -150,9 +153,11 @@ def _silence(spec: Body, now: datetime) -> float | None:
 def _deployment(body: Body, operators: Sequence[OperatorView], *, may_be_watched: bool) -> DeploymentView:
     namespace, status = body["metadata"]["namespace"], body.get("status") or {}
     operator = next((each for each in operators if each.watches(namespace)), None)
-    ready = find_condition(status, ConditionType.READY) or {}
-    reason, message = str(ready.get("reason") or "Unseen"), str(ready.get("message") or "no operator has seen it yet")
-    is_ready = ready.get("status") == ConditionStatus.TRUE
+    ready, degraded = (find_condition(status, kind) or {} for kind in (ConditionType.READY, ConditionType.DEGRADED))
+    is_ready, is_degraded = (each.get("status") == ConditionStatus.TRUE for each in (ready, degraded))
+    telling = degraded if is_ready and is_degraded else ready
+    reason = str(telling.get("reason") or "Unseen")
+    message = str(telling.get("message") or "no operator has seen it yet")
     if operator is None and not may_be_watched:
         reason, is_ready = UNWATCHED, False
         message = (
@@ -170,6 +175,7 @@ def _deployment(body: Body, operators: Sequence[OperatorView], *, may_be_watched
         ready=status.get("readyReplicas") or 0,
         desired=status.get("desiredReplicas"),
         is_ready=is_ready,
+        is_degraded=is_degraded,
         reason=reason,
         message=message,
         url=status.get("url") or "",
