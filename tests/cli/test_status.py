@@ -83,6 +83,18 @@ def test_what_is_ready_and_degraded_says_what_is_wrong() -> None:
     assert sentence == f"default/dinghy: {message}"
 
 
+def test_what_is_ready_and_paused_says_how_to_resume_it() -> None:
+    body, message = deployment(), "the rollout is paused; kubectl rollout resume deployment/dinghy-engine lets it go on"
+    progressing = {"type": "Progressing", "status": "False", "reason": "Paused", "message": message}
+    body["status"]["conditions"].append(progressing)
+    *_, row, _, sentence = lines(status_report([view()], [body]))
+    assert row.split()[3] == "Paused"
+    assert sentence == f"default/dinghy: {message}"
+    progressing |= {"reason": "Complete"}
+    *_, row = lines(status_report([view()], [body]))
+    assert row.split()[3] == "ReplicasReady"
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -98,6 +98,14 @@ def test_a_replica_that_cannot_start_is_told_of_beside_the_autoscalers_sentence(
     assert trouble not in plain(view(body))
 
 
+def test_a_paused_rollout_is_told_of_until_something_is_wrong() -> None:
+    body, message = scaled(), "the rollout is paused; kubectl rollout resume deployment/dinghy-engine"
+    body["status"]["conditions"] = [{"type": "Progressing", "status": "False", "reason": "Paused", "message": message}]
+    assert plain(view(body)).splitlines()[1:3] == [f"  {SENTENCE}", f"  {message}"]
+    body["status"]["conditions"].append({"type": "Degraded", "status": "True", "message": "one: hangs"})
+    assert plain(view(body)).splitlines()[2] == "  one: hangs"
+
+
 def test_nothing_is_cut_off_on_a_narrow_terminal() -> None:
     body = scaled("a-name-of-forty-characters-as-it-may-be-x")
     body["status"]["scaling"]["reason"] = " ".join([SENTENCE] * 4)
@@ -126,6 +134,22 @@ def test_a_replica_that_drains_by_its_own_word_is_draining() -> None:
     going = readings((line("a", 9.0, model(1, replicas={"uid-one": load("one", draining=True)})),))
     (shown,) = view(pods=(pod("one"),), seen=going).models
     assert shown.num(Stage.DRAINING) == 1
+
+
+def test_a_replica_that_hangs_is_called_so_with_how_long() -> None:
+    stuck = {"uid-one": load("one", 0.2, hangs=True, step_age_seconds=13.9), "uid-two": load("two")}
+    stuck |= {"uid-three": load("three", hangs=True, step_age_seconds=60.0)}
+    seen = readings((line("a", 9.0, model(1, replicas=stuck)),))
+    pods = (pod("one"), pod("two"), pod("three", "draining"))
+    shown = view(pods=pods, seen=seen)
+    counts, *_, two, one, three = plain(shown).splitlines()
+    assert counts.startswith("default/dinghy: 1 ready, 1 hanging, 1 draining, 2 wanted")
+    assert one.startswith("  one: hanging 14s · running 3/4")
+    assert two.startswith("  two: ready ·") and three.startswith("  three: draining ·")
+    assert re.search(r"one\s+hanging 14s\s+3/4", drawn(shown))
+    told = {replica["name"]: replica for replica in to_json(shown)["models"][0]["replicas"]}
+    assert (told["one"]["stage"], told["two"]["stage"]) == ("hanging", "ready")
+    assert (told["one"]["load"]["step_age_seconds"], told["one"]["load"]["hangs"]) == (13.9, True)
 
 
 def test_plain_lines() -> None:

@@ -381,6 +381,30 @@ async def test_real_controllers_make_pods_of_it_and_their_trouble_is_shown(tmp_p
         assert len(await fleet.names(PODS)) == 1
 
 
+async def test_a_rollout_that_somebody_pauses_stays_paused_and_says_how_it_goes_on(tmp_path: Path) -> None:
+    async with (
+        local_api_server(tmp_path) as server,
+        fleet_at(server.kubeconfig_path) as fleet,
+        running_operator(fleet),
+    ):
+        await fleet.create()
+        await fleet.until_reason("Unschedulable")
+        await fleet.client.patch(DEPLOYMENTS, "dinghy-engine", {"spec": {"paused": True}}, NAMESPACE)
+        await fleet.at_rest()
+        await fleet.edit(engine={"maxNumSeqs": 4})
+        paused = await fleet.until_reason("Paused", "Progressing")
+        assert paused["status"] == "False"
+        assert "kubectl rollout resume deployment/dinghy-engine -n default" in paused["message"]
+        await fleet.at_rest()
+        assert (await fleet.get(DEPLOYMENTS, "dinghy-engine"))["spec"]["paused"] is True, "it is not ours to resume"
+        assert len(await fleet.names(REPLICASETS)) == 1
+        await fleet.client.patch(DEPLOYMENTS, "dinghy-engine", {"spec": {"paused": None}}, NAMESPACE)
+        await fleet.until_reason("Unschedulable", "Progressing")
+        async with asyncio.timeout(20):
+            while len(await fleet.names(REPLICASETS)) != 2:
+                await asyncio.sleep(0.02)
+
+
 async def test_deleting_an_llmdeployment_leaves_nothing_behind_even_without_an_operator(tmp_path: Path) -> None:
     async with local_api_server(tmp_path) as server, fleet_at(server.kubeconfig_path) as fleet:
         async with running_operator(fleet):

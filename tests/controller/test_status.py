@@ -32,7 +32,7 @@ def body(spec: dict[str, Any], **status: Any) -> JsonObject:
 
 
 def pod(name: str, *conditions: dict[str, str], deleted: bool = False, **container: Any) -> JsonObject:
-    metadata = {"name": name} | ({"deletionTimestamp": NOW} if deleted else {})
+    metadata = {"name": name, "uid": f"uid-{name}"} | ({"deletionTimestamp": NOW} if deleted else {})
     statuses = [{"name": "engine", "image": "e:1", "restartCount": 0} | container] if container else []
     return {
         "metadata": metadata,
@@ -63,6 +63,7 @@ class Seen:
         spec: dict[str, Any] | None = None,
         problems: tuple[Problem, ...] = (),
         engine: dict[str, Any] | None = None,
+        paused: bool = False,
         before: dict[str, Any] | None = None,
         is_configuring: bool = False,
         capabilities: Capabilities = BASIC,
@@ -72,6 +73,8 @@ class Seen:
         children = {key_of(child): child for child in desired(Observed(body=raw), SETTINGS).children}
         if engine is not None:
             children["Deployment", "dinghy-engine"] |= {"status": engine}
+        if paused:
+            children["Deployment", "dinghy-engine"]["spec"]["paused"] = True
         seen = Observed(body=raw, pods=pods, children=children, **observed)
         wanted = desired(seen, SETTINGS, capabilities)
         now = situation(seen, wanted, problems, is_applying=False, is_configuring=is_configuring)
@@ -369,3 +372,50 @@ def test_times_move_only_with_the_status() -> None:
         "ScalingActive": "2026-01-01T00:00:00Z",
         "Degraded": "2026-01-01T00:00:00Z",
     }
+
+
+SINCE = "2026-05-31T23:59:46Z"
+
+
+def test_a_ready_replica_that_hangs_is_degraded_and_told_with_what_comes_next() -> None:
+    seen = Seen(ready_pod("a"), ready_pod("b"), spec={"replicas": 2}, hanging={"uid-b": SINCE})
+    assert seen.brief("Ready") == ("True", "ReplicasReady")
+    assert seen.brief("Degraded") == ("True", "ReplicaHangs")
+    assert seen.message("Degraded").startswith(f"b: its engine has been in one step since {SINCE}")
+    for words in ("--step-timeout", "kubelet restarts it", "kubectl delete pod b "):
+        assert words in seen.message("Degraded")
+    assert seen.fields["readyReplicas"] == 2
+    assert Seen(ready_pod("a"), ready_pod("b"), spec={"replicas": 2}).brief("Degraded") == ("False", "AsExpected")
+
+
+def test_all_that_hang_are_named_and_what_fails_goes_first() -> None:
+    hanging = {"uid-a": SINCE, "uid-b": SINCE, "uid-gone": SINCE}
+    seen = Seen(ready_pod("a"), ready_pod("b"), spec={"replicas": 2}, hanging=hanging)
+    assert seen.message("Degraded").endswith("replaces it at once. So does b")
+    assert (
+        Seen(ready_pod("a"), failed_pod(), spec={"replicas": 2}, hanging=hanging).brief("Degraded")[1] != "AsExpected"
+    )
+    assert Seen(failed_pod(name="a"), hanging=hanging).brief("Degraded") == ("True", "NotEnoughMemory")
+    assert Seen(pod("a", SCHEDULED, READY, deleted=True), hanging=hanging).brief("Degraded")[0] == "False"
+
+
+ROLLING = {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 0}
+RESUME = "kubectl rollout resume deployment/dinghy-engine -n ns"
+
+
+@pytest.mark.parametrize("pods", [(ready_pod(), loading_pod()), (failed_pod(), ready_pod()), (ready_pod("a"),)])
+def test_a_rollout_that_is_paused_is_called_so_before_what_its_old_pods_do(pods: tuple[JsonObject, ...]) -> None:
+    seen = Seen(*pods, spec={"replicas": len(pods)}, engine=ROLLING, paused=True)
+    assert seen.brief("Progressing") == ("False", "Paused")
+    assert RESUME in seen.message("Progressing") and "pods stay as configured before" in seen.message("Progressing")
+
+
+def test_paused_at_rest_is_told_too_but_not_before_what_goes_on_all_the_same() -> None:
+    rest = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1}
+    seen = Seen(ready_pod(), engine=rest, paused=True)
+    assert seen.brief("Progressing") == ("False", "Paused")
+    assert RESUME in seen.message("Progressing")
+    assert seen.brief("Ready") == ("True", "ReplicasReady")
+    assert Seen(loading_pod(), engine=rest, paused=True).brief("Progressing") == ("True", "LoadingModel")
+    assert Seen(failed_pod(), engine=rest, paused=True).brief("Progressing") == ("False", "NotEnoughMemory")
+    assert Seen(ready_pod(), engine=rest).brief("Progressing") == ("False", "Complete")

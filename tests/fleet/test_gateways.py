@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.api.signals import ReplicaSignals
 from fairlead.autoscaler.demand import Demand
-from fairlead.fleet.gateways import GatewayFollower
+from fairlead.fleet.gateways import GatewayFollower, Hanging
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
 from fairlead.testing.fake_gateway import FakeGateway
@@ -25,7 +25,7 @@ def replica(name: str, *, age: float = 0.0, **figures: Any) -> ReplicaSignals:
         for field in msgspec.structs.fields(ReplicaSignals)
         if field.name != "name"
     }
-    return ReplicaSignals(name=name, **nothing | {"age_seconds": age, "draining": False} | figures)
+    return ReplicaSignals(name=name, **nothing | {"age_seconds": age, "draining": False, "hangs": False} | figures)
 
 
 class Gateways:
@@ -215,3 +215,20 @@ async def test_how_much_a_replica_runs_is_what_the_last_load_line_said_to_whiche
         two.say(replicas={"u": replica("p", age=0.1, running=2, waiting=1)})
         await gateways.until(lambda: len(gateways.follower.running()) == 2)
         await gateways.until(lambda: gateways.follower.running() == {"u": 3, "v": 1})
+
+
+async def test_what_hangs_is_the_last_word_on_each_replica_and_outlasts_a_short_silence(gateways: Gateways) -> None:
+    one, two = FakeGateway(MODEL), FakeGateway(MODEL, gateway="run-2")
+    stuck = {"hangs": True, "step_age_seconds": 14.0}
+    async with one.serving() as first, two.serving() as second:
+        await gateways.pod("one", first)
+        await gateways.pod("two", second)
+        await gateways.until(lambda: gateways.demand.num_gateways == 2)
+        one.say(replicas={"u": replica("p", age=0.5, **stuck), "v": replica("q", age=0.5, **stuck)})
+        two.say(replicas={"u": replica("p", age=0.1), "v": replica("q", age=2.0)})
+        await gateways.until(lambda: len(gateways.follower.running()) == 2)
+        await gateways.until(lambda: gateways.follower.hanging() == {"v": Hanging(MODEL, 14.5)})
+        gateways.time += 9.0
+        assert gateways.follower.hanging() == {"v": Hanging(MODEL, 23.5)}, "gateways that are slow have mended nothing"
+        gateways.time += 1.0
+        assert not gateways.follower.hanging()

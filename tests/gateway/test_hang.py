@@ -1,6 +1,7 @@
 """One replica that hangs slows nobody but the requests it has, and those end."""
 
 import asyncio
+import logging
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits, Replica
@@ -75,8 +76,9 @@ async def test_connecting_to_an_address_that_does_not_answer_is_given_up(start) 
 
 
 async def test_an_engine_whose_core_hangs_is_left_alone_though_it_answers_and_tells_its_load(
-    start, monkeypatch
+    start, monkeypatch, caplog
 ) -> None:
+    caplog.set_level(logging.INFO, "fairlead.gateway.dispatch.hangs")
     monkeypatch.setattr("fairlead.routing.standing.HUNG_SECONDS", 0.3)
     cost, limits = StepCost(base=0.001), Limits(max_num_seqs=8, max_num_queued_tokens=10_000, max_model_len=4096)
     engines = [FakeEngine(f"engine-{index}", step_cost=cost, limits=limits) for index in range(2)]
@@ -91,8 +93,17 @@ async def test_an_engine_whose_core_hangs_is_left_alone_though_it_answers_and_te
     await setup.until(lambda: (load := knowledge.load(hung.name, loop.time())) and load.step_age_seconds > 0.3)
     answers = await asyncio.gather(*(setup.post(CHAT) for _ in range(20)))
     assert {headers["x-fairlead-replica"] for _, _, headers in answers} == {well.name}
+    told = setup.gateway.signals.line().models["default/fake"].replicas
+    assert {name: replica.hangs for name, replica in told.items()} == {hung.name: True, well.name: False}
+    assert told[hung.name].step_age_seconds > 0.3
+    [begin] = caplog.records
+    assert (begin.levelname, begin.replica, begin.model) == ("WARNING", hung.name, "default/fake")
     hung.gate.set()
     assert (await first)[0] == 200
     await setup.until(lambda: (load := knowledge.load(hung.name, loop.time())) and load.step_age_seconds == 0.0)
+    [_, end] = caplog.records
+    assert (end.levelname, end.replica, end.step_seconds > 0.2) == ("INFO", hung.name, True)
+    assert end.message.endswith("it went on")
+    assert 'fairlead_gateway_hanging_replicas{model="default/fake"} 0.0' in await setup.metrics()
     answers = await asyncio.gather(*(setup.post(CHAT) for _ in range(16)))
     assert {headers["x-fairlead-replica"] for _, _, headers in answers} == {hung.name, well.name}

@@ -57,6 +57,8 @@ class Reason(StrEnum):
     """The engine's Deployment is being brought to what is desired."""
     SCALING = "Scaling"
     """Replicas drain: they finish the requests they have, and then go."""
+    PAUSED = "Paused"
+    """Somebody has paused the rollout of the engine's Deployment, so changes wait for `kubectl rollout resume`."""
     NOT_LOADED_YET = "NotLoadedYet"
     """No engine has loaded the model yet, and none has failed to."""
     # What the user wrote cannot be done.
@@ -91,6 +93,9 @@ class Reason(StrEnum):
     """The engine took more memory than its limit and was killed."""
     ENGINE_NOT_READY = "EngineNotReady"
     """An engine runs, had started, and does not say that it is ready."""
+    REPLICA_HANGS = "ReplicaHangs"
+    """A ready engine has been in one step for so long that it will hardly end. It gets no new requests while another is
+    well, and is restarted when it lasts."""
     PODS_REFUSED = "PodsRefused"
     """Pods cannot be created, for example because of a quota or an admission webhook."""
     APPLY_FAILED = "ApplyFailed"

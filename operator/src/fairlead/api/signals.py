@@ -55,6 +55,10 @@ class ReplicaSignals(msgspec.Struct, kw_only=True, frozen=True):
     max_num_seqs: int
     draining: bool
     step_cost: dict[str, float]
+    step_age_seconds: float = 0.0
+    """How long its step had been running when the line was told; 0 when idle."""
+    hangs: bool = False
+    """Whether that is so long, by this gateway's judgement, that the step will hardly end."""
 
 
 class ModelSignals(msgspec.Struct, kw_only=True):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fairlead.api.conditions import ConditionStatus, ConditionType, find_condition
+from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.api.signals import ReplicaSignals
 from fairlead.autoscaler.readings import Readings
 from fairlead.cli.figures import Figures, figures, speaking
@@ -18,6 +18,8 @@ class Stage(StrEnum):
     """How far a replica is."""
 
     READY = "ready"
+    HANGING = "hanging"
+    """Ready, by its pod, and in a step that will hardly end."""
     STARTING = "starting"
     DRAINING = "draining"
 
@@ -133,7 +135,8 @@ def _replica(pod: Mapping[str, Any], load: ReplicaSignals | None) -> ReplicaView
     if is_terminating(pod) or (load is not None and load.draining):
         stage = Stage.DRAINING
     else:
-        stage = Stage.READY if ready_since(pod) is not None else Stage.STARTING
+        ready = Stage.HANGING if load is not None and load.hangs else Stage.READY
+        stage = ready if ready_since(pod) is not None else Stage.STARTING
     return ReplicaView(pod["metadata"]["name"], stage, load)
 
 
@@ -143,8 +146,12 @@ def _message(status: Mapping[str, Any], kind: ConditionType) -> str:
 
 
 def _trouble(status: Mapping[str, Any]) -> str:
-    degraded = find_condition(status, ConditionType.DEGRADED) or {}
-    return _message(status, ConditionType.DEGRADED) if degraded.get("status") == ConditionStatus.TRUE else ""
+    degraded, progressing = (
+        find_condition(status, kind) or {} for kind in (ConditionType.DEGRADED, ConditionType.PROGRESSING)
+    )
+    if degraded.get("status") == ConditionStatus.TRUE:
+        return _message(status, ConditionType.DEGRADED)
+    return _message(status, ConditionType.PROGRESSING) if progressing.get("reason") == Reason.PAUSED else ""
 
 
 def _note(readings: Readings) -> str:

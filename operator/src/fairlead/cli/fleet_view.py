@@ -13,7 +13,7 @@ from rich.text import Text
 from fairlead.cli.fleet_state import FleetView, ModelView, ReplicaView, Stage
 from fairlead.cli.report_table import NOTHING, share, short
 
-_COLOURS = {Stage.READY: "green", Stage.STARTING: "yellow", Stage.DRAINING: "magenta"}
+_COLOURS = {Stage.READY: "green", Stage.HANGING: "red", Stage.STARTING: "yellow", Stage.DRAINING: "magenta"}
 _COLUMNS = ("REPLICAS", "WANTED", "QUEUE", "RUNNING", "ARRIVALS", "TTFT P50", "P90", "CACHED", "TOKENS/S")
 _REPLICA_COLUMNS = ("replica", "stage", "running", "waiting", "KV use", "full step")
 
@@ -130,15 +130,22 @@ def _replica_table(model: ModelView) -> Table:
 
 def _replica_cells(replica: ReplicaView) -> list[str]:
     if replica.load is None:
-        return [replica.stage, NOTHING, NOTHING, NOTHING, NOTHING]
+        return [_stage_words(replica), NOTHING, NOTHING, NOTHING, NOTHING]
     load = replica.load
     running = f"{load.running}/{load.max_num_seqs}"
-    return [replica.stage, running, str(load.waiting), share(replica.kv_ratio), short(replica.step_seconds)]
+    return [_stage_words(replica), running, str(load.waiting), share(replica.kv_ratio), short(replica.step_seconds)]
+
+
+def _stage_words(replica: ReplicaView) -> str:
+    """With how long one that hangs has been in its step."""
+    if replica.stage is not Stage.HANGING or replica.load is None:
+        return replica.stage
+    return f"{replica.stage} {replica.load.step_age_seconds + replica.load.age_seconds:.0f}s"
 
 
 def _counts(model: ModelView) -> str:
     words = [f"{model.num(Stage.READY)} ready"]
-    words += [f"{number} {stage}" for stage in (Stage.STARTING, Stage.DRAINING) if (number := model.num(stage))]
+    words += [f"{number} {stage}" for stage in list(Stage)[1:] if (number := model.num(stage))]
     return ", ".join(words)
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from fairlead.api.conditions import ConditionStatus, ConditionType, find_condition
+from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.api.durations import format_duration
 from fairlead.api.presence import Presence
 from fairlead.cli.report_table import NOTHING
@@ -60,7 +60,8 @@ class DeploymentView:
     is_degraded: bool
     """Whether something is wrong that somebody has to look at, Ready or not."""
     reason: str
-    """Why it is or is not Ready, or what is wrong, in one word; `UNWATCHED` where no operator looks after it."""
+    """Why it is or is not Ready, what is wrong, or that it is paused, in one word; `UNWATCHED` where no operator looks
+    after it."""
     message: str
     """The same as a sentence."""
     url: str
@@ -129,8 +130,7 @@ def lines(report: StatusReport) -> Iterator[str]:
         yield from _columns([_HEAD, *(_cells(each, report.operators) for each in report.deployments)])
     else:
         yield "no LLMDeployment"
-    troubled = (each for each in report.deployments if each.is_degraded or not each.is_ready)
-    sentences = [f"{each.namespace}/{each.name}: {each.message}" for each in troubled]
+    sentences = [f"{each.namespace}/{each.name}: {each.message}" for each in report.deployments if _is_telling(each)]
     sentences += [f"note: {note}" for note in report.notes]
     if sentences:
         yield ""
@@ -140,6 +140,10 @@ def lines(report: StatusReport) -> Iterator[str]:
 def to_json(report: StatusReport) -> dict[str, Any]:
     """The same for other programs."""
     return asdict(report)
+
+
+def _is_telling(deployment: DeploymentView) -> bool:
+    return deployment.is_degraded or not deployment.is_ready or deployment.reason == Reason.PAUSED
 
 
 def _silence(spec: Body, now: datetime) -> float | None:
@@ -153,9 +157,12 @@ def _silence(spec: Body, now: datetime) -> float | None:
 def _deployment(body: Body, operators: Sequence[OperatorView], *, may_be_watched: bool) -> DeploymentView:
     namespace, status = body["metadata"]["namespace"], body.get("status") or {}
     operator = next((each for each in operators if each.watches(namespace)), None)
-    ready, degraded = (find_condition(status, kind) or {} for kind in (ConditionType.READY, ConditionType.DEGRADED))
+    kinds = (ConditionType.READY, ConditionType.DEGRADED, ConditionType.PROGRESSING)
+    ready, degraded, progressing = (find_condition(status, kind) or {} for kind in kinds)
     is_ready, is_degraded = (each.get("status") == ConditionStatus.TRUE for each in (ready, degraded))
     telling = degraded if is_ready and is_degraded else ready
+    if is_ready and not is_degraded and progressing.get("reason") == Reason.PAUSED:
+        telling = progressing
     reason = str(telling.get("reason") or "Unseen")
     message = str(telling.get("message") or "no operator has seen it yet")
     if operator is None and not may_be_watched:

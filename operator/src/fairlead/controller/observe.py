@@ -55,10 +55,14 @@ class Observed:
     running: Mapping[str, int] = field(default_factory=dict)
     """Requests that run on each replica, by the pod's uid, as gateways last said; one that nobody knows is absent."""
 
+    hanging: Mapping[str, str] = field(default_factory=dict)
+    """Since when engines have been in a step that will hardly end (RFC 3339), by the pod's uid."""
+
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """What each pod's status, and what is warned of it, means."""
-        return tuple(diagnose(pod, self.warnings.get(pod["metadata"].get("uid", ""))) for pod in self.pods)
+        named = ((pod, pod["metadata"].get("uid", "")) for pod in self.pods)
+        return tuple(diagnose(pod, self.warnings.get(uid), self.hanging.get(uid)) for pod, uid in named)
 
     @property
     def deployment(self) -> JsonObject | None:
@@ -69,11 +73,17 @@ class Observed:
 class Cluster:
     """Reads kopf's indexes, and asks the API for what is not watched: claims, and warnings about slow pods."""
 
-    def __init__(self, client: KubeClient, running: Callable[[], Mapping[str, int]] = dict) -> None:
-        """`running`: requests per replica, by the pod's uid."""
+    def __init__(
+        self,
+        client: KubeClient,
+        running: Callable[[], Mapping[str, int]] = dict,
+        hanging: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """By the pod's uid, `running`: requests per replica; `hanging`: since when those hang that do."""
         self._client = client
         self._warnings = PodWarnings(client)
         self._running = running
+        self._hanging = hanging
         self._indexes: Mapping[str, Index] = {}
         self.is_bound = False
         """Whether it is known what there is. Otherwise there seems to be nothing."""
@@ -123,6 +133,7 @@ class Cluster:
             warnings=self._warnings.known(pods),
             rivals=tuple(self._older_claims(key)),
             running=self._running(),
+            hanging=self._hanging(),
         )
 
     def _contests(self, key: Key) -> Iterator[tuple[NameClaim, list[NameClaim]]]:

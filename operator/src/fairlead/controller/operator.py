@@ -23,6 +23,7 @@ from fairlead.controller.autoscale import Autoscaler
 from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, look
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
+from fairlead.controller.hangs import HangWatch
 from fairlead.controller.health import serve_health
 from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster
@@ -74,8 +75,9 @@ class Operator:
         self.gateways = GatewayFollower(
             client, namespace=settings.gateway_namespace, selector=settings.gateway_selector
         )
-        self.cluster = Cluster(client, self.gateways.running)
         self.queue = WorkQueue(self._work, num_workers=settings.workers)
+        self.hangs = HangWatch(self.gateways.hanging, self.queue.add_all)
+        self.cluster = Cluster(client, self.gateways.running, lambda: self.hangs.since)
         host = socket.gethostname()
         self.lease = Lease(
             client,
@@ -144,6 +146,7 @@ class Operator:
                 self._watch(),
                 self.queue.run(),
                 self._autoscaler.run(),
+                self.hangs.run(),
                 self._resync(),
                 self._seek_lost(),
                 self._told_to_stop(),

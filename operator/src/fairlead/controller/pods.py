@@ -67,7 +67,7 @@ class Diagnosis:
     pod: str
     stage: Stage
     reason: str = ""
-    """Empty for a ready pod."""
+    """Empty for a ready pod that is well."""
     message: str = ""
     model_failed: bool = False
     """Whether the engine itself said that it cannot serve this model here."""
@@ -78,8 +78,9 @@ class Diagnosis:
         return f"{self.pod}: {self.message}" if self.message else self.pod
 
 
-def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None) -> Diagnosis:
-    """`warning`: about a pod whose containers are long in being created. Never raises for a status that lacks parts."""
+def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None, hangs_since: str | None = None) -> Diagnosis:
+    """`warning`: about a pod whose containers are long in being created. `hangs_since`: when the step began that its
+    engine hangs in (RFC 3339). Never raises for a status that lacks parts."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     phase = status.get("phase")
     if phase in ("Failed", "Succeeded"):
@@ -88,7 +89,7 @@ def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None) -> Diagn
     if pod["metadata"].get("deletionTimestamp") or is_marked(pod):
         return Diagnosis(name, Stage.DRAINING, message=_disruption(status))
     if is_ready(pod):
-        return Diagnosis(name, Stage.READY)
+        return _hanging(name, hangs_since) if hangs_since else Diagnosis(name, Stage.READY)
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
@@ -100,6 +101,15 @@ def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None) -> Diagn
             return failure
     starting = _starting(name, pod, scheduled, statuses)
     return starting if warning is None or starting.reason != Reason.CONTAINER_CREATING else _warned(name, warning)
+
+
+def _hanging(name: str, since: str) -> Diagnosis:
+    message = (
+        f"its engine has been in one step since {since}, far longer than any should take. It gets no new requests "
+        "while another replica is well; after its --step-timeout (120 s by default) /health fails and the kubelet "
+        f"restarts it. kubectl delete pod {name} replaces it at once"
+    )
+    return Diagnosis(name, Stage.READY, Reason.REPLICA_HANGS, message)
 
 
 def _disruption(status: Mapping[str, Any]) -> str:

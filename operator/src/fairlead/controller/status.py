@@ -55,6 +55,8 @@ class Situation:
     is_rolling: bool
     """Whether pods of an earlier configuration are still being replaced, or the Deployment has not been acted upon
     yet."""
+    paused: str = ""
+    """The command that resumes the rollout of the engine's Deployment, where somebody has paused it."""
 
     def of(self, *stages: Stage) -> list[Diagnosis]:
         """The pods in these stages."""
@@ -92,6 +94,7 @@ def situation(
         scaling=(observed.body.get("status") or {}).get("scaling"),
         done_without=wanted.done_without,
         is_rolling=is_applying or _is_rolling(engine),
+        paused=_resume_command(engine),
     )
 
 
@@ -181,6 +184,10 @@ def _ready_at_zero(now: Situation) -> Condition:
 def _progressing(now: Situation, trouble: Problem | None) -> Condition:
     starting, draining = now.of(Stage.STARTING), now.of(Stage.DRAINING)
     leaving = "".join(f"; {pod.sentence}" for pod in draining if pod.message)
+    if now.paused and now.is_rolling:
+        # Before what goes on or goes wrong: it is the pods of before that do, and nothing will replace them.
+        message = f"the rollout is paused, so pods stay as configured before; {now.paused} lets it go on"
+        return Condition(ConditionType.PROGRESSING, FALSE, Reason.PAUSED, message)
     if starting:
         first = starting[0]
         return Condition(ConditionType.PROGRESSING, TRUE, first.reason, first.sentence + leaving)
@@ -197,6 +204,9 @@ def _progressing(now: Situation, trouble: Problem | None) -> Condition:
     if now.num_ready < now.num_desired:
         message = f"{_replicas(now.num_desired - now.num_ready)} still to be created"
         return Condition(ConditionType.PROGRESSING, TRUE, Reason.RECONCILING, message)
+    if now.paused:
+        message = f"everything is as desired, but the rollout is paused, so changes will wait; {now.paused} ends that"
+        return Condition(ConditionType.PROGRESSING, FALSE, Reason.PAUSED, message)
     return Condition(ConditionType.PROGRESSING, FALSE, Reason.COMPLETE, "everything is as desired")
 
 
@@ -241,11 +251,21 @@ def _scaling_active(now: Situation) -> Condition:
 
 
 def _degraded(now: Situation, trouble: Problem | None) -> Condition:
-    problem = trouble or now.conflict
+    problem = trouble or _hang(now) or now.conflict
     if problem is None:
         message = " ".join(("Nothing is wrong.", *now.done_without)) if now.done_without else "nothing is wrong"
         return Condition(ConditionType.DEGRADED, FALSE, Reason.AS_EXPECTED, message)
     return Condition(ConditionType.DEGRADED, TRUE, problem.reason, problem.message)
+
+
+def _hang(now: Situation) -> Problem | None:
+    """Of those that hang, the one to tell of; the others by name."""
+    hanging = [pod for pod in now.of(Stage.READY) if pod.reason == Reason.REPLICA_HANGS]
+    if not hanging:
+        return None
+    first, *others = hanging
+    also = f". So does {', '.join(pod.pod for pod in others)}" if others else ""
+    return Problem(Reason.REPLICA_HANGS, first.sentence + also)
 
 
 def _is_asleep_after_failure(now: Situation) -> bool:
@@ -292,6 +312,14 @@ def _is_rolling(engine: JsonObject | None) -> bool:
     if (found.get("observedGeneration") or 0) < (engine["metadata"].get("generation") or 0):
         return True
     return (found.get("updatedReplicas") or 0) < (found.get("replicas") or 0)
+
+
+def _resume_command(engine: JsonObject | None) -> str:
+    """How to let a paused Deployment go on; empty where it does."""
+    if engine is None or not (engine.get("spec") or {}).get("paused"):
+        return ""
+    metadata = engine["metadata"]
+    return f"kubectl rollout resume deployment/{metadata['name']} -n {metadata['namespace']}"
 
 
 def _replicas(number: int) -> str:

@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,10 +33,33 @@ SILENCE_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.1
 LAST_PAUSE_SECONDS = 5.0
 MAX_LINE_BYTES = 16 * 2**20
+REMEMBERED_SECONDS = 10.0
+"""How long an engine that hung counts as hanging while its gateways are silent: a gateway that is slow for a moment has
+not mended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """An engine that is in a step which will hardly end."""
+
+    model: str
+    """The LLMDeployment that it serves: `namespace/name`."""
+    seconds: float
+    """How long the step has been running."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a gateway said of one engine."""
+
+    at: float
+    """When the engine told it."""
+    model: str
+    replica: ReplicaSignals
 
 
 class GatewayFollower:
-    """`run` it as a task; `readings` and `running` say what is known at the moment."""
+    """`run` it as a task; `readings`, `running` and `hanging` say what is known at the moment."""
 
     def __init__(
         self,
@@ -81,15 +105,27 @@ class GatewayFollower:
 
     def running(self) -> Mapping[str, int]:
         """Requests that each engine runs or holds, by its pod's uid, as the gateway that heard of it last says."""
-        newest: dict[str, tuple[float, ReplicaSignals]] = {}
-        for window in self._windows.values():
-            heard = window.latest
-            for model in heard.line.models.values() if heard is not None else ():
+        return {uid: each.replica.running + each.replica.waiting for uid, each in self._newest().items()}
+
+    def hanging(self) -> Mapping[str, Hanging]:
+        """The engines that hang in a step, by their pods' uids, as the gateway that heard of each last says."""
+        now = self._clock()
+        return {
+            uid: Hanging(each.model, now - each.at + each.replica.step_age_seconds)
+            for uid, each in self._newest().items()
+            if each.replica.hangs and now - each.at <= REMEMBERED_SECONDS
+        }
+
+    def _newest(self) -> Mapping[str, _Said]:
+        """The last word on each engine, by its pod's uid."""
+        newest: dict[str, _Said] = {}
+        for heard in filter(None, (window.latest for window in self._windows.values())):
+            for name, model in heard.line.models.items():
                 for uid, replica in model.replicas.items():
-                    at = heard.time - replica.age_seconds if heard is not None else 0.0
-                    if uid not in newest or newest[uid][0] < at:
-                        newest[uid] = at, replica
-        return {uid: replica.running + replica.waiting for uid, (_, replica) in newest.items()}
+                    at = heard.time - replica.age_seconds
+                    if uid not in newest or newest[uid].at < at:
+                        newest[uid] = _Said(at, name, replica)
+        return newest
 
     def _follow_pods(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
         """Starts with pods that became ready, and ends with those that are gone."""

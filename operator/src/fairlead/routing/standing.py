@@ -58,9 +58,7 @@ class Standing:
 
     def hangs(self) -> bool:
         """Whether the engine's step takes so long that it will hardly end."""
-        return self.load is not None and self.load.step_age_seconds > max(
-            HUNG_SECONDS, HUNG_STEPS * full_step_seconds(self.load, self.load.step_cost or StepCost())
-        )
+        return self.load is not None and is_hanging(self.load)
 
     def predicted_ttft(self, work: Work, now: float, not_before: float = -inf) -> float | None:
         """By the model alone, without overhead; None where load or step cost is unknown.
@@ -90,6 +88,12 @@ class Standing:
             )
             ttft = max(ttft, not_before - now + alone)
         return ttft
+
+
+def is_hanging(load: Load) -> bool:
+    """Whether the engine's step takes so long, for what a step of this engine may cost, that it will hardly end."""
+    longest = HUNG_STEPS * full_step_seconds(load, load.step_cost or StepCost())
+    return load.step_age_seconds > max(HUNG_SECONDS, longest)
 
 
 def full_step_seconds(load: Load, cost: StepCost) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.dispatch.counters import ModelCounters
+from fairlead.gateway.dispatch.hangs import Hangs
 from fairlead.gateway.dispatch.introductions import Introductions
 from fairlead.gateway.dispatch.refusals import refusal, unfit
 from fairlead.gateway.dispatch.turns import Grant, Place, Turn
@@ -68,6 +69,7 @@ class ModelPool:
         """By ticket number: whoever is in line."""
         self.digests: frozenset[str] = frozenset()
         """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
+        self._hangs = Hangs(pool.model.key)
         self._introductions = Introductions()
         self._introduction: asyncio.TimerHandle | None = None
         """When a stranger will be used all the same."""
@@ -158,6 +160,7 @@ class ModelPool:
 
     def load_changed(self, uid: str, load: Load | None) -> None:
         """A replica of this pool has told its load; None: its stream is lost, and with it what it told."""
+        self._hangs.told(uid, load)
         if load is not None and self._introductions.awaits(uid):
             self._take_replicas()
         if self.knowledge.drains(uid) != (uid in self._draining):
@@ -280,6 +283,7 @@ class ModelPool:
     def _take_replicas(self) -> None:
         replicas = self._introduced()
         self.router.set_replicas(replicas)
+        self._hangs.keep(self.pool.replicas)
         if replicas:
             digests = {replica.digest for replica in replicas}
             self.digests = frozenset(digest for digest in digests if self._tokenizers.get(digest) is not None)

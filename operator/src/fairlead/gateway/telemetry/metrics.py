@@ -16,6 +16,7 @@ from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.standing import is_hanging
 
 _SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -200,6 +201,9 @@ class _Gauges(Collector):
         oldest = _gauge("queue_oldest_wait_seconds", "How long the first in line has waited", ["model"])
         ready = _gauge("ready_replicas", "Replicas that may be sent requests", ["model"])
         stale = _gauge("stale_replicas", "Replicas among them whose load is unknown, or too old to go by", ["model"])
+        hanging = _gauge(
+            "hanging_replicas", "Replicas among them whose step takes so long that it will hardly end", ["model"]
+        )
         followed = _gauge("kv_index_replicas", "Replicas whose KV-cache blocks are known", ["model"])
         sent = [*_SELECTABLE, "replica"]
         in_flight = _gauge("in_flight_requests", "Requests sent to a replica and not finished", sent)
@@ -214,7 +218,9 @@ class _Gauges(Collector):
             waiting_bytes.add_metric([label], queue.num_bytes)
             oldest.add_metric([label], queue.oldest_wait_seconds(now))
             ready.add_metric([label], pool.num_ready)
-            stale.add_metric([label], sum(self._knowledge.load(replica.uid, now) is None for replica in replicas))
+            loads = [self._knowledge.load(replica.uid, now) for replica in replicas]
+            stale.add_metric([label], sum(load is None for load in loads))
+            hanging.add_metric([label], sum(load is not None and is_hanging(load) for load in loads))
             followed.add_metric([label], sum(index.seq(replica.uid) is not None for replica in replicas))
             for replica in replicas:
                 in_flight.add_metric([*selectable, replica.name], pool.router.in_flight.count(replica.uid))
@@ -223,7 +229,7 @@ class _Gauges(Collector):
             "Requests left to their engines to tokenise: too long, or too many at once",
             value=self._reader.num_left,
         )
-        return [waiting, waiting_bytes, oldest, ready, stale, followed, in_flight, blocks, left]
+        return [waiting, waiting_bytes, oldest, ready, stale, hanging, followed, in_flight, blocks, left]
 
 
 _SELECTABLE = ["model", "llmdeployment_namespace", "llmdeployment"]

@@ -6,6 +6,7 @@ Who calls it: `SignalsStream`, once per line and model.
 from fairlead.api.signals import ModelSignals, ReplicaSignals
 from fairlead.gateway.dispatch.admission import ModelPool
 from fairlead.routing.load import Load, StepCost
+from fairlead.routing.standing import is_hanging
 
 MAX_PROMPTS_LOOKED_AT = 64
 """Waiting prompts that are looked up in the replicas' caches for one line; of a longer queue, a sample this large."""
@@ -63,6 +64,8 @@ def _replica(name: str, load: Load, now: float) -> ReplicaSignals:
         max_num_seqs=load.max_num_seqs,
         draining=load.draining,
         step_cost=_named(load.step_cost),
+        step_age_seconds=load.step_age_seconds,
+        hangs=is_hanging(load),
     )
 
 
