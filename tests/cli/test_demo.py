@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.cli.demo import read_manifest
+from fairlead.cli.demo import ANSWER, Demo, read_manifest, ttft_target
 from fairlead.cli.demo_load import OVERLOAD, AdjustableLoad, correction, plan_load
 from fairlead.cli.demo_recorder import Recorder, replicas_over_time, shifted, stretches
+from fairlead.cli.demo_scaling import StepFailed
 from fairlead.cli.demo_table import LoadFigures, Step, demo_table, load_rows
 from fairlead.cli.fleet_state import FleetView, fleet_view
 from fairlead.cli.options import UsageError
 from fairlead.cli.prediction_metrics import ttft_errors
 from fairlead.client.load import LoadGenerator, Sample
 from fairlead.client.openai import ApiError, Completion
-from fairlead.client.plot import Moment
 from fairlead.client.report import report
+from fairlead.client.timeline import Moment
 from fairlead.client.workload import Kind, conversations
+from fairlead.local.owned import OwnedFleet
 from fairlead.routing.load import StepCost
 from fairlead.testing.clock import run_in_virtual_time
 from fairlead.testing.fleet_objects import MODEL, SENTENCE, line, model, pod, readings, scaled
@@ -31,6 +33,7 @@ MANIFEST = (
     "kind: LLMDeployment\nmetadata: {{name: m}}\n"
     "spec: {{model: {{source: 'demo://dinghy'}}, autoscaling: {autoscaling}}}"
 )
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "02-autoscaling.yaml"
 COST = StepCost(base=0.001, prefill_token=0.00001, decode_seq=0.0005, kv_token=0.0)
 
 
@@ -154,9 +157,47 @@ def test_what_is_recorded_and_said_without_a_terminal() -> None:
     said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(moments) > 10
     assert (moments[0].ready, moments[0].starting, moments[0].waiting, moments[0].running) == (1, 0, 3, 4)
-    assert (moments[-1].ready, moments[-1].starting) == (1, 1)
+    assert (moments[-1].ready, moments[-1].starting, moments[-1].wanted) == (1, 1, 2)
     assert [text.strip()[:17] for text in said if "ready" in text] == ["1 ready, 2 wanted", "1 ready, 1 starti"]
     assert sum(SENTENCE in text for text in said) == 1, "a sentence is said once"
+
+
+class Story:
+    """Stands in for ScalingStory once the fleet is at zero, and for the gateway that answers from there."""
+
+    def __init__(self, text: str) -> None:
+        self.now = 121.8
+        self._text = text
+
+    def num_ready(self) -> int:
+        return 0
+
+    async def chat(self, model: str, messages: object, **parameters: object) -> Completion:
+        self.now += 3.5
+        return Completion(text=self._text, ttft_seconds=3.2, replica="one")
+
+
+@pytest.mark.parametrize("text", ["12", "13"])
+async def test_the_request_from_zero_and_the_target_are_in_the_picture(text: str) -> None:
+    manifest = read_manifest(EXAMPLE)
+    demo = Demo(Console(file=io.StringIO()), OwnedFleet("http://nowhere", Path("none")), manifest)
+    demo.scaling = demo.gateway = Story(text)  # type: ignore[assignment]
+    if text == ANSWER:
+        assert "TTFT 3200 ms" in await demo.ask_from_zero()
+    else:
+        with pytest.raises(StepFailed, match="it should be 12"):
+            await demo.ask_from_zero()
+    scene = demo.scene([], [])
+    assert scene.target_seconds == ttft_target(manifest) == 2.0
+    assert scene.from_zero is not None
+    assert (scene.from_zero.due, scene.from_zero.ttft_seconds, scene.from_zero.ended) == (121.8, 3.2, 125.3)
+
+
+def test_without_a_target_there_is_no_line() -> None:
+    assert ttft_target({"metadata": {"name": "m"}, "spec": {"model": {"source": "demo://dinghy"}}}) is None
+    autoscaling = {"minReplicas": 0, "maxReplicas": 2}
+    spec = {"model": {"source": "demo://dinghy"}, "autoscaling": autoscaling}
+    assert ttft_target({"metadata": {"name": "m"}, "spec": spec}) is None
 
 
 def test_replicas_over_time_in_words() -> None:

@@ -26,7 +26,7 @@ from fairlead.cli.report_table import report_table, short, to_json
 from fairlead.client.arrivals import Phase, poisson
 from fairlead.client.load import LoadGenerator
 from fairlead.client.openai import ApiError, OpenAIClient, Timeouts
-from fairlead.client.plot import PlotUnavailable, draw, require_matplotlib
+from fairlead.client.plot import PlotUnavailable, Scene, draw, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
 from fairlead.client.workload import Kind, Shape, context_tokens, conversations
 
@@ -251,7 +251,8 @@ class Bench:
             if args.output:
                 _write(args.output, json.dumps(to_json(found, samples, _arguments(args)), indent=1))
             if args.plot:
-                draw(args.plot, samples, title=f"fairlead bench: {args.model}, {args.workload}")
+                scene = Scene(samples=samples, target_seconds=args.slo_ttft)
+                draw(args.plot, scene, title=f"fairlead bench: {args.model}, {args.workload}")
                 self.console.print(f"plot: {args.plot}", markup=False)
         except OSError as error:
             tell(error)

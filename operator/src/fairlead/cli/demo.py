@@ -5,22 +5,23 @@ import argparse
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from rich.console import Console
 
-from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
+from fairlead.api.llmdeployment import Autoscaling, LLMDeployment, ScalingMode
 from fairlead.api.names import KIND, LABEL_LLMDEPLOYMENT
 from fairlead.cli.demo_scaling import PATIENCE_SECONDS, ScalingStory, StepFailed
 from fairlead.cli.demo_table import Step, demo_table
 from fairlead.cli.options import UsageError, tell
-from fairlead.client.openai import ApiError, OpenAIClient
-from fairlead.client.plot import PlotUnavailable, draw, require_matplotlib
+from fairlead.client.load import Sample
+from fairlead.client.openai import ApiError, Completion, OpenAIClient
+from fairlead.client.plot import PlotUnavailable, Scene, draw, require_matplotlib
+from fairlead.client.timeline import Moment
 from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.config import KubeConfigError, load
@@ -85,8 +86,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """An LLMDeployment that the demo can play. Raises UsageError before anything is started."""
     try:
         manifest = yaml.safe_load(path.read_text())
-        body = {**manifest, "metadata": _AS_IF_STORED | manifest["metadata"]}
-        autoscaling = LLMDeployment.from_body(body).spec.autoscaling if manifest["kind"] == KIND else None
+        autoscaling = _autoscaling(manifest) if manifest["kind"] == KIND else None
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise UsageError(f"{path} is no LLMDeployment that can be read: {error}", _PLAYABLE) from error
     if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD or autoscaling.min_replicas != 0:
@@ -96,6 +96,17 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def ttft_target(manifest: Mapping[str, Any]) -> float | None:
+    """Seconds that the autoscaler keeps times to first token below; None = it is not asked to."""
+    autoscaling = _autoscaling(manifest)
+    targets = autoscaling.targets if autoscaling is not None else None
+    return targets.time_to_first_token if targets is not None else None
+
+
+def _autoscaling(manifest: Mapping[str, Any]) -> Autoscaling | None:
+    return LLMDeployment.from_body({**manifest, "metadata": _AS_IF_STORED | manifest["metadata"]}).spec.autoscaling
+
+
 def finish(demo: "Demo", plot: Path) -> int:
     """Shows what was seen, as table and as picture; the exit status."""
     figures = demo.scaling.figures() if demo.scaling is not None else None
@@ -103,12 +114,21 @@ def finish(demo: "Demo", plot: Path) -> int:
     if demo.scaling is not None and figures is not None:
         try:
             require_matplotlib()
-            draw(plot, demo.scaling.samples, figures.moments, title=f"fairlead demo: {demo.name}")
+            draw(plot, demo.scene(demo.scaling.samples, figures.moments), title=f"fairlead demo: {demo.name}")
             demo.console.print(f"plot: {plot}", markup=False, soft_wrap=True)
         except (PlotUnavailable, OSError) as error:
             demo.console.print(f"no plot: {error}", markup=False, soft_wrap=True)
     held = all(step.held for step in demo.steps)
     return 0 if held and demo.steps and demo.steps[-1].title == STOPPED else 1
+
+
+def _checked(answer: Completion) -> str:
+    """What was seen. Raises StepFailed where the answer is not the known one."""
+    ttft = (answer.ttft_seconds or 0.0) * 1000
+    seen = f"{QUESTION} → {answer.text.strip()}   (TTFT {ttft:.0f} ms, replica {answer.replica})"
+    if answer.text.strip() != ANSWER:
+        raise StepFailed(f"{seen}; it should be {ANSWER}")
+    return seen
 
 
 def _pass_on(text: str) -> None:
@@ -126,6 +146,8 @@ class Demo:
         self.steps: list[Step] = []
         self.scaling: ScalingStory | None = None
         """From the measuring of step costs on."""
+        self.from_zero: Sample | None = None
+        """The request that found no replica, its times counted as the load's are."""
 
     async def play(self) -> None:
         """The whole story. Raises StepFailed at the first step that does not hold."""
@@ -144,7 +166,7 @@ class Demo:
             await self.step("Fewer requests: back to one", self.scaling.down)
             await self.step("Every request was answered", self.scaling.all_answered)
             await self.step("No requests: down to none", self.scaling.to_zero)
-            await self.step("One request, from zero", partial(self.ask, self.scaling.num_ready))
+            await self.step("One request, from zero", self.ask_from_zero)
             await self.step("Delete the LLMDeployment", self.delete)
 
     async def step(self, title: str, action: Callable[[], Awaitable[str]]) -> None:
@@ -181,16 +203,28 @@ class Demo:
                 raise StepFailed(f"not ready after {PATIENCE_SECONDS:.0f} s: {said}")
             await asyncio.sleep(0.1)
 
-    async def ask(self, num_ready: Callable[[], int] | None = None) -> str:
-        """One question whose answer is known. With `num_ready`, only if there is no replica to begin with."""
-        if num_ready is not None and num_ready():
-            raise StepFailed(f"{num_ready()} replicas were ready; there should be none")
-        answer = await self.gateway.chat(self.name, ASKING, temperature=0, max_tokens=32)
-        ttft = (answer.ttft_seconds or 0.0) * 1000
-        seen = f"{QUESTION} → {answer.text.strip()}   (TTFT {ttft:.0f} ms, replica {answer.replica})"
-        if answer.text.strip() != ANSWER:
-            raise StepFailed(f"{seen}; it should be {ANSWER}")
-        return seen
+    async def ask(self) -> str:
+        """One question whose answer is known."""
+        return _checked(await self._answer())
+
+    async def ask_from_zero(self) -> str:
+        """The same where there is no replica to begin with."""
+        assert self.scaling is not None
+        if num_ready := self.scaling.num_ready():
+            raise StepFailed(f"{num_ready} replicas were ready; there should be none")
+        due = self.scaling.now
+        answer = await self._answer()
+        self.from_zero = Sample(due, sent=due, ended=self.scaling.now, completion=answer)
+        return _checked(answer)
+
+    async def _answer(self) -> Completion:
+        return await self.gateway.chat(self.name, ASKING, temperature=0, max_tokens=32)
+
+    def scene(self, samples: Sequence[Sample], moments: Sequence[Moment]) -> Scene:
+        """What there is to draw."""
+        return Scene(
+            samples=samples, moments=moments, target_seconds=ttft_target(self.manifest), from_zero=self.from_zero
+        )
 
     async def delete(self) -> str:
         await self.kube.delete(LLMDEPLOYMENTS, self.name, NAMESPACE)

@@ -9,7 +9,7 @@ from rich.live import Live
 
 from fairlead.cli.fleet_state import FleetView, ModelView, Stage
 from fairlead.cli.fleet_view import model_words, renderable
-from fairlead.client.plot import Moment
+from fairlead.client.timeline import Moment
 
 LOOK_SECONDS = 0.25
 SAY_SECONDS = 5.0
@@ -74,6 +74,7 @@ def moment(model: ModelView, time: float) -> Moment:
         ready=model.num(Stage.READY),
         starting=model.num(Stage.STARTING),
         draining=model.num(Stage.DRAINING),
+        wanted=model.desired,
         waiting=model.waiting or 0,
         running=model.running or 0,
     )

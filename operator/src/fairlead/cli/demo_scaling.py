@@ -83,6 +83,11 @@ class ScalingStory:
         """Every request of the load."""
         return self._load.samples if self._load is not None else []
 
+    @property
+    def now(self) -> float:
+        """Seconds since the load began."""
+        return asyncio.get_running_loop().time() - self._load_began
+
     def num_ready(self) -> int:
         """Replicas that are ready now."""
         return self._count(Stage.READY)
