@@ -14,7 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(autouse=True)
 def log_levels() -> Iterator[None]:
     """Programs that a test runs in its own process set the levels of their logs, which later tests would not expect."""
-    loggers = (logging.root, logging.getLogger("fairlead"))
+    loggers = (logging.root, logging.getLogger("fairlead"), logging.getLogger("fairlead_engine"))
     levels = [logger.level for logger in loggers]
     yield
     for logger, level in zip(loggers, levels, strict=True):

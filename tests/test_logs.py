@@ -1,9 +1,13 @@
-"""Logs: how many lines strangers may cause."""
+"""Logs: one dialect in two formats, and how many lines strangers may cause."""
+
+import json
+import logging
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.logs import LineBudget
+from fairlead_protocol.logs import JsonFormatter, LogfmtFormatter
 
 
 def test_lines_beyond_the_budget_are_counted_and_told_with_the_next() -> None:
@@ -35,3 +39,29 @@ def test_no_more_lines_than_allowed_and_every_one_accounted_for(
             break
         untold += 1
     assert len(lines) + sum(lines) + untold == len(told)
+
+
+def record(msg: str = "request", **extra: object) -> logging.LogRecord:
+    made = logging.makeLogRecord(
+        {"name": "fairlead.x", "levelname": "INFO", "msg": msg, "created": 1.25, "msecs": 250.0}
+    )
+    vars(made).update(extra)
+    return made
+
+
+def test_both_formats_say_the_same() -> None:
+    made = record(path='/a "b"\n', status=200, ratio=0.5, stream=True, replica=None)
+    assert LogfmtFormatter().format(made) == (
+        'ts=1970-01-01T00:00:01.250Z level=info logger=fairlead.x msg=request path="/a \\"b\\"\\n" status=200 '
+        "ratio=0.5 stream=True"
+    )
+    assert json.loads(JsonFormatter().format(made)) == {
+        "ts": "1970-01-01T00:00:01.250Z", "level": "info", "logger": "fairlead.x", "msg": "request", "path": '/a "b"\n',
+        "status": 200, "ratio": 0.5, "stream": True,
+    }  # fmt: skip
+
+
+@given(st.text(), st.text())
+def test_nothing_that_strangers_write_starts_a_line(msg: str, path: str) -> None:
+    for formatter in (LogfmtFormatter(), JsonFormatter()):
+        assert len(formatter.format(record(msg.replace("%", ""), path=path)).splitlines()) == 1

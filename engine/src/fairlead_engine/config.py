@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead_engine.errors import ConfigError
+from fairlead_protocol.logs import LogFormat
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -109,6 +110,8 @@ class ServerConfig:
     """TCP port; 0 = any free one, which the start-up log line names."""
     log_level: str = "info"
     """debug, info, warning or error."""
+    log_format: str = "text"
+    """text (logfmt) or json: an object a line, with the same keys."""
     drain_grace: float = 3.0
     """Seconds (also as 500ms, 3s) that a draining server still takes requests, for clients that do not yet know."""
     drain_timeout: float = 900.0
@@ -131,6 +134,7 @@ class ServerConfig:
             raise ConfigError("host", "is empty", "use 127.0.0.1, 0.0.0.0 or the pod's address")
         _within("port", self.port, 0, 65535)
         _one_of("log_level", self.log_level, LOG_LEVELS)
+        _one_of("log_format", self.log_format, tuple(LogFormat))
         _within("drain_grace", self.drain_grace, 0.0, 3600.0)
         _within("drain_timeout", self.drain_timeout, 0.0, 7 * 86400.0)
         _within("max_body_bytes", self.max_body_bytes, 1024, 2**30)

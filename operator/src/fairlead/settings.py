@@ -21,6 +21,7 @@ from fairlead.api.durations import format_duration
 from fairlead.api.quantities import QUANTITY_PATTERN
 from fairlead.api.schema import Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
 from fairlead.api.structural import prune, validate
+from fairlead_protocol.logs import LogFormat
 
 
 class SettingsError(ValueError):
@@ -157,6 +158,8 @@ class OperatorSettings:
     """Port for health and metrics; 0 = none."""
     log_level: LogLevel = LogLevel.INFO
     """How much is logged."""
+    log_format: LogFormat = LogFormat.TEXT
+    """How the log's lines are written: logfmt, or a JSON object a line with the same keys."""
 
     def __post_init__(self) -> None:
         if not self.gateway_url.startswith(("http://", "https://")):

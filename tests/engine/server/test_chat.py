@@ -1,5 +1,6 @@
 """`POST /v1/chat/completions` as a client meets it, on a scripted engine; shapes are the official client's."""
 
+import json
 from typing import Any
 
 import openai
@@ -8,6 +9,7 @@ import pytest
 from fairlead_engine.testing import ScriptedEngine, answer
 from fairlead_engine.testing.scripted_engine import scripted_info
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
+from fairlead_protocol.logs import JsonFormatter, LogfmtFormatter
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 USER = [{"role": "user", "content": "ahoy"}]
@@ -222,8 +224,12 @@ async def test_one_log_line_tells_what_a_request_was_and_cost(
     with caplog.at_level("INFO", logger="fairlead_engine.request"):
         await app.chat(stream=stream, max_tokens=3)
         await app.http.get("/health")
-    [line] = [record.getMessage() for record in caplog.records if record.name == "fairlead_engine.request"]
-    for part in ("path=/v1/chat/completions", "status=200", "outcome=ok", "model=tiny", "output_tokens=3"):
+    [record] = [record for record in caplog.records if record.name == "fairlead_engine.request"]
+    line = LogfmtFormatter().format(record)
+    for part in ("msg=request", "path=/v1/chat/completions", "status=200", "outcome=ok", "model=tiny",
+                 f"stream={stream}", "num_completion_tokens=3",
+                 "finish_reason=length", "ttft_seconds=", "duration_seconds="):  # fmt: skip
         assert part in line
-    assert "ttft_seconds=" in line
-    assert "finish_reason=length" in line
+    facts = json.loads(JsonFormatter().format(record))
+    assert (facts["stream"], facts["num_completion_tokens"], facts["logger"]) == (stream, 3, "fairlead_engine.request")
+    assert [f"{name}=" in line for name in facts] == [True] * len(facts), "both formats have the same keys"

@@ -57,7 +57,7 @@ def test_a_header_that_cannot_be_read_is_ignored_and_said_once(header: str, capl
     dispatches.obeyed(1)
     assert dispatches.seen == {}
     assert dispatches.num_malformed == 3
-    assert caplog.text.count("malformed-dispatch") == 1
+    assert caplog.text.count("malformed dispatch header") == 1
 
 
 def test_a_request_without_the_header_is_nobodys() -> None:

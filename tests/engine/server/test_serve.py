@@ -164,7 +164,7 @@ def test_sigterm_ends_an_idle_engine_with_status_0(start_engine: Any, checkpoint
     engine.process.terminate()
     assert engine.wait_exit() == 0
     assert not engine.termination_log.exists()
-    assert "event=stopped" in engine.log.read_text()
+    assert "msg=stopped" in engine.log.read_text()
 
 
 def test_sigterm_under_load_finishes_what_runs_and_refuses_the_rest(

@@ -12,6 +12,7 @@
 - --no-api-keys
 {{- end }}
 - --log-level={{ .Values.gateway.logLevel }}
+- --log-format={{ .Values.gateway.logFormat }}
 - --drain-delay={{ include "fairlead.seconds" .Values.gateway.drain.delay }}
 - --drain-timeout={{ include "fairlead.seconds" .Values.gateway.drain.timeout }}
 {{- range $name, $value := .Values.gateway.settings }}

@@ -31,6 +31,7 @@ resyncInterval: {{ .Values.operator.resyncInterval }}
 autoscalerInterval: {{ .Values.operator.autoscalerInterval }}
 workers: {{ .Values.operator.workers }}
 logLevel: {{ .Values.operator.logLevel }}
+logFormat: {{ .Values.operator.logFormat }}
 defaultProfile: {{ .Values.defaultProfile | quote }}
 profiles:
   {{- range $name, $profile := .Values.profiles }}

@@ -6,7 +6,6 @@ that pipe is the end of this process. Everything else goes over a ZeroMQ socket 
 
 import ctypes
 import gc
-import logging
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import run_core
 from fairlead_engine.core.messages import Command, Reply
+from fairlead_protocol.logs import LogFormat, configure_logging
 
 _STDIN = 0
 _PR_SET_PDEATHSIG = 1
@@ -34,6 +34,9 @@ class Launch(msgspec.Struct, frozen=True):
     """ZeroMQ address of the parent's socket."""
     parent_pid: int
     config: EngineConfig
+    log_level: str = "info"
+    log_format: str = LogFormat.TEXT
+    """As the server writes its log."""
 
 
 def serve_core(make_engine: Callable[[EngineConfig], Engine]) -> int:
@@ -41,8 +44,8 @@ def serve_core(make_engine: Callable[[EngineConfig], Engine]) -> int:
     # The parent decides when work ends: Ctrl-C and a pod's SIGTERM reach the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     launch = msgspec.json.decode(_read_line(), type=Launch)
+    configure_logging(launch.log_level, launch.log_format)
     _die_with(launch.parent_pid)
     channel = _SocketChannel(launch.address)
     try:

@@ -20,6 +20,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.channel_client import ChannelClient
 from fairlead_engine.core.messages import Command, Died, Failed, Reply, Stop
 from fairlead_engine.types import EngineInfo
+from fairlead_protocol.logs import LogFormat
 
 _STOP_TIMEOUT = 5.0
 """Seconds that a core gets to end by itself before it is killed."""
@@ -32,9 +33,18 @@ _LONGEST_SOCKET_PATH = 100
 class ProcessClient(ChannelClient):
     """Runs `python -m module`, a program that calls `serve_core`, and talks to it."""
 
-    def __init__(self, config: EngineConfig, *, module: str = "fairlead_engine.core") -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        module: str = "fairlead_engine.core",
+        log_level: str = "info",
+        log_format: str = LogFormat.TEXT,
+    ) -> None:
+        """The core logs to stderr as the server does: by `log_level` and `log_format`."""
         super().__init__()
         self._config = config
+        self._log = {"log_level": log_level, "log_format": log_format}
         self._module = module
         self._process: Process | None = None
         self._folder: Path | None = None
@@ -66,7 +76,7 @@ class ProcessClient(ChannelClient):
         # -P: modules come from where this program's own do, never from the folder it happens to run in.
         self._process = await asyncio.create_subprocess_exec(sys.executable, "-P", "-m", self._module, stdin=PIPE)
         assert self._process.stdin is not None
-        launch = {"address": address, "parent_pid": os.getpid(), "config": self._config}
+        launch = {"address": address, "parent_pid": os.getpid(), "config": self._config, **self._log}
         self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
         receiving = asyncio.create_task(self._receive(self._socket))
         self._tasks = [receiving, asyncio.create_task(self._watch(self._process, receiving))]

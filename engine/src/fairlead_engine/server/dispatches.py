@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairlead_engine.server.logs import logfmt
-
 log = logging.getLogger(__name__)
 
 MAX_GATEWAYS = 64
@@ -68,7 +66,7 @@ class Dispatches:
             return Dispatch(found["gateway"], int(found["number"]))
         self.num_malformed += 1
         if self.num_malformed == 1:
-            log.warning("%s", logfmt({"event": "malformed-dispatch", "header": header[:80], "note": "said once"}))
+            log.warning("malformed dispatch header, said once", extra={"header": header[:80]})
         return Dispatch()
 
     def _count(self, dispatch: Dispatch) -> None:

@@ -16,7 +16,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import EngineError
-from fairlead_engine.server.logs import logfmt
 from fairlead_engine.server.refusals import BodyTooLarge, BodyTooSlow, Outcome, Refusal, refusal
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
@@ -148,22 +147,22 @@ class Exchange:
         """Writes the request's one line."""
         seconds = time.perf_counter() - self.started_at
         fields = {
-            "id": self.request_id,
+            "request_id": self.request_id,
             "method": self.scope["method"],
             "path": self.scope["path"],
             "status": self.status or _CLIENT_CLOSED_REQUEST,
             "outcome": self.outcome,
-            "seconds": round(seconds, 4),
+            "duration_seconds": round(seconds, 6),
             **self.facts,
         }
-        request_log.info("%s", logfmt(fields))
+        request_log.info("request", extra=fields)
 
     def _refused(self, error: Exception) -> Refusal:
         answer = refusal(error)
         self.outcome = answer.outcome
         self.facts["error"] = answer.message
         if not isinstance(error, EngineError):
-            log.error("request %s failed", self.request_id, exc_info=error)
+            log.error("request failed", extra={"request_id": self.request_id}, exc_info=error)
         return answer
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:

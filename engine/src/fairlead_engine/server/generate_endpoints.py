@@ -122,11 +122,11 @@ def _facts(request: Request, generation: Generation, arrival_time: float) -> dic
     reasons = {str(choice.finish_reason) for choice in generation.choices if choice.finish_reason}
     return {
         "model": request.model,
-        "stream": "true" if request.stream else None,
-        "choices": len(generation.choices) if len(generation.choices) > 1 else None,
-        "prompt_tokens": generation.num_prompt_tokens,
-        "cached_tokens": generation.num_cached_tokens,
-        "output_tokens": generation.num_output_tokens,
-        "ttft_seconds": round(first - arrival_time, 4) if first else None,
+        "stream": bool(request.stream),
+        "num_choices": len(generation.choices) if len(generation.choices) > 1 else None,
+        "num_prompt_tokens": generation.num_prompt_tokens,
+        "num_cached_tokens": generation.num_cached_tokens,
+        "num_completion_tokens": generation.num_output_tokens,
+        "ttft_seconds": round(first - arrival_time, 6) if first else None,
         "finish_reason": ",".join(sorted(reasons)) or None,
     }

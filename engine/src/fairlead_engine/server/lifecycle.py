@@ -101,7 +101,7 @@ class Lifecycle:
         if self._drain is None:
             grace_seconds = 0.0 if self.phase is Phase.LOADING else grace_seconds
             self.phase = Phase.DRAINING
-            log.info("event=draining grace_seconds=%g timeout_seconds=%g", grace_seconds, timeout_seconds)
+            log.info("draining", extra={"grace_seconds": grace_seconds, "timeout_seconds": timeout_seconds})
             self._drain = asyncio.create_task(self._drained(grace_seconds, timeout_seconds))
 
     def hurry(self) -> None:
@@ -115,7 +115,7 @@ class Lifecycle:
         for admission in list(self._running):
             admission.stop(Draining("this engine shut down before the request was complete; send it again"))
         if self._running:
-            log.warning("event=aborted num_requests=%d", len(self._running))
+            log.warning("aborted", extra={"num_requests": len(self._running)})
         self.phase = Phase.STOPPED
         self.stopped.set()
 

@@ -14,7 +14,6 @@ import uvicorn
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import EngineDead
-from fairlead_engine.server import logs
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.http_protocol import make_protocol
 from fairlead_engine.server.served_model import ModelFiles
@@ -87,7 +86,7 @@ class ServerProcess:
             await http
             self._service.lanes.close()
             await self._client.close()
-            log.info("event=stopped")
+            log.info("stopped")
 
     async def _live(self) -> None:
         """Becomes ready, then watches the core; ends only with an error."""
@@ -100,21 +99,20 @@ class ServerProcess:
     async def _load(self) -> None:
         began = time.perf_counter()
         host, port = self._listener.getsockname()[:2]
-        log.info("%s", logs.logfmt({"event": "loading", "model": self._folder, "url": f"http://{host}:{port}"}))
+        log.info("loading", extra={"folder": str(self._folder), "url": f"http://{host}:{port}"})
         info, files = await asyncio.gather(self._starting, asyncio.to_thread(ModelFiles.read, self._folder))
         self._service.ready(files, info)
         facts = {
-            "event": "ready",
-            "name": self._engine.name,
+            "model": self._engine.name,
             "url": f"http://{host}:{port}",
             "architecture": info.architecture,
             "dtype": info.dtype,
             "device": info.device,
             "max_model_len": info.max_model_len,
-            "kv_blocks": info.num_kv_blocks,
-            "seconds": round(time.perf_counter() - began, 2),
+            "num_kv_blocks": info.num_kv_blocks,
+            "duration_seconds": round(time.perf_counter() - began, 2),
         }
-        log.info("%s", logs.logfmt(facts))
+        log.info("ready", extra=facts)
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()

@@ -18,12 +18,13 @@ from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AddressUnavailable, EngineError
-from fairlead_engine.server import logs, termination
+from fairlead_engine.server import termination
+from fairlead_protocol.logs import configure_logging
 
 
 def run(engine: EngineConfig, server: ServerConfig) -> int:
     """Serves until drained; returns the process's exit status. Start-up errors go to the termination log."""
-    logs.configure(server.log_level)
+    configure_logging(server.log_level, server.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
     try:
         folder = resolve_model(engine.model)
@@ -39,7 +40,7 @@ def run(engine: EngineConfig, server: ServerConfig) -> int:
 
 
 async def _serve(engine: EngineConfig, server: ServerConfig, folder: Path, listener: socket.socket) -> None:
-    client = ProcessClient(engine)
+    client = ProcessClient(engine, log_level=server.log_level, log_format=server.log_format)
     starting = asyncio.create_task(client.start())
     await asyncio.sleep(0)  # the core's process exists from here on
     from fairlead_engine.server.process import ServerProcess

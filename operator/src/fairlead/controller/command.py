@@ -11,8 +11,8 @@ from fairlead.controller.capabilities import MissingRights
 from fairlead.controller.operator import LeaseLost, Operator, WatchFailed
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.config import KubeConfigError
-from fairlead.logs import configure_logging
 from fairlead.settings import OperatorSettings, SettingsError
+from fairlead_protocol.logs import configure_logging
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_USAGE
     if args.namespace:
         settings = replace(settings, watch_namespaces=tuple(args.namespace))
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     try:
         asyncio.run(_run(settings, args.kubeconfig, args.context))
         for number in (signal.SIGINT, signal.SIGTERM):

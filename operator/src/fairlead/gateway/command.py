@@ -21,7 +21,7 @@ from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings, SettingsError
 from fairlead.kube.client import KubeClient
 from fairlead.kube.config import KubeConfigError
-from fairlead.logs import configure_logging
+from fairlead_protocol.logs import LogFormat, configure_logging
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["debug", "info", "warning", "error"],
         help="how much is logged (default: %(default)s)",
     )
+    parser.add_argument(
+        "--log-format",
+        default=LogFormat.TEXT.value,
+        choices=[each.value for each in LogFormat],
+        help="how its lines are written: logfmt, or a JSON object a line with the same keys (default: %(default)s)",
+    )
     texts = docstrings(GatewaySettings)
     for field in fields(GatewaySettings):
         assert field.default is not MISSING
@@ -64,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the gateway. Returns 0 after an orderly end, 1 where it could not start, 2 for bad settings."""
-    configure_logging(args.log_level)
+    configure_logging(args.log_level, args.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
     values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(GatewaySettings)}
     try:

@@ -17,9 +17,9 @@ from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings
-from fairlead.logs import configure_logging
 from fairlead.routing.replica import Replica
 from fairlead.testing.gateways import make_pool
+from fairlead_protocol.logs import configure_logging
 
 
 def replica(text: str) -> Replica:

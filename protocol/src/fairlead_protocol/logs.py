@@ -1,0 +1,72 @@
+"""How every program of ours writes its log: a line per fact on stderr, as logfmt or as JSON, with the same keys.
+
+Programs call `configure_logging` once; what they log has its facts in `extra`, under the names of the field.
+"""
+
+import json
+import logging
+import time
+from enum import StrEnum
+from typing import Any
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_QUOTED = frozenset(' ="\\')
+
+
+class LogFormat(StrEnum):
+    """How a log's lines are written."""
+
+    TEXT = "text"
+    """logfmt: `ts=… level=… logger=… msg=… name=value`."""
+    JSON = "json"
+    """A JSON object a line, with the same keys."""
+
+
+def configure_logging(level: str, format: str = LogFormat.TEXT) -> None:
+    """Our own records from `level` on, and what the libraries find worth a warning."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if format == LogFormat.JSON else LogfmtFormatter())
+    logging.root.handlers = [handler]
+    logging.root.setLevel(logging.WARNING)
+    for name in ("fairlead", "fairlead_engine"):
+        logging.getLogger(name).setLevel(level.upper())
+
+
+class _FactsFormatter(logging.Formatter):
+    """Takes a record apart: `ts`, `level`, `logger`, `msg`, what it was given as `extra`, `exception`."""
+
+    converter = staticmethod(time.gmtime)
+
+    def facts(self, record: logging.LogRecord) -> dict[str, Any]:
+        """By key; None is left out."""
+        facts: dict[str, Any] = {
+            "ts": f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        facts |= {name: value for name, value in vars(record).items() if name not in _STANDARD and value is not None}
+        if record.exc_info:
+            facts["exception"] = self.formatException(record.exc_info)
+        return facts
+
+
+class LogfmtFormatter(_FactsFormatter):
+    """`ts=… level=… logger=… msg=… name=value`, values quoted where they need it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return " ".join(f"{name}={_quoted(str(value))}" for name, value in self.facts(record).items())
+
+
+class JsonFormatter(_FactsFormatter):
+    """The same as a JSON object. What JSON has no type for is written as text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(self.facts(record), default=str)
+
+
+def _quoted(text: str) -> str:
+    """Users and clients write parts of our lines: nothing of theirs can start a line or reach a terminal."""
+    if text and text.isprintable() and not _QUOTED.intersection(text):
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
