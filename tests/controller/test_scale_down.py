@@ -43,6 +43,7 @@ class World:
     asked: set[str] = field(default_factory=set)
     """What the operator's process remembers."""
     running: dict[str, int] = field(default_factory=dict)
+    hanging: dict[str, str] = field(default_factory=dict)
     num_made: int = 0
     num_deleted: int = 0
 
@@ -68,7 +69,8 @@ class World:
         self.body["spec"]["replicas"] = replicas
 
     def seen(self) -> Observed:
-        return deepcopy(Observed(body=self.body, children=self.children, pods=tuple(self.pods), running=self.running))
+        pods, running, hanging = tuple(self.pods), self.running, self.hanging
+        return deepcopy(Observed(body=self.body, children=self.children, pods=pods, running=running, hanging=hanging))
 
     def operator(self, observed: Observed | None = None, *, steps: int = 3) -> Plan:
         """One reconciliation, which may rest on an old picture and get only so many steps far."""
@@ -142,6 +144,16 @@ def test_three_to_one_marks_two_lowers_the_count_and_loses_no_other() -> None:
     world.settle()
     assert [pod["metadata"]["name"] for pod in world.pods] == ["p1"]
     assert world.operator().is_empty
+
+
+def test_one_that_hangs_goes_before_the_well_one_that_has_less_to_do() -> None:
+    world = World.at_rest(3)
+    world.running = {"uid-p1": 1, "uid-p2": 5, "uid-p3": 2}
+    world.hanging = {"uid-p2": NOW}
+    world.scale(2)
+    assert [pod["metadata"]["name"] for pod in world.operator().drain] == ["p2"]
+    world.settle()
+    assert [pod["metadata"]["name"] for pod in world.pods] == ["p1", "p3"]
 
 
 def test_to_zero_everything_is_asked_to_drain() -> None:

@@ -17,6 +17,9 @@ from fairlead.controller.victims import choose_victims, has_acted, is_rolling, l
 from fairlead.kube.client import JsonObject
 from fairlead.manifests.common import Manifest, fingerprint
 
+HUNG = -1
+"""Requests that a replica which hangs counts as having, where the least loaded one is to go."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -120,7 +123,9 @@ def _drain(apply: Iterable[Manifest], observed: Observed, asked: Collection[str]
     engine, count = _engine(observed), _applied_count(apply)
     if engine is None or count is None or count >= _count(engine) or is_rolling(engine):
         return ()
-    return choose_victims(observed.pods, count, observed.running, asked)
+    # One that hangs serves nobody, whatever it has: without this, the one that has least would go, which is well.
+    running = {**observed.running, **dict.fromkeys(observed.hanging, HUNG)}
+    return choose_victims(observed.pods, count, running, asked)
 
 
 def _replace(apply: Iterable[Manifest], observed: Observed, asked: Collection[str]) -> tuple[JsonObject, ...]:
