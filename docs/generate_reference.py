@@ -44,6 +44,7 @@ from fairlead.gateway.upstream.sse import Usage
 from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.outcomes import QueueOutcome
+from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Replica
 from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings, Profile
 from fairlead.testing.gateways import make_pool
@@ -281,6 +282,8 @@ def _gateway_scrape() -> str:
     seen = GatewayMetrics(pools, knowledge, reader)
     request = Observation("id", "/v1/completions", observers=(seen,), client="client", stream=True, usage=Usage())
     decision = Decision(replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0)
+    request.ticket = Ticket(1, 0)
+    request.ticket.foresee(0.0, request.arrived)
     request.routed(decision, ReadPrompt())
     request.first_token()
     request.ended(200)

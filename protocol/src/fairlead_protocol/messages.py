@@ -17,11 +17,10 @@ HEADER_REPLICA = "x-fairlead-replica"
 HEADER_CACHED_TOKENS = "x-fairlead-cached-tokens"
 HEADER_PREDICTED_CACHED_TOKENS = "x-fairlead-predicted-cached-tokens"
 HEADER_PREDICTED_TTFT_MS = "x-fairlead-predicted-ttft-ms"
-"""From the request's dispatch to its first token, as the gateway foresaw it at that dispatch: what the request had
-waited before is no part of it, and was not foreseen; milliseconds."""
+"""From the request's arrival to its first token, as the gateway foresaw it on arrival, when it had read the prompt: the
+wait in its line is part of it, though not yet known; milliseconds."""
 HEADER_QUEUE_MS = "x-fairlead-queue-ms"
-"""How long a request waited in the gateway's line before it was dispatched; milliseconds. TTFT as a client sees it is
-this, plus what `HEADER_PREDICTED_TTFT_MS` foresees, plus the network."""
+"""How long a request really waited in the gateway's line before it was dispatched; milliseconds."""
 HEADER_DISPATCH = "x-fairlead-dispatch"
 """`<gateway>:<n>` on a request to an engine: the gateway's n-th request to it, counted from 1 (`LoadLine.seen`)."""
 FIELD_TOKENS = "fairlead_prompt_tokens"

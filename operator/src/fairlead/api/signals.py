@@ -86,7 +86,7 @@ class ModelSignals(msgspec.Struct, kw_only=True):
     ttft: list[int] = msgspec.field(default_factory=no_seconds)
     """From arrival to first token, counted when the token came; of streamed answers. Buckets of `SECONDS_BOUNDS`."""
     predicted_ttft: list[int] = msgspec.field(default_factory=no_seconds)
-    """The same as foreseen at dispatch: time waited plus predicted time."""
+    """The same as foreseen on arrival, the wait for a replica included; counted on arrival."""
     uncached_per_request: list[int] = msgspec.field(default_factory=no_tokens)
     """Uncached prompt tokens of each dispatched request. Buckets of `TOKENS_BOUNDS`."""
     num_ready: int = 0

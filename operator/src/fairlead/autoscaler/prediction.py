@@ -13,7 +13,8 @@ A request waits for a slot where more are there than slots. While all slots are 
 
     D = output tokens per request · a step of full slots + the prefill of one request for each slot
 
-seconds, so n·max_num_seqs/D slots come free per second and what waits takes W(n) = waiting · D / (n·max_num_seqs). What
+seconds, so n·max_num_seqs/D slots come free per second and what waits takes W(n) = waiting · D / (n·max_num_seqs)
+(`routing.waits`, with which gateways foresee the wait of each request). What
 waits is what has waited for some seconds or, where the arrivals have risen above those slots, what will wait when a
 replica asked for now is ready. On the replicas there are now W is never less than the age of the oldest.
 
@@ -27,7 +28,7 @@ from dataclasses import replace
 
 from fairlead.autoscaler.demand import Capacity, Demand
 from fairlead.autoscaler.signals import Signals
-from fairlead.routing import predictor
+from fairlead.routing import predictor, waits
 from fairlead.routing.load import StepCost
 
 MAX_KV_USE = 0.9
@@ -64,9 +65,13 @@ def slot_seconds(demand: Demand, capacity: Capacity, cost: StepCost) -> float:
     """D: for how long a request holds its slot while all slots are taken. In that time every slot is filled anew
     once."""
     slots = capacity.max_num_seqs
-    full = predictor.step_seconds(cost, running=slots, kv_tokens=slots * demand.mean_context)
-    prefill = _prefill_seconds_per_request(demand, cost) + cost.prefill_step
-    return demand.output_tokens_per_request * full + slots * prefill
+    return waits.slot_seconds(
+        cost,
+        slots=slots,
+        kv_tokens=slots * demand.mean_context,
+        output_tokens=demand.output_tokens_per_request,
+        prefill_seconds=_prefill_seconds_per_request(demand, cost) + cost.prefill_step,
+    )
 
 
 def num_sequences(num_replicas: int, demand: Demand, cost: StepCost | None) -> float:
@@ -109,7 +114,7 @@ def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cos
     queue = demand.lasting_waiting
     if demand.surge.per_second > per_second:
         queue = demand.waiting + (demand.surge.per_second - per_second) * _seconds_ahead(signals)
-    wait = max(0.0, demand.running + queue - slots) / per_second
+    wait = waits.seconds_to_slot(demand.running + queue - slots, per_second)
     return max(wait, demand.oldest_wait_seconds) if num_replicas <= signals.ready else wait
 
 

@@ -80,7 +80,7 @@ def _cached_predictions(whole: Report) -> str:
 
 
 def _ttft_predictions(load: LoadFigures) -> str:
-    """The gateway's own measure where there is one: a client cannot take the wait before dispatch out of its own."""
+    """The gateway's own measure where there is one: a client cannot take the network out of its own."""
     if median := load.ttft_errors.percentile(50):
         return f"median error {share(median)} under steady load, of {load.ttft_errors.total}"
     seen = load.steady.predictions

@@ -1,5 +1,5 @@
-"""How well gateways foresaw times to first token, as they measured it themselves: from dispatch, without the wait
-before it, which a client cannot tell apart. From their metrics; pure but for one function."""
+"""How well gateways foresaw times to first token, as they measured it themselves: from arrival, without the network,
+which is in what a client measures. From their metrics; pure but for one function."""
 
 import math
 from itertools import pairwise

@@ -50,7 +50,8 @@ class Completion:
     predicted_cached_tokens: int | None = None
     """What the gateway expected of `num_cached_tokens`; None where it did not say."""
     predicted_ttft_seconds: float | None = None
-    """From the gateway's dispatch to the first token, as the gateway foresaw it; None where it did not say."""
+    """From the request's arrival at the gateway to the first token, as the gateway foresaw it on arrival, its line
+    included; None where it did not say."""
     queue_seconds: float = 0.0
     """What the gateway says it waited there before its dispatch."""
     ttft_seconds: float | None = None

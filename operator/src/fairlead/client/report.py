@@ -63,8 +63,8 @@ class Predictions:
     num_ttft: int
     """Answers with a predicted time to first token that can be compared."""
     ttft_median_error_ratio: float | None
-    """Median of |predicted - actual| / actual. Predicted is what the gateway foresaw at dispatch and what the request
-    had waited in the gateway until then; actual counts from when the client sent it, so the network is in it."""
+    """Median of |predicted - actual| / actual. Predicted is what the gateway foresaw when the request came, the wait in
+    its line included; actual counts from when the client sent it, so the network is in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,11 +164,9 @@ def predictions_of(completed: Iterable[Sample], block_size: int = DEFAULT_BLOCK_
         if answer.predicted_cached_tokens is not None
     ]
     errors = [
-        abs(answer.predicted_ttft_seconds - from_dispatch) / from_dispatch
+        abs(answer.predicted_ttft_seconds - answer.ttft_seconds) / answer.ttft_seconds
         for answer in answers
-        if answer.predicted_ttft_seconds is not None
-        and answer.ttft_seconds is not None
-        and (from_dispatch := answer.ttft_seconds - answer.queue_seconds) > 0  # the wait was over, not foreseen
+        if answer.predicted_ttft_seconds is not None and answer.ttft_seconds
     ]
     return Predictions(
         num_cached=len(off),

@@ -52,6 +52,8 @@ REFUSALS_LOGGED_AT_ONCE = 20
 REFUSALS_LOGGED_PER_SECOND = 1.0
 """Lines about requests that are refused before they are for any model. Whoever reaches the port can send any number;
 metrics count them all."""
+_LEAST_SECONDS = 1e-6
+"""What an error is a part of is never less."""
 MAX_LOGGED_PATH_LENGTH = 200
 """Characters of a path that may be anything, because nobody is known to have asked for it."""
 
@@ -94,8 +96,9 @@ class Observation:
     predicted_cached_tokens: int | None = None
     """Those that the last replica tried was expected to find in its cache; None = not known."""
     predicted_uncached_tokens: int | None = None
-    predicted_ttft_seconds: float | None = None
-    """From the last dispatch to the first token, as foreseen at that dispatch, after the wait; None = not known."""
+    predicted_replica_ttft_seconds: float | None = None
+    """From the last dispatch to the first token, as foreseen at that dispatch: what routing decided by; None = not
+    known."""
     dispatched_after_seconds: float = 0.0
     """When the last attempt began."""
     ttft_seconds: float | None = None
@@ -109,8 +112,25 @@ class Observation:
         return 0.0 if self.ticket is None else self.ticket.waited_seconds
 
     @property
+    def predicted_ttft_seconds(self) -> float | None:
+        """What was foreseen, when its prompt had been read, of the time from then to the first token: the wait for a
+        replica included, but nothing that had passed by then. None = nobody could tell."""
+        return None if self.ticket is None else self.ticket.foreseen_ttft_seconds
+
+    @property
+    def ttft_error_ratio(self) -> float | None:
+        """How far that was off, as a part of what it took from then on; None where either is not known."""
+        ticket = self.ticket
+        if ticket is None or ticket.foreseen_at is None or ticket.foreseen_ttft_seconds is None:
+            return None
+        if self.ttft_seconds is None or not self.stream:
+            return None
+        actual = max(self.arrived + self.ttft_seconds - ticket.foreseen_at, _LEAST_SECONDS)
+        return abs(ticket.foreseen_ttft_seconds - actual) / actual
+
+    @property
     def replica_ttft_seconds(self) -> float | None:
-        """From the last dispatch to the first token: what was predicted, as it turned out. None for answers that are
+        """From the last dispatch to the first token: what routing foresaw, as it turned out. None for answers that are
         not streamed, where it cannot be seen."""
         if self.ttft_seconds is None or not self.stream:
             return None
@@ -148,7 +168,7 @@ class Observation:
         self.num_tokens_from_text_cache = prompt.num_cached_tokens
         self.predicted_cached_tokens = decision.cached_tokens
         self.predicted_uncached_tokens = decision.uncached_tokens
-        self.predicted_ttft_seconds = decision.predicted_ttft_seconds
+        self.predicted_replica_ttft_seconds = decision.predicted_ttft_seconds
         self.dispatched_after_seconds = _now() - self.arrived
         for observer in self.observers:
             observer.dispatched(self)
@@ -224,8 +244,9 @@ def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None =
         "num_attempts": seen.num_attempts,
         "queue_seconds": _rounded(seen.queue_seconds),
         "predicted_ttft_seconds": _rounded(seen.predicted_ttft_seconds),
-        "replica_ttft_seconds": _rounded(seen.replica_ttft_seconds),
         "ttft_seconds": _rounded(seen.ttft_seconds),
+        "predicted_replica_ttft_seconds": _rounded(seen.predicted_replica_ttft_seconds),
+        "replica_ttft_seconds": _rounded(seen.replica_ttft_seconds),
         "duration_seconds": _rounded(seen.duration_seconds),
         "num_prompt_tokens": usage.prompt_tokens if usage else None,
         "num_predicted_cached_tokens": seen.predicted_cached_tokens,

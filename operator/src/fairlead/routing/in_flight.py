@@ -18,12 +18,14 @@ class Slot:
     """One request's place on one replica, from its dispatch until it is over. Only the router changes it."""
 
     __slots__ = (
+        "accepted",
         "cached_tokens",
         "decision",
         "dispatched_at",
         "expectations",
         "first_token_at",
         "modelled_ttft_seconds",
+        "num_generated",
         "num_seqs",
         "released",
         "uncached_tokens",
@@ -51,6 +53,10 @@ class Slot:
         """What the engine's steps should take of the predicted time; None where nothing was predicted."""
         self.expectations: tuple[Expectation, ...] = ()
         """The blocks that it makes the replica compute, while their prefill is not over."""
+        self.accepted = False
+        """Whether the replica has begun to answer: until then it may yet refuse."""
+        self.num_generated: int | None = None
+        """Tokens of its answer; None where they are not known."""
         self.released = False
 
     @property

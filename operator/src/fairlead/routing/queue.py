@@ -21,6 +21,15 @@ class Ticket:
     """Time spent in line in all, up to the last time it left."""
     admitted: bool = False
     """Whether it was let go before: then it is taken back however many wait."""
+    foreseen_at: float | None = None
+    """When it was foreseen what becomes of it: as soon as its prompt had been read, and once."""
+    foreseen_ttft_seconds: float | None = None
+    """From then to its first token, the wait included; None where nobody could tell."""
+
+    def foresee(self, ttft_seconds: float | None, now: float) -> None:
+        """Notes what is foreseen, the first time: what has been waited since is known, and no forecast."""
+        if self.foreseen_at is None:
+            self.foreseen_at, self.foreseen_ttft_seconds = now, ttft_seconds
 
 
 class PoolQueue:
@@ -74,6 +83,10 @@ class PoolQueue:
         ticket.waiting_since = None
         del self._tickets[bisect_left(self._tickets, ticket.number, key=_number)]
         self._num_bytes -= ticket.num_bytes
+
+    def num_ahead(self, ticket: Ticket) -> int:
+        """How many wait before `ticket`, whether it is in line or not."""
+        return bisect_left(self._tickets, ticket.number, key=_number)
 
     def oldest_wait_seconds(self, now: float) -> float:
         """How long the head has waited; 0 when nobody waits."""

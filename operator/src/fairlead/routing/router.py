@@ -20,6 +20,7 @@ from fairlead.routing.predictor import prefill_work
 from fairlead.routing.prompt import Prompt, block_size_of
 from fairlead.routing.replica import Candidate, Decision, Replica
 from fairlead.routing.standing import Standing
+from fairlead.routing.waits import Held, HeldBook, seconds_to_slot
 from fairlead_protocol.prompts import PromptError
 
 
@@ -32,6 +33,8 @@ class _Cached(NamedTuple):
 
 
 _NOTHING_CACHED = _Cached(0, -inf)
+_SHORTEST_HELD_SECONDS = 0.0001
+"""No request holds its slot for less: a rate is finite."""
 
 
 class Router:
@@ -47,6 +50,7 @@ class Router:
         self.health = HealthBook()
         self.capacity = CapacityBook()
         self.overhead = OverheadBook()
+        self.held = HeldBook()
         self.replicas: tuple[Replica, ...] = ()
         self._kinds: dict[tuple[str, int], list[Replica]] = {}
         """Replicas by digest and block size: what their caches hold of a prompt is found in one walk."""
@@ -91,6 +95,31 @@ class Router:
         heard = [each for each in found if not self.knowledge.fell_silent(each.replica.uid, now)]
         return heard or found
 
+    def foreseen_ttft(self, prompt: Prompt, num_ahead: int, now: float) -> float | None:
+        """For a prompt that nobody has room for now: from now to its first token, behind so many that wait before it.
+
+        The wait for a slot, and then the way through the replica where the token should come first, or through what
+        is queued there now if that takes longer. None where the replicas' step costs are not known, or no request
+        has ended yet that would tell for how long one holds its slot.
+        """
+        standings = [
+            standing
+            for replica in self.replicas
+            if not self.knowledge.drains(replica.uid) and self.health.available(replica.uid, now)
+            if not (standing := self._standing(replica, now)).hangs() and not misfit(prompt, replica, standing.load)
+        ]
+        wait = self._seconds_to_slot(standings, num_ahead + 1)
+        if wait is None:
+            return None
+        cached = self._cached(prompt)
+        known = [
+            ttft + self.overhead.seconds(each.replica.uid, now)
+            for each in standings
+            if (ttft := self._ttft_after(each, prompt, cached.get(each.replica.uid, _NOTHING_CACHED), now, wait))
+            is not None
+        ]
+        return min(known, default=None)
+
     def misfit(self, prompt: Prompt, now: float) -> PromptError | None:
         """Why none of the ready replicas could ever serve the prompt; None where one may, or none is ready."""
         errors = [misfit(prompt, replica, self.knowledge.load(replica.uid, now)) for replica in self.replicas]
@@ -107,6 +136,7 @@ class Router:
 
     def accepted(self, slot: Slot, now: float) -> None:
         """The replica has begun to answer the request of this slot."""
+        slot.accepted = True
         self.health.succeeded(slot.uid)
         self.capacity.accepted(slot.uid)
 
@@ -124,6 +154,11 @@ class Router:
             actual = now - slot.dispatched_at
             self.overhead.observe(slot.uid, actual, slot.modelled_ttft_seconds, now)
 
+    def generated(self, slot: Slot, num_tokens: int) -> None:
+        """So many tokens came for this slot's request."""
+        if slot.num_seqs == 1:  # else they came side by side
+            slot.num_generated = num_tokens
+
     def failed(self, slot: Slot, failure: Failure, now: float) -> None:
         """The replica failed the request of this slot."""
         self.health.failed(slot.uid, failure, now)
@@ -140,6 +175,8 @@ class Router:
                 self.knowledge.index.settle(expectation)
             slot.expectations = ()
             self.health.ended(slot.uid)
+            if slot.accepted:
+                self.held.observe(Held(now - slot.dispatched_at, slot.work, slot.num_generated))
 
     def all_failing(self) -> bool:
         """Whether there are replicas and the last news of every one was a failure."""
@@ -182,6 +219,27 @@ class Router:
             book.num_ended(uid, num_seen, load.time),
             book.context_per_token(uid),
         )
+
+    def _seconds_to_slot(self, standings: Sequence[Standing], num_short: int) -> float | None:
+        """Until so many of this gateway's requests have ended on replicas that are full. None where it is not known.
+
+        What other gateways have there is theirs to fill again; where this one has nothing, it counts on them all.
+        """
+        has_own = any(each.num_in_flight for each in standings)
+        per_second = 0.0
+        for each in standings:
+            if (load := each.load) is None or load.step_cost is None:
+                continue
+            held = self.held.seconds(load.step_cost, slots=each.num_seqs, kv_tokens=load.kv_tokens)
+            if held is None:
+                return None
+            per_second += (each.num_in_flight if has_own else each.num_seqs) / max(held, _SHORTEST_HELD_SECONDS)
+        return seconds_to_slot(num_short, per_second) if per_second else None
+
+    def _ttft_after(self, standing: Standing, prompt: Prompt, cached: _Cached, now: float, wait: float) -> float | None:
+        """From now to the first token of a prompt that is sent there after a wait."""
+        work = prefill_work(cached.num_tokens, _num_tokens(prompt, standing.replica) - cached.num_tokens)
+        return standing.predicted_ttft(work, now, not_before=max(cached.ready_at, now + wait))
 
     def _cached(self, prompt: Prompt) -> dict[str, _Cached]:
         """By uid: what of the prompt is in each replica's cache, or will be when the engine gets to it; no zeros."""

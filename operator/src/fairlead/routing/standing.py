@@ -38,6 +38,14 @@ class Standing:
     context_per_token: float | None = None
     """Mean context of the prompt tokens that are computed there, as far as they are ours; None where none are."""
 
+    @property
+    def num_seqs(self) -> int:
+        """Sequences that are there, of whichever gateway."""
+        if self.load is None:
+            return self.num_in_flight
+        num_unseen = sum(slot.num_seqs for slot in self.unseen)
+        return max(self.num_in_flight, self.load.running + self.load.waiting - self.num_ended + num_unseen)
+
     def has_room(self, num_uncached_tokens: int) -> bool:
         """Whether one more prompt can begin there without waiting for another request to end.
 
@@ -47,8 +55,7 @@ class Standing:
         load, limits = self.load, self.replica.limits
         if load is None:
             return limits is None or self.num_in_flight < limits.max_num_seqs
-        num_unseen = sum(slot.num_seqs for slot in self.unseen)
-        num_seqs = max(self.num_in_flight, load.running + load.waiting - self.num_ended + num_unseen)
+        num_seqs = self.num_seqs
         if num_seqs <= 0:
             return not load.draining
         block_size = block_size_of(self.replica)

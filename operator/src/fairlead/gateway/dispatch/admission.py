@@ -139,6 +139,7 @@ class ModelPool:
         if (head is None or ticket.number < head.number) and self._has_been_read(place):
             grant = self.router.route(place.prompt, now)
             if grant is not None:
+                self._foresee(place, grant[0].predicted_ttft_seconds, now)
                 return grant
         if not ticket.admitted and not self.queue.has_room(ticket.num_bytes):
             raise self._refusal(QueueOutcome.QUEUE_FULL)
@@ -205,6 +206,9 @@ class ModelPool:
         place.granted = granted
         self.queue.enter(place.ticket, now)
         self._places[place.ticket.number] = place
+        if place.ticket.foreseen_at is None:
+            ttft = self.router.foreseen_ttft(place.prompt, self.queue.num_ahead(place.ticket), now)
+            self._foresee(place, ttft, now)
         place.timer = self._timer(place)
         self._read_line()
         self._set_wake_up(now)
@@ -217,6 +221,13 @@ class ModelPool:
                 self.router.release(granted.result()[1], self.now())  # granted and cancelled in the same moment
             self.pump()
             raise
+
+    def _foresee(self, place: Place, ttft_seconds: float | None, now: float) -> None:
+        """Once: when it has been read and goes or begins to wait. So the operator is told before its turn comes."""
+        if place.ticket.foreseen_at is None:
+            place.ticket.foresee(ttft_seconds, now)
+            if place.request.stream and ttft_seconds is not None:
+                self.counters.foreseen(ttft_seconds)
 
     def _take_out(self, place: Place) -> "asyncio.Future[Grant]":
         """Out of the line; the future that is awaited."""

@@ -26,6 +26,10 @@ class ModelCounters:
         """It asks something of this model that its replicas could do."""
         self.num_arrivals += 1
 
+    def foreseen(self, ttft_seconds: float) -> None:
+        """When its first token should come, as soon as that could be said."""
+        count_seconds(self.predicted_ttft, ttft_seconds)
+
     def dispatched(self, seen: Observation) -> None:
         """It goes to a replica. Further attempts bring no further demand: only the first one counts."""
         if seen.num_attempts != 1:
@@ -34,8 +38,6 @@ class ModelCounters:
         self.prompt_tokens += seen.num_prompt_tokens
         self.uncached_prompt_tokens += uncached
         count_tokens(self.uncached_per_request, uncached)
-        if seen.stream and seen.predicted_ttft_seconds is not None:
-            count_seconds(self.predicted_ttft, seen.dispatched_after_seconds + seen.predicted_ttft_seconds)
 
     def attempt_failed(self, seen: Observation, failure: str) -> None:
         """Nothing to count: the demand is the same."""

@@ -125,6 +125,8 @@ class Proxy:
                 raise
         finally:
             seen.usage = events.usage
+            if events.usage is not None:
+                turn.generated(events.usage.completion_tokens)
         if not (events.done or events.failed):
             raise UpstreamError("the stream ended without saying that it is complete", begun=True)
         if events.failed:
@@ -144,6 +146,8 @@ class Proxy:
             raise ReplicaFailed(Failure.DIED, error, retryable=True)
         if status < 400:
             seen.usage = usage_of(body)
+            if seen.usage is not None:
+                turn.generated(seen.usage.completion_tokens)
             seen.first_token()
             turn.first_token(whole=True)
             seen.outcome = RequestOutcome.COMPLETED
@@ -198,7 +202,7 @@ def _headers(decision: Decision, response: UpstreamResponse, seen: Observation) 
     headers = [(_REPLICA, decision.replica.name.encode()), (_QUEUE_MS, f"{1000 * seen.queue_seconds:.1f}".encode())]
     if decision.cached_tokens is not None:
         headers.append((_PREDICTED_CACHED_TOKENS, str(decision.cached_tokens).encode()))
-    if decision.predicted_ttft_seconds is not None:
-        headers.append((_PREDICTED_TTFT_MS, f"{1000 * decision.predicted_ttft_seconds:.1f}".encode()))
+    if seen.predicted_ttft_seconds is not None:
+        headers.append((_PREDICTED_TTFT_MS, f"{1000 * seen.predicted_ttft_seconds:.1f}".encode()))
     headers += [header for header in response.headers.items() if header[0] in _PASSED_HEADERS]
     return headers

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from fairlead.gateway.dispatch.admission import ModelPool
 
 Grant = tuple[Decision, Slot]
+_PLURAL_FIELDS = ("n", "best_of")
+"""With these, the tokens of an answer may have come side by side: their number does not say how long they took."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +53,7 @@ class Turn:
         self.place = place
         self.decision: Decision = None  # type: ignore[assignment]  # set by __aenter__
         self._slot: Slot = None  # type: ignore[assignment]
+        self._is_plural = not place.request.fields.keys().isdisjoint(_PLURAL_FIELDS)
 
     async def __aenter__(self) -> "Turn":
         self.decision, self._slot = await self._model_pool.wait(self.place)
@@ -76,6 +79,11 @@ class Turn:
         """The first token has come, so the prompt has been computed. `whole`: all tokens have come, so it is not known
         when the first one was there."""
         self._model_pool.router.first_token(self._slot, self._model_pool.now(), learn=not whole)
+
+    def generated(self, num_tokens: int | None) -> None:
+        """So many tokens came, if that is known."""
+        if num_tokens is not None and not self._is_plural:
+            self._model_pool.router.generated(self._slot, num_tokens)
 
     def begun(self) -> None:
         """The client has got a byte, so this attempt is the last."""

@@ -45,11 +45,13 @@ class Metrics:
         )
         self.predicted_ttft = self._histogram(
             "predicted_time_to_first_token_seconds",
-            "From a request's dispatch to its first token, as foreseen at that moment; streamed answers only",
+            "From a request's arrival to its first token, the wait for a replica included, as foreseen on arrival; of "
+            "streams that got one",
         )
         self.ttft_error = self._histogram(
             "ttft_prediction_error_ratio",
-            "How far the predicted time from dispatch to first token was off, as a part of the actual; of streams",
+            "How far the time from arrival to first token that was foreseen on arrival was off, as a part of the "
+            "actual; of streams",
             buckets=_RATIOS,
         )
         self.cached_tokens_error = self._histogram(
@@ -139,13 +141,13 @@ class Metrics:
 
     def first_token(self, seen: Observation) -> None:
         """Counts a first token when it comes, however long the stream goes on, and how well it was foreseen."""
-        actual, predicted = seen.replica_ttft_seconds, seen.predicted_ttft_seconds
-        if actual is None or seen.ttft_seconds is None:
+        if seen.ttft_seconds is None or not seen.stream:
             return
         self.ttft.labels(seen.model).observe(seen.ttft_seconds)
-        if predicted is not None:
+        if (predicted := seen.predicted_ttft_seconds) is not None:
             self.predicted_ttft.labels(seen.model).observe(predicted)
-            self.ttft_error.labels(seen.model).observe(abs(predicted - actual) / max(actual, 1e-6))
+        if (error := seen.ttft_error_ratio) is not None:
+            self.ttft_error.labels(seen.model).observe(error)
 
     def ended(self, seen: Observation) -> None:
         """Counts a request that is over."""

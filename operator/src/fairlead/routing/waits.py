@@ -1,0 +1,91 @@
+"""How long a line takes: it is worked off as fast as slots come free. Pure arithmetic; routers and the autoscaler share
+it.
+
+While all slots are taken, each is held for D seconds, so slots / D come free per second, and whoever needs k more of
+them than are free waits
+
+    W = k · D / slots
+
+D is what requests were seen to hold their slot for, and never less than what the steps cost: output tokens per request
+· a step of full slots + the prefill of one request for each slot (in D seconds every slot is filled anew once). What
+was seen is right where steps take longer than they should; what steps cost is right at once where the slots have just
+filled, and what was seen were short steps.
+
+An example (a test computes it): base 10 ms, prefill_token 0.1 ms, decode_seq 1 ms; 10 slots, requests of 50 uncached
+and 20 output tokens. D = 20 · (10 + 10) + 10 · 5 = 450 ms, so a slot comes free every 45 ms; the third in line waits
+135 ms.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from fairlead.routing.load import StepCost
+from fairlead.routing.predictor import Work, step_seconds
+
+WINDOW = 64
+"""Requests that are remembered: what a request is like changes over the day, and many are needed for a mean."""
+_NO_WORK = Work()
+
+
+def slot_seconds(
+    cost: StepCost, *, slots: float, kv_tokens: float, output_tokens: float, prefill_seconds: float
+) -> float:
+    """D by what steps cost. `kv_tokens`: in the cache while so many slots are taken. `prefill_seconds`: of one
+    request."""
+    return output_tokens * step_seconds(cost, running=slots, kv_tokens=kv_tokens) + slots * prefill_seconds
+
+
+def seconds_to_slot(num_short: float, per_second: float) -> float:
+    """W: until so many more slots have come free; 0 where there are enough, infinite where none ever does."""
+    if num_short <= 0.0:
+        return 0.0
+    return num_short / per_second if per_second > 0.0 else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one request took, or requests on average."""
+
+    seconds: float
+    """For how long it held its slot."""
+    work: Work = _NO_WORK
+    """Its prompt, as far as it was to be computed."""
+    num_generated: float | None = None
+    """Its output tokens; None where they are not known, or came from several sequences at once."""
+
+
+class HeldBook:
+    """What the last requests of one model took, on whichever replica."""
+
+    def __init__(self) -> None:
+        self._held: deque[Held] = deque(maxlen=WINDOW)
+        self._mean: Held | None = None
+
+    def observe(self, held: Held) -> None:
+        """One more request gave its slot back."""
+        self._held.append(held)
+        self._mean = None
+
+    def seconds(self, cost: StepCost, *, slots: float, kv_tokens: float) -> float | None:
+        """D on a replica with so many slots taken; None until a request has ended."""
+        if not self._held:
+            return None
+        mean = self._mean = self._mean or _mean(self._held)
+        if mean.num_generated is None:
+            return mean.seconds
+        prefill = cost.prefill_step + cost.prefill_token * mean.work.tokens + cost.prefill_context * mean.work.context
+        by_steps = slot_seconds(
+            cost, slots=slots, kv_tokens=kv_tokens, output_tokens=mean.num_generated, prefill_seconds=prefill
+        )
+        return max(mean.seconds, by_steps)
+
+
+def _mean(held: Iterable[Held]) -> Held:
+    each = list(held)
+    generated = [one.num_generated for one in each if one.num_generated is not None]
+    work = Work(sum(one.work.tokens for one in each) / len(each), sum(one.work.context for one in each) / len(each))
+    return Held(
+        sum(one.seconds for one in each) / len(each), work, sum(generated) / len(generated) if generated else None
+    )
