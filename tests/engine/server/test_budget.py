@@ -1,5 +1,6 @@
 """The budget of a request in the engine: what would cost too much is refused by name, and holds nobody up."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from fairlead.testing.harm import measured_harm
 from fairlead.testing.hostile_bodies import Hostile, hostile_bodies, lists_in_arguments
+from fairlead_engine.server.app import build_app
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.testing import ScriptedEngine
 from fairlead_engine.testing.scripted_engine import scripted_info
@@ -193,3 +195,74 @@ async def test_the_largest_answer_holds_nobody_up(start_app: Any) -> None:
     content = response.json()["choices"][0]["logprobs"]["content"]
     assert (response.status_code, len(content), len(content[-1]["top_logprobs"])) == (200, 300 * 64, 19)
     assert harm.grown_bytes < 2 * GENEROUS_GROWTH_BYTES
+
+
+TOP = [(token_id, -1.5) for token_id in range(65, 85)]
+
+
+def scored(request: EngineRequest) -> Iterator[SequenceOutput]:
+    """The whole prompt in one step."""
+    scores = [TokenLogprobs(token_id, -1.5, TOP) for token_id in request.prompt_token_ids[1:]]
+    yield SequenceOutput(
+        request_id=request.request_id,
+        new_token_ids=[],
+        prompt_logprobs=scores,
+        finish_reason=FinishReason.LENGTH,
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_step_that_scores_thousands_of_tokens_holds_nobody_up(start_app: Any, stream: bool) -> None:
+    """As many as a GPU's step computes by default."""
+    app = start_app(ScriptedEngine(scored, info=scripted_info(max_model_len=8200)))
+    fields = {"prompt": [65] * 8192, "echo": True, "logprobs": 20, "max_tokens": 0, "stream": stream}
+    await app.complete(**{**fields, "prompt": [65] * 9})
+    async with measured_harm() as harm:
+        response = await app.complete(**fields)
+    assert response.status_code == 200
+    assert response.text.count("-1.5") == 8191 * 21
+    assert harm.stalled_seconds < 0.1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_prompts_with_more_scores_than_an_answer_holds_are_refused_before_they_are_computed(
+    start_app: Any, stream: bool
+) -> None:
+    app = start_app(ScriptedEngine(scored, info=scripted_info(max_model_len=4096)))
+    response = await app.complete(prompt=[[65] * 3000] * 8, echo=True, logprobs=20, max_tokens=0, stream=stream)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "answer_too_large", "prompt")
+    assert "504,000" in error["message"]
+    assert app.engine.requests == []
+
+
+async def test_log_probabilities_that_nobody_reads_end_their_request(start_app: Any) -> None:
+    def endless(request: EngineRequest) -> Iterator[SequenceOutput]:
+        for _ in range(2000):
+            tokens = [TokenLogprobs(65, -1.5, list(TOP)) for _ in range(64)]
+            yield SequenceOutput(request_id=request.request_id, new_token_ids=[65] * 64, logprobs=tokens)
+
+    app = start_app(ScriptedEngine(endless))
+    body = {"model": "tiny", "prompt": "ahoy", "logprobs": 20, "max_tokens": 200, "stream": True}
+    messages = iter([{"type": "http.request", "body": json.dumps(body).encode()}])
+    told: list[bytes] = []
+    may_read = asyncio.Event()
+
+    async def receive() -> Any:
+        return next(messages, None) or await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await may_read.wait()
+            told.append(message["body"])
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+    async with measured_harm() as harm:
+        answering = asyncio.create_task(build_app(app.service)(scope, receive, send))
+        async with asyncio.timeout(60):
+            while not app.engine.requests or app.engine.running:
+                await asyncio.sleep(0.01)
+    assert harm.grown_bytes < 2 * GENEROUS_GROWTH_BYTES
+    may_read.set()
+    await answering
+    assert b"read the stream faster" in b"".join(told)

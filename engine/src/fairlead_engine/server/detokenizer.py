@@ -4,8 +4,8 @@ Joins token text, stop strings and log-probabilities of one sequence. `Generatio
 yields and pass on what comes out; a match of a stop string is found here, above the core, which knows only ids.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from fairlead_engine.server.stop_strings import StopStrings
 from fairlead_engine.server.token_text import Vocabulary
@@ -25,6 +25,19 @@ class TextDelta:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     """Which of the request's stop strings or stop token ids ended it; None for the model's own end of sequence."""
+
+    @property
+    def num_logprobs(self) -> int:
+        """Log-probabilities it tells: each token's own and its alternatives'."""
+        return sum(1 + len(token.top) for token in (*self.prompt_logprobs, *self.logprobs))
+
+    def parts(self, num_scores: int) -> Iterator["TextDelta"]:
+        """The same in several, each with at most so many scores of the prompt, which come thousands at a time."""
+        scores = self.prompt_logprobs
+        last = max(0, len(scores) - 1) // num_scores * num_scores
+        for start in range(0, last, num_scores):
+            yield TextDelta("", [], prompt_logprobs=scores[start : start + num_scores])
+        yield replace(self, prompt_logprobs=scores[last:]) if last else self
 
 
 class Detokenizer:

@@ -47,6 +47,7 @@ class GenerateEndpoint(ABC, Generic[Request]):
             self._service.check_choices(request, sampling)
             size = len(body) * request.num_messages  # a template may write all of it for each message
             prompts = await self._service.prepared(size, lambda: self.prompts(request, model))
+            self._service.check_scores(request, prompts, sampling)
             choices = self._service.choices(
                 request,
                 prompts,

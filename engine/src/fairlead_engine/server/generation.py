@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from fairlead_engine.core.client import EngineClient
-from fairlead_engine.errors import EngineError, QueueFull
+from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server.detokenizer import Detokenizer, TextDelta
 from fairlead_engine.server.metrics import Metrics
-from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReason, SequenceOutput
 
 
 @dataclass(slots=True)
@@ -62,6 +62,7 @@ class Generation:
         self._client = client
         self._metrics = metrics
         self._arrived: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue()
+        self._num_waiting_logprobs = 0  # of what has arrived and nobody has taken yet
         self._first: list[ChoiceDelta] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -123,6 +124,7 @@ class Generation:
         for event in events:
             if isinstance(event, Exception):
                 raise event
+            self._num_waiting_logprobs -= event.delta.num_logprobs
         return [event for event in events if isinstance(event, ChoiceDelta)]
 
     async def _run(self, choice: Choice) -> None:
@@ -130,7 +132,7 @@ class Generation:
             async with aclosing(self._client.generate(choice.request, self._on_sent)) as outputs:
                 async for output in outputs:
                     delta = self._take(choice, output)
-                    self._arrived.put_nowait(ChoiceDelta(choice.index, delta))
+                    self._put(ChoiceDelta(choice.index, delta))
                     if delta.finish_reason is not None:
                         return
         except QueueFull as error:
@@ -148,6 +150,19 @@ class Generation:
         if delta.finish_reason is not None:
             self._finish(choice, delta.finish_reason)
         return delta
+
+    def _put(self, event: ChoiceDelta) -> None:
+        """Raises `RequestError` when too many log-probabilities are left unread; text is small, they are not."""
+        num_logprobs = event.delta.num_logprobs
+        if num_logprobs and self._num_waiting_logprobs + num_logprobs > MAX_ANSWER_LOGPROBS:
+            raise RequestError(
+                "logprobs",
+                f"more than {MAX_ANSWER_LOGPROBS:,} log-probabilities wait to be read; read the stream faster, or ask "
+                "for fewer",
+                "answer_too_large",
+            )
+        self._num_waiting_logprobs += num_logprobs
+        self._arrived.put_nowait(event)
 
     def _finish(self, choice: Choice, reason: FinishReason) -> None:
         choice.finish_reason = reason

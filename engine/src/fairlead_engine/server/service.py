@@ -112,6 +112,22 @@ class Service:
                 "answer_too_large",
             )
 
+    def check_scores(self, request: GenerationRequest, prompts: Sequence[list[int]], sampling: SamplingParams) -> None:
+        """Raises `RequestError` for prompts with more log-probabilities than an answer may have, streamed or not:
+        prompts are computed faster than anybody reads what is told of them."""
+        if sampling.prompt_logprobs is None:
+            return
+        num_tokens = (request.n or 1) * sum(map(len, prompts))
+        num_logprobs = num_tokens * (1 + sampling.prompt_logprobs)
+        if num_logprobs > MAX_ANSWER_LOGPROBS:
+            raise RequestError(
+                "prompt",
+                f"{num_tokens:,} tokens of prompts, echoed with {sampling.prompt_logprobs} alternatives each, have "
+                f"{num_logprobs:,} log-probabilities, more than the {MAX_ANSWER_LOGPROBS:,} of one answer; send fewer "
+                "prompts at a time, or lower logprobs",
+                "answer_too_large",
+            )
+
     def choices(
         self,
         request: GenerationRequest,
