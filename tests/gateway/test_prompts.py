@@ -430,3 +430,28 @@ async def test_when_too_many_wait_for_a_thread_engines_do_it(
     assert reader.num_left == 1
     let_go.set()
     assert all(prompt.by_digest for prompt in await asyncio.gather(*waiting))
+
+
+async def test_what_a_template_indents_is_rendered_in_a_thread() -> None:
+    """A few bytes that stand deep are many once each has a line."""
+    names: set[str] = set()
+
+    def note(name: str) -> str:
+        names.add(threading.current_thread().name)
+        return name
+
+    tokenizer = PromptTokenizer(TOKENIZER.tokenizer_json, chat_template="{{ tools | tojson(indent=4) }}{{ note() }}")
+    served = ServedModel("dinghy", ModelFiles(tokenizer, {}), INFO)
+    tokenizers = Tokenizers()
+    await tokenizers.add(msgspec.json.decode(served.protocol_json, type=ModelInfo))
+    kept = tokenizers.get(tokenizer.digest)
+    assert kept is not None and kept.encoder.tokenizer.chat_template is not None
+    kept.encoder.tokenizer.chat_template.special_tokens["note"] = lambda: note("")  # type: ignore[assignment]
+    reader = PromptReader(tokenizers)
+    deep: Any = [1] * 20_000
+    for _ in range(50):
+        deep = [deep]
+    for tools in ([{"x": [1, 2]}], [{"x": deep}]):
+        await reader.read(chat(tools=tools), {tokenizer.digest})
+    reader.close()
+    assert {name.split("_")[0] for name in names} == {threading.main_thread().name, "tokenise"}

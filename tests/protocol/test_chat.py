@@ -55,6 +55,14 @@ def test_rendering_agrees_with_transformers(template: str, tools: list | None, a
     assert ours == reference[0]
 
 
+def test_indented_json_is_what_transformers_writes() -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    template, tools = "{{ tools | tojson(indent=4) }}", [{"name": "töne <&>", "parameters": {"x": [1, {"y": []}]}}]
+    reference, _ = render_jinja_template([MESSAGES], tools=tools, chat_template=template)
+    assert ChatTemplate(template).render(MESSAGES, tools=tools) == reference[0]
+
+
 CALLS = """\
 {%- for message in messages %}
     {%- for call in message.tool_calls or [] %}

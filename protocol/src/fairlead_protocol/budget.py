@@ -25,6 +25,10 @@ MAX_RENDERED_CHARACTERS = 16 * 2**20
 MAX_RENDERED_PIECES = 1_000_000
 """Pieces that it may write them in; each takes a fraction of a microsecond."""
 
+MAX_INDENTED_NESTING = 64
+"""Lists and objects in one another that a template may write indented, which makes lines as long as it is deep. Deeper
+ones than tools have are refused."""
+
 ModelName = Annotated[str, Meta(max_length=MAX_MODEL_NAME_LENGTH)]
 CacheSalt = Annotated[str, Meta(max_length=MAX_CACHE_SALT_LENGTH)]
 Messages = Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES)]
@@ -54,6 +58,15 @@ def check_json(body: bytes) -> None:
             raise _over("lists and objects", MAX_CONTAINERS)
         if structure.count(b",") > MAX_ITEMS:
             raise _over("items in its lists and objects", MAX_ITEMS)
+
+
+def nesting(value: Any) -> int:
+    """How deep lists and objects stand in one another in decoded JSON; 0 for what is neither."""
+    level, depth = [value], 0
+    while level := [part for part in level if isinstance(part, list | dict)]:
+        level = [child for part in level for child in (part.values() if isinstance(part, dict) else part)]
+        depth += 1
+    return depth
 
 
 def _over(what: str, limit: int) -> OverBudget:

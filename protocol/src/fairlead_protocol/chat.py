@@ -16,7 +16,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from fairlead_protocol.budget import MAX_RENDERED_CHARACTERS, MAX_RENDERED_PIECES
+from fairlead_protocol.budget import MAX_INDENTED_NESTING, MAX_RENDERED_CHARACTERS, MAX_RENDERED_PIECES, nesting
 
 Message = Mapping[str, Any]
 
@@ -59,7 +59,15 @@ def _raise_exception(message: str) -> None:
 
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+    if indent is None:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+    if nesting(value) > MAX_INDENTED_NESTING:
+        raise ChatTemplateError(
+            f"the chat template indents JSON, and at most {MAX_INDENTED_NESTING} lists and objects in one another; "
+            "send tools and chat_template_kwargs that are less deep"
+        )
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, **options)
+    return "".join(_within_budget(encoder.iterencode(value)))  # its indentation can be many times the value's own size
 
 
 def _strftime_now(pattern: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead_protocol.budget import Messages, OverBudget, Tools, check_json
+from fairlead_protocol.budget import Messages, OverBudget, Tools, check_json, nesting
 from fairlead_protocol.chat import ChatTemplateError, Message
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.tokenizing import PromptTokenizer
@@ -159,6 +159,12 @@ class CompletionPrompt(msgspec.Struct, kw_only=True, frozen=True):
 
 
 PromptFields = ChatPrompt | CompletionPrompt
+
+
+def rendered_factor(messages: Sequence[Message] | None, tools: Any = None, variables: Any = None) -> int:
+    """How many times its own size a chat may be once it is rendered: a template may write all of it for each message,
+    or indent what is a character and a comma by four spaces for each list or object that it is in."""
+    return max(1, len(messages or ()), 2 * max(nesting(tools), nesting(variables)))
 
 
 def check_messages(messages: Sequence[Message]) -> None:

@@ -45,6 +45,23 @@ async def test_json_within_json_is_held_to_it_too(start_app: Any) -> None:
     assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
 
 
+@pytest.mark.parametrize(("depth", "says"), [(900, "at most 64 lists"), (60, "makes more than")])
+async def test_indenting_deep_tools_holds_nobody_up(
+    start_app: Any, tokenizer: PromptTokenizer, depth: int, says: str
+) -> None:
+    """A short line at a depth of 900 begins with 3,600 spaces."""
+    template = "{{ tools | tojson(indent=4) }}"
+    app = start_app(tokenizer=PromptTokenizer(tokenizer.tokenizer_json, chat_template=template))
+    body = b'{"messages":[{"role":"user","content":"x"}],"tools":[{"x":%b%b%b}]}'
+    items = b",".join([b"1"] * 75_000)
+    async with measured_harm() as harm:
+        response = await app.http.post("/tokenize", content=body % (b"[" * depth, items, b"]" * depth))
+    assert response.status_code == 400
+    assert says in response.json()["error"]["message"]
+    assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
+    assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -45,7 +45,7 @@ class GenerateEndpoint(ABC, Generic[Request]):
             check(request)
             sampling = self.sampling(request, model)
             self._service.check_choices(request, sampling)
-            size = len(body) * request.num_messages  # a template may write all of it for each message
+            size = len(body) * request.rendered_factor
             prompts = await self._service.prepared(size, lambda: self.prompts(request, model))
             self._service.check_scores(request, prompts, sampling)
             choices = self._service.choices(

@@ -76,7 +76,7 @@ class ModelEndpoints:
         model = self._service.model()
         request = decode(body, TokenizeRequest)
         model.check_name(request.model or model.name)
-        size = len(body) * len(request.messages or [None])  # a template may write all of it for each message
+        size = len(body) * request.rendered_factor
         token_ids = await self._service.prepared(size, lambda: tokenize_prompt(request, model))
         texts = None
         if request.return_token_strs:

@@ -12,6 +12,7 @@ import msgspec
 from fairlead_engine.errors import RequestError
 from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
+from fairlead_protocol.prompts import rendered_factor
 
 Text = str | list[str]
 
@@ -85,8 +86,8 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
         return 1
 
     @property
-    def num_messages(self) -> int:
-        """Messages of a chat; one where no template is rendered."""
+    def rendered_factor(self) -> int:
+        """How many times its own size its text may be once it is rendered; 1 where no template is."""
         return 1
 
 
@@ -115,8 +116,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     prediction: Any = None
 
     @property
-    def num_messages(self) -> int:
-        return len(self.messages)
+    def rendered_factor(self) -> int:
+        return rendered_factor(self.messages, self.tools, self.chat_template_kwargs)
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -150,6 +151,11 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
     add_special_tokens: bool | None = None
     """None = true for a text, false for a chat, whose template writes them itself."""
     return_token_strs: bool | None = None
+
+    @property
+    def rendered_factor(self) -> int:
+        """As in the requests that generate."""
+        return rendered_factor(self.messages, self.tools, self.chat_template_kwargs)
 
 
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

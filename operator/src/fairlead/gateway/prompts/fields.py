@@ -13,7 +13,7 @@ import msgspec
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.budget import CacheSalt
-from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptFields
+from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptFields, rendered_factor
 
 MAX_BYTES = 1024 * 1024
 MAX_VALUES = 400_000
@@ -45,9 +45,13 @@ class RawPrompt:
     """Where they were not decoded: token ids that one of the prompts has at least."""
 
     @property
-    def num_messages(self) -> int:
-        """Messages of a chat; 0 for other prompts."""
-        return len(self.fields.messages) if isinstance(self.fields, ChatPrompt) else 0
+    def most_rendered_bytes(self) -> int:
+        """What a template may make of a chat; 0 for other prompts."""
+        if not isinstance(self.fields, ChatPrompt):
+            return 0
+        return self.num_bytes * rendered_factor(
+            self.fields.messages, self.fields.tools, self.fields.chat_template_kwargs
+        )
 
     def beginning(self, length: int) -> str:
         """The first `length` characters of the first user message, or of the first text to be completed."""

@@ -27,7 +27,7 @@ QUICK_CHARACTERS = 8 * 1024
 QUICK_BYTES = 128 * 1024
 """Prompts of this size are rendered and looked up on the event loop, in about half a millisecond."""
 QUICK_RENDERED_BYTES = 2 * 1024 * 1024
-"""The same for what a template may make of them, if it writes all of it for each message."""
+"""The same for what a template may make of them."""
 MAX_TOKENS_SENT = 1_000_000
 """More would take the request over the engine's limit for bodies, which is 16 MiB by default."""
 BYTES_PER_TOKEN = 4
@@ -118,9 +118,8 @@ class PromptReader:
                 self.num_left += raw.well_formed
             return
         work = Tokenising(raw.fields, raw.extra, model, self._chains)
-        most_rendered = raw.num_bytes * raw.num_messages
         try:
-            in_thread = raw.num_bytes > QUICK_BYTES or most_rendered > QUICK_RENDERED_BYTES
+            in_thread = raw.num_bytes > QUICK_BYTES or raw.most_rendered_bytes > QUICK_RENDERED_BYTES
             await self._do(work, raw.num_bytes, in_thread=in_thread)
         except LeftToEngine:
             self.num_left += 1
