@@ -62,6 +62,20 @@ async def test_indenting_deep_tools_holds_nobody_up(
     assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
 
 
+@pytest.mark.parametrize(("num_tokens", "status"), [(64, 200), (65, 400), (2_000_000, 400)])
+async def test_no_more_ids_become_text_than_the_model_has_context_for(
+    start_app: Any, num_tokens: int, status: int
+) -> None:
+    app = start_app(ScriptedEngine(info=scripted_info(max_model_len=64)))
+    async with measured_harm() as harm:
+        response = await app.http.post("/detokenize", json={"tokens": [7] * num_tokens})
+    assert response.status_code == status
+    if status == 400:
+        error = response.json()["error"]
+        assert (error["param"], error["code"]) == ("tokens", "context_length_exceeded")
+    assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

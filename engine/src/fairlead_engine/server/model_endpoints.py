@@ -3,6 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
+from fairlead_engine.errors import RequestError
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.prompts import tokenize_prompt
 from fairlead_engine.server.request_body import decode
@@ -90,6 +91,9 @@ class ModelEndpoints:
         model = self._service.model()
         request = decode(body, DetokenizeRequest)
         model.check_name(request.model or model.name)
+        if len(request.tokens) > (longest := model.info.max_model_len):
+            message = f"tokens has {len(request.tokens)} ids, and this model's texts at most {longest}; send fewer"
+            raise RequestError("tokens", message, "context_length_exceeded")
         model.check_token_ids(request.tokens, "tokens")
         text = await self._service.prepared(
             len(body), lambda: model.tokenizer.decode(request.tokens, skip_special_tokens=False)
