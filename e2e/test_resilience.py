@@ -1,10 +1,13 @@
 """Things die; nothing is lost, nobody waits for ever, and the fleet heals."""
 
 import http.client
+import itertools
 import json
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from urllib.parse import urlsplit
+
+import pytest
 
 
 def stream(fleet, model: str, num_tokens: int) -> Generator[str, None, None]:
@@ -48,6 +51,39 @@ def test_an_engine_killed_in_the_middle_of_a_stream_is_reported_and_replaced(
 
 def _restarts(fleet, pod: str) -> int:
     return sum(status["restartCount"] for status in fleet.get("pod", pod)["status"].get("containerStatuses", []))
+
+
+@contextmanager
+def stopped(fleet, pod: str) -> Iterator[None]:
+    """The core of the pod's engine does nothing, while its server answers and tells its load."""
+    found = fleet.processes(fleet.get("pod", pod))
+    cores = [process for process in found if "fairlead_engine.core" in process.cmdline()]
+    if not cores:
+        pytest.skip("the node's processes are not visible from here, so none of them can be stopped")
+    for core in cores:
+        core.suspend()
+    try:
+        yield
+    finally:
+        for core in cores:
+            core.resume()
+
+
+def test_an_engine_that_hangs_is_named_while_it_does_and_its_stream_goes_on_after(
+    fleet, deployed: Callable[..., str], name: str
+) -> None:
+    deployed(name)
+    fleet.wait_ready(name)
+    [pod] = fleet.pods(name)
+    with closing(stream(fleet, name, 1800)) as payloads:
+        assert json.loads(next(payloads))["choices"]
+        with stopped(fleet, pod):
+            condition = fleet.wait_condition(name, "Degraded", "True", "ReplicaHangs")
+            assert condition["message"].startswith(f"{pod}: its engine has been in one step since ")
+        fleet.wait_condition(name, "Degraded", "False", "AsExpected")
+        for payload in itertools.islice(payloads, 200):
+            assert json.loads(payload)["choices"]
+    assert _restarts(fleet, pod) == 0
 
 
 def test_an_operator_that_restarts_loses_nothing(fleet, deployed: Callable[..., str], name: str) -> None:
