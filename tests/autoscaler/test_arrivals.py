@@ -32,7 +32,13 @@ def test_what_chance_may_bring_is_no_rise() -> None:
 
 def test_what_was_counted_for_less_than_three_seconds_is_no_rise() -> None:
     assert seen(30, 30) == Surge()
-    assert seen(30, 30, 30).per_second == 30.0
+
+
+def test_what_a_gateway_counts_right_after_its_start_is_no_rise() -> None:
+    """A gateway that is restarted under load has nothing to compare with: what comes is the rate, as it was."""
+    for seconds in range(1, 10):
+        assert seen(*[30, 33, 27] * seconds) == Surge()
+    assert seen(*[2] * 20, *[30] * 4).per_second == 30.0
 
 
 def test_a_rise_at_one_of_two_gateways_is_one() -> None:
@@ -54,7 +60,7 @@ def test_an_hour_of_chance_hardly_brings_a_rise(per_second: float) -> None:
     for each in times:
         counts[min(3600, int(each))] += 1
     risen = [bool(seen(*counts[max(0, end - 60) : end]).per_second) for end in range(60, 3600)]
-    assert sum(not before and after for before, after in pairwise(risen)) <= 5
+    assert sum(not before and after for before, after in pairwise(risen)) <= 2
 
 
 def test_what_is_certain_lies_three_deviations_below() -> None:

@@ -135,3 +135,12 @@ def test_a_gateway_that_falls_silent_takes_nothing_away() -> None:
     virtual.is_silent = False
     virtual.run(100.0)
     assert virtual.desired == 1
+
+
+def test_tokens_are_counted_with_the_answers_that_are_over_as_gateways_count_them() -> None:
+    """Those of answers under way would make each of the first answers look several times as long."""
+    virtual = fleet(8.0)
+    virtual.run(5.0)
+    told = [signals.demand.output_tokens_per_request for signals, _ in virtual.decisions if signals.demand.running]
+    answered = [tokens for tokens in told if tokens != 128.0]  # what is assumed before the first one is over
+    assert answered and max(answered) <= 1.5 * virtual.workload.output_tokens

@@ -32,6 +32,8 @@ CAPACITY = Capacity(
 )
 WORK = {"uncached_tokens_per_request": 100.0, "prompt_tokens_per_request": 180.0, "output_tokens_per_request": 40.0}
 
+LASTING = {"running": 32, "waiting": 60, "lasting_waiting": 60.0}
+
 
 def signals(replicas: int = 1, **changes: Any) -> Signals:
     """Everything seen, nothing to do, on so many ready replicas of which nothing is known. Keywords: Signals' fields,
@@ -100,6 +102,25 @@ def test_what_was_waited_for_these_replicas_counts_within_the_first_minute() -> 
     since = replace(LONG_AGO, settled_at=NOW - 15.0)
     assert decided(working(2, 3.0, **slow(4.5)), history=since).replicas > 2
     assert decided(working(2, 3.0, **slow(30.0)), history=since).replicas == 5
+
+
+def test_a_queue_that_is_worked_off_before_another_replica_could_be_ready_asks_for_none() -> None:
+    """One replica frees 4.3 slots a second and one request comes in that time: in 20 s it works off 66 of 60."""
+    queued = working(1, 1.0, running=32, waiting=60, lasting_waiting=60.0, cold_start_seconds=20.0)
+    result = decided(queued)
+    assert result.replicas == 1
+    assert result.reason == "1 replica: 60 requests waiting will be through before another replica could be ready"
+    assert decided(replace(queued, cold_start_seconds=2.0)).replicas > 1
+    assert decided(working(1, 4.2, **{**LASTING, "cold_start_seconds": 20.0})).replicas > 1  # hardly any is left over
+
+
+def test_only_what_is_left_of_a_queue_asks_for_replicas() -> None:
+    """Of 60 about 33 are gone in 10 s: 27 are left, of which a replica may leave eight waiting."""
+    whole = working(1, 1.0, **{**LASTING, "cold_start_seconds": 0.0})
+    left = working(1, 1.0, **{**LASTING, "cold_start_seconds": 10.0})
+    spec = replace(SPEC, targets=ScalingTargets(queue_depth=8), scale_up=ScaleUp(max_step=20))
+    assert decided(whole, spec).replicas == 8
+    assert decided(left, spec).replicas == 4
 
 
 def test_what_waits_for_a_slot_asks_for_the_replicas_that_clear_it_in_time() -> None:

@@ -200,14 +200,25 @@ def carefully(signals: Signals) -> Signals:
     return replace(signals, demand=replace(demand, arrivals_per_second=most))
 
 
-def worked_off_per_second(num_replicas: int, signals: Signals) -> float:
-    """By how many requests a queue shrinks each second; 0 where it does not, or nobody knows."""
+def worked_off(signals: Signals) -> Signals:
+    """The same with the queue that will be left when a replica asked for now is ready: of what the ready ones get
+    through until then, even with as many arrivals as there may well be, no other relieves them."""
     demand, capacity = signals.demand, signals.demand.capacity
-    if capacity is None or capacity.step_cost is None:
-        return 0.0
+    if not demand.waiting or capacity is None or capacity.step_cost is None:
+        return signals
     held = slot_seconds(demand, capacity, capacity.step_cost)
-    per_second = num_replicas * capacity.max_num_seqs / held if held else 0.0
-    return max(0.0, per_second - demand.likely_arrivals_per_second)
+    per_second = signals.ready * capacity.max_num_seqs / held if held else 0.0
+    arrivals = max(demand.likely_arrivals_per_second, demand.arrivals_per_second_high)
+    gone = max(0.0, per_second - arrivals) * (signals.cold_start_seconds or 0.0)
+    share = max(0.0, 1.0 - gone / demand.waiting)
+    left = replace(
+        demand,
+        waiting=math.ceil(demand.waiting * share),
+        waiting_uncached_tokens=math.ceil(demand.waiting_uncached_tokens * share),
+        lasting_waiting=max(0.0, demand.lasting_waiting - gone),
+        oldest_wait_seconds=demand.oldest_wait_seconds if share else 0.0,
+    )
+    return replace(signals, demand=left)
 
 
 def _seconds_ahead(signals: Signals) -> float:

@@ -22,7 +22,7 @@ from fairlead.autoscaler.policy import (
     scale_to_zero_after,
     targets_of,
 )
-from fairlead.autoscaler.prediction import expected_ttft, measured_ttft, recent_ttft, surged, worked_off_per_second
+from fairlead.autoscaler.prediction import expected_ttft, measured_ttft, recent_ttft, surged, worked_off
 from fairlead.autoscaler.recommendation import Draft
 from fairlead.autoscaler.shortfall import lack_of_room, shortfall
 from fairlead.autoscaler.signals import Signals
@@ -45,16 +45,18 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
     tolerance = targets_of(spec).tolerance / 100.0
 
     def lacking(number: int) -> str:
-        return shortfall(number, surged(signals), spec, measured=measured)
+        return shortfall(number, worked_off(surged(signals)), spec, measured=measured)
 
     def tight(number: int) -> str:
         return lack_of_room(number, signals, spec, measured=measured) or _regretted(number, signals, history)
 
     if shortfall(current, signals, spec, measured=measured, tolerance=tolerance):
-        number = _smallest(min(current + 1, most), most, lacking)
+        number = _smallest(current, most, lacking)
         credited = _credit(number, signals, spec, history)
         if credited < number:
             return Draft(credited, credited, _credit_in_words(credited, lacking, signals))
+        if number == current and not lacking(current):
+            return Draft(current, current, _soon_done_in_words(signals))
         return _draft(number, lacking, signals, spec, measured)
     return _draft(_smallest(1, current, tight), tight, signals, spec, measured)
 
@@ -144,6 +146,11 @@ def _credit_in_words(number: int, lacking: Callable[[int], str], signals: Signal
     return f"{fewer}, and {number} will be enough for up to {per_second(most)}"
 
 
+def _soon_done_in_words(signals: Signals) -> str:
+    waiting = counted(signals.demand.waiting, "request")
+    return f"{waiting} waiting will be through before another replica could be ready"
+
+
 def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History) -> int | None:
     """Replicas that the arrivals need when the queue is gone. Where no step cost tells: what was asked for as many
     arrivals already. None where nobody knows."""
@@ -171,12 +178,10 @@ def _are_coming(signals: Signals, history: History) -> bool:
 
 
 def _on_course(signals: Signals, spec: Autoscaling, history: History) -> bool:
-    """Whether what waited when the last replica became ready will be gone within a demand window, or before a replica
-    asked for now would be ready."""
+    """Whether what waited when the last replica became ready will be gone within a demand window, or within as long as
+    a replica takes to start."""
     if history.last is None or not history.last.demand.waiting:
         return False
     passed, start = history.settled_seconds(signals), signals.cold_start_seconds or 0.0
     backlog = history.backlog if passed else history.last.demand.waiting
-    if signals.demand.waiting <= backlog * (1.0 - passed / max(demand_window(spec), start)):
-        return True
-    return passed < start and signals.demand.waiting <= worked_off_per_second(signals.desired, signals) * start
+    return signals.demand.waiting <= backlog * (1.0 - passed / max(demand_window(spec), start))

@@ -39,6 +39,8 @@ class Request:
     """Tokens left to generate."""
     context: int = 0
     """Tokens in the cache."""
+    answered: int = 0
+    """Tokens generated."""
 
 
 @dataclass(slots=True)
@@ -171,9 +173,10 @@ class VirtualFleet:
                 self.first_tokens.append((self.time, seconds))
                 count_seconds(self.counted.ttft, seconds)
             request.output, request.context = request.output - 1, request.context + 1
-            self.counted.output_tokens += 1
+            request.answered += 1
             if request.output <= 0:
                 replica.running.remove(request)
+                self.counted.output_tokens += request.answered
                 self.counted.num_ended += 1
                 self.counted.num_answered += 1
         if replica.running:
