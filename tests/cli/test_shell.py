@@ -1,6 +1,7 @@
 """What a shell meets: completion, and readers who have read enough."""
 
 import asyncio
+import io
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cli.main import _settle_streams
 from fairlead.testing.fake_engine import FakeEngine
 
 COMPLETE = """
@@ -84,3 +86,48 @@ async def test_a_reader_who_has_read_enough_is_no_error(command: tuple[str, ...]
         _, err = await process.communicate()
     assert "Traceback" not in err.decode() and "BrokenPipe" not in err.decode()
     assert process.returncode in (0, 1)
+
+
+async def _in_a_shell(line: str, **environment: str) -> tuple[int | None, str, str]:
+    """Status, output and errors of a line of shell, where `$F` is the command and an engine answers."""
+    async with FakeEngine() as engine:
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", line, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "FAIRLEAD_GATEWAY": engine.url, "F": f"{sys.executable} -m fairlead", **environment},
+        )  # fmt: skip
+        out, err = await process.communicate()
+    return process.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+async def test_closed_standard_streams_are_as_empty_ones() -> None:
+    status, _, err = await _in_a_shell("$F chat Hi <&-")
+    assert (status, err) == (0, "")
+    status, _, err = await _in_a_shell("$F local status --data-dir /nowhere >&-")
+    assert (status, err) == (1, "")
+
+
+async def test_output_that_cannot_be_written_is_told_in_a_sentence() -> None:
+    status, _, err = await _in_a_shell("$F chat Hi >/dev/full")
+    assert (status, err) == (1, "error: cannot write: No space left on device\n")
+
+
+def test_characters_that_the_output_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    _settle_streams()
+    print("1 → 2", flush=True)
+    assert written.getvalue() == b"1 \\u2192 2\n"
+
+
+@pytest.mark.parametrize("flag", ["--model", "--system"])
+async def test_arguments_that_are_not_utf8_are_refused_by_name(flag: str) -> None:
+    status, _, err = await _in_a_shell(f"$F chat {flag} $(printf '\\377') Hi")
+    assert status == 2
+    assert f"argument {flag}: '\\udcff' is not UTF-8: byte 0xff" in err
+
+
+@pytest.mark.parametrize("command", ["chat Hi", "bench --num-requests 1"])
+async def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(command: str) -> None:
+    status, _, err = await _in_a_shell(f"$F {command}", OPENAI_API_KEY="secret\r")
+    assert status == 2
+    assert "error: OPENAI_API_KEY has '\\r' after 6 characters" in err and "secret" not in err

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import sys
 import termios
 from pathlib import Path
@@ -227,7 +228,9 @@ async def test_one_look_as_a_process(fairlead, tmp_path: Path) -> None:
         ended = await fairlead("top", "--once", "dinghy", KUBECONFIG=str(path))
         missing = await fairlead("top", "--once", "cutter", KUBECONFIG=str(path))
         told = await fairlead("top", "--once", "-o", "json", KUBECONFIG=str(path))
-        await _leaves_with_q(path)
+        await _leaves_its_terminal(path)
+        await _leaves_its_terminal(path, early=True)
+        await _leaves_its_terminal(path, by=signal.SIGTERM)
     assert ended.status == 0, ended.err
     assert "default/dinghy: 0 ready, – wanted" in ended.out
     (told_of,) = json.loads(told.out)["models"]
@@ -238,19 +241,24 @@ async def test_one_look_as_a_process(fairlead, tmp_path: Path) -> None:
     assert "hint: there is: dinghy" in missing.err
 
 
-async def _leaves_with_q(kubeconfig: Path) -> None:
-    """At a terminal, which is left as it was."""
+async def _leaves_its_terminal(kubeconfig: Path, *, early: bool = False, by: signal.Signals | None = None) -> None:
+    """As it was, by q or a signal; `early`: q is typed while the command starts."""
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
+    if early:
+        os.write(ours, b"q")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fairlead", "top", "--kubeconfig", str(kubeconfig),
         stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"},
     )  # fmt: skip
     try:
         shown = b""
-        while b"default/dinghy" not in shown:
+        while not early and b"default/dinghy" not in shown:
             shown += await asyncio.to_thread(os.read, ours, 4096)
-        os.write(ours, b"q")
+        if by is not None:
+            process.send_signal(by)
+        elif not early:
+            os.write(ours, b"q")
         assert await asyncio.wait_for(process.wait(), 30.0) == 0
         assert termios.tcgetattr(theirs) == before
     finally:

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -13,14 +12,15 @@ from typing import Any
 from rich.console import Console
 
 from fairlead.cli.options import (
-    KEY_VARIABLE,
     UsageError,
     add_gateway,
+    api_key,
     at_least,
     base_url,
     chosen_model,
     duration,
     tell,
+    text,
 )
 from fairlead.cli.report_table import report_table, short, to_json
 from fairlead.client.arrivals import Phase, poisson
@@ -106,7 +106,7 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
                        help=f"of each system message, about (default: {sizes.prefix_tokens}, {FITTED})")  # fmt: skip
     group.add_argument("--turns", type=at_least(1), metavar="N", help="questions per conversation of multi-turn "
                        f"(default: {sizes.num_turns}, {FITTED})")  # fmt: skip
-    group.add_argument("--prompt", metavar="TEXT", help="the question of fixed")
+    group.add_argument("--prompt", type=text, metavar="TEXT", help="the question of fixed")
     group.add_argument("--output-tokens", type=at_least(1), metavar="N",
                        help=f"longest answer (default: {sizes.output_tokens}, {FITTED})")  # fmt: skip
     group.add_argument(
@@ -114,19 +114,19 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def phases(text: str) -> tuple[Phase, ...]:
+def phases(given: str) -> tuple[Phase, ...]:
     """`4`, or `RATE@TIME,RATE@TIME…`. The last phase without a time goes on for ever."""
-    parts = [part.partition("@") for part in text.split(",")]
+    parts = [part.partition("@") for part in given.split(",")]
     try:
         found = [Phase(float(rate), duration(time) if at else float("inf")) for rate, at, time in parts]
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no rate: write 4, or phases such as 2@30s,8@60s") from error
+        raise argparse.ArgumentTypeError(f"{given!r} is no rate: write 4, or phases such as 2@30s,8@60s") from error
     if any(phase.seconds == float("inf") for phase in found[:-1]):
-        raise argparse.ArgumentTypeError(f"{text!r}: every phase but the last needs its time, as in 2@30s,8")
+        raise argparse.ArgumentTypeError(f"{given!r}: every phase but the last needs its time, as in 2@30s,8")
     if any(phase.rate == float("inf") for phase in found):
-        raise argparse.ArgumentTypeError(f"{text!r}: not all at once; --mode closed sends as fast as answers come")
+        raise argparse.ArgumentTypeError(f"{given!r}: not all at once; --mode closed sends as fast as answers come")
     if not any(phase.rate > 0 for phase in found):
-        raise argparse.ArgumentTypeError(f"{text!r}: at this rate nothing ever arrives")
+        raise argparse.ArgumentTypeError(f"{given!r}: at this rate nothing ever arrives")
     return tuple(found)
 
 
@@ -182,8 +182,7 @@ class Bench:
         """Sends everything. Raises ApiError where there is no model to ask."""
         args = self.args
         timeouts = Timeouts(read=args.timeout)
-        key = os.environ.get(KEY_VARIABLE)
-        async with OpenAIClient(base_url(args.gateway), api_key=key, timeouts=timeouts) as client:
+        async with OpenAIClient(base_url(args.gateway), api_key=api_key(), timeouts=timeouts) as client:
             args.model = await chosen_model(client, args.model)
             self._fit(await _context_of(client, args.model))
             self.load = LoadGenerator(client, args.model, max_requests=args.num_requests)

@@ -2,11 +2,20 @@
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 
-from fairlead.cli.options import KEY_VARIABLE, UsageError, add_gateway, at_least, base_url, chosen_model, tell
+from fairlead.cli.options import (
+    UsageError,
+    add_gateway,
+    api_key,
+    at_least,
+    base_url,
+    chosen_model,
+    tell,
+    text,
+    utf8,
+)
 from fairlead.cli.report_table import short
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
 
@@ -22,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the question; - = all of standard input; none = a conversation, line by line until end of input",
     )
     add_gateway(parser)
-    parser.add_argument("--system", help="a system message before the conversation")
+    parser.add_argument("--system", type=text, help="a system message before the conversation")
     parser.add_argument("--max-tokens", type=at_least(1), default=256, help="longest answer, in tokens (default: 256)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 = the likeliest answer (default: 0)")
     parser.add_argument(
@@ -32,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns 0, or 1 where a question was not answered. Answers go to standard output, all else to standard error."""
-    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # so that `_text` can say what is wrong
+    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # so that `utf8` can say what is wrong
     try:
         return asyncio.run(_chat(args))
     except UsageError as error:
@@ -44,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _chat(args: argparse.Namespace) -> int:
-    async with OpenAIClient(base_url(args.gateway), api_key=os.environ.get(KEY_VARIABLE)) as client:
+    async with OpenAIClient(base_url(args.gateway), api_key=api_key()) as client:
         conversation = Conversation(client, await chosen_model(client, args.model), args)
         if args.prompt:
             asked = sys.stdin.read() if args.prompt == [FROM_INPUT] else " ".join(args.prompt)
-            await conversation.ask(_text(asked).strip())
+            await conversation.ask(utf8(asked, "the question").strip())
             return 0
         return await _converse(conversation, args.gateway)
 
@@ -61,7 +70,7 @@ async def _converse(conversation: "Conversation", gateway: str) -> int:
         if not line.strip():
             continue
         try:
-            await conversation.ask(_text(line).strip())
+            await conversation.ask(utf8(line, "the question").strip())
             status = 0
         except (ApiError, UsageError) as error:
             if not is_terminal:
@@ -69,17 +78,6 @@ async def _converse(conversation: "Conversation", gateway: str) -> int:
             tell(error, gateway)
             status = 1
     return status
-
-
-def _text(given: str) -> str:
-    """What was given, if it was text. Raises UsageError."""
-    try:
-        given.encode()
-    except UnicodeEncodeError as error:
-        byte = ord(given[error.start]) - 0xDC00
-        text = f"the question is not UTF-8: byte 0x{byte & 0xFF:02x} after {error.start} characters"
-        raise UsageError(text, "convert it first, for instance with `iconv -f latin1 -t utf-8`") from error
-    return given
 
 
 async def _line_of_a_person() -> str:
@@ -115,7 +113,7 @@ class Conversation:
         self._model = model
         self._verbose = args.verbose
         self._parameters = {"max_tokens": args.max_tokens, "temperature": args.temperature}
-        self._messages = [{"role": "system", "content": _text(args.system)}] if args.system else []
+        self._messages = [{"role": "system", "content": args.system}] if args.system else []
 
     async def ask(self, question: str) -> None:
         """Prints the answer as it comes. A question without an answer leaves no trace in the conversation."""
@@ -123,9 +121,9 @@ class Conversation:
         completion = Completion()
         waiting = asyncio.create_task(self._tell_waiting())
         try:
-            async for text in self._client.stream_chat(self._model, asked, completion, **self._parameters):
+            async for piece in self._client.stream_chat(self._model, asked, completion, **self._parameters):
                 waiting.cancel()
-                print(text, end="", flush=True)
+                print(piece, end="", flush=True)
         finally:
             waiting.cancel()
             if completion.text or completion.finish_reason:

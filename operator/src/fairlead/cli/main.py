@@ -1,6 +1,8 @@
 """The `fairlead` command: picks a program, parses its arguments, runs it."""
 
 import argparse
+import errno
+import io
 import os
 import signal
 import sys
@@ -21,6 +23,8 @@ COMMANDS = {
     "demo": ("fairlead.cli.demo", "show a local fleet from `kubectl apply` to an answer, and take it down again"),
 }
 """Command → (module with `add_arguments` and `run`, one line for the help). Modules are imported only when chosen."""
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""How the system says that a file, or a terminal that is gone, takes no more."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,18 +33,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The kernel keeps signals from a container's first process until it asks for them. Until the command does, a
         # pod that is deleted while it starts would wait for its whole grace period.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    _settle_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in arguments if not word.startswith("-")), None)
-    args = build_parser({chosen} if chosen else ()).parse_args(arguments)
     try:
+        args = build_parser({chosen} if chosen else ()).parse_args(arguments)
         status = int(args.run(args))
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever read our output (`| head`) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        _drop_output()
+        print(f"error: cannot write{f' {error.filename}' if error.filename else ''}: {error.strerror}", file=sys.stderr)
+        return 1
     return status
+
+
+def _settle_streams() -> None:
+    """Standard streams that are there, and that take any text.
+
+    Python has None for those that were closed (`<&-`), and ends at the first character that an encoding lacks.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:  # else the next file that is opened would be the stream
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """What could not be written would be tried again at exit, and fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:

@@ -37,7 +37,7 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
         help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else that of the local "
         f"fleet in ${DATA_VARIABLE}, else {DEFAULT_GATEWAY})",
     )
-    parser.add_argument("--model", help="which model to ask; may be left out where there is only one")
+    parser.add_argument("--model", type=text, help="which model to ask; may be left out where there is only one")
 
 
 def _local_gateway() -> str:
@@ -116,6 +116,40 @@ def _hint(error: ApiError, gateway: str) -> str:
     return ""
 
 
+def text(given: str) -> str:
+    """An argument that is sent to a server, which takes UTF-8 only."""
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{given!r} is not UTF-8: byte 0x{_byte(given, error):02x}") from error
+    return given
+
+
+def utf8(given: str, what: str) -> str:
+    """What was given, if it was text. Raises UsageError, which says what it was."""
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        sentence = f"{what} is not UTF-8: byte 0x{_byte(given, error):02x} after {error.start} characters"
+        raise UsageError(sentence, "convert it first, for instance with `iconv -f latin1 -t utf-8`") from error
+    return given
+
+
+def _byte(given: str, error: UnicodeEncodeError) -> int:
+    """The first one that is none of a character; Python keeps such bytes as the surrogates from 0xDC00 on."""
+    return (ord(given[error.start]) - 0xDC00) & 0xFF
+
+
+def api_key() -> str | None:
+    """The one to send; None = none. Raises UsageError for one that no header may carry."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    for position, character in enumerate(key):
+        if not character.isprintable():
+            sentence = f"{KEY_VARIABLE} has {character!r} after {position} characters, which no API key has"
+            raise UsageError(sentence, "was it read from a file with several lines, or with the line ends of Windows?")
+    return key or None
+
+
 def duration(text: str) -> float:
     """An argument in seconds, from `500ms`, `30s`, or a bare number of seconds."""
     try:
@@ -131,7 +165,7 @@ def at_least(smallest: int) -> Callable[[str], int]:
     """An argument that is a whole number, not below `smallest`."""
 
     def parse(text: str) -> int:
-        if not text.isdigit() or int(text) < smallest:
+        if not text.isdecimal() or int(text) < smallest:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {smallest}")
         return int(text)
 

@@ -5,6 +5,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 import termios
 import tty
@@ -62,18 +63,26 @@ async def _top(args: argparse.Namespace, console: Console) -> None:
         watch = FleetWatch(client, namespace=args.namespace, name=args.name, system_namespace=args.system_namespace)
         running = asyncio.create_task(watch.run())
         try:
-            await watch.synced()
             if args.once:
+                await watch.synced()
                 _print(console, watch.view(), args.output)
             else:
-                await _until_q(show(watch.view, console, args.interval, args.output))
+                await _until_q(_show_synced(watch, console, args))
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
 
+async def _show_synced(watch: FleetWatch, console: Console, args: argparse.Namespace) -> None:
+    await watch.synced()
+    await show(watch.view, console, args.interval, args.output)
+
+
 async def _until_q(showing: Coroutine[Any, Any, None]) -> None:
-    """Until q is typed at the terminal, where there is one. Keys are read as they are typed, and not shown."""
+    """Until q is typed at the terminal, where there is one. Keys are read as they are typed, and not shown.
+
+    What was typed before counts, too; and SIGTERM does not leave a terminal behind that shows neither keys nor cursor.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return await showing
     keyboard, loop = sys.stdin.fileno(), asyncio.get_running_loop()
@@ -84,12 +93,14 @@ async def _until_q(showing: Coroutine[Any, Any, None]) -> None:
         if b"q" in os.read(keyboard, 64).lower():
             task.cancel()
 
-    tty.setcbreak(keyboard)
+    tty.setcbreak(keyboard, termios.TCSADRAIN)
     loop.add_reader(keyboard, typed)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         await asyncio.wait([task])
     finally:
         loop.remove_reader(keyboard)
+        loop.remove_signal_handler(signal.SIGTERM)
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
         task.cancel()
     return None if task.cancelled() else task.result()
