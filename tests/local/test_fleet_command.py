@@ -72,6 +72,7 @@ def test_a_fleet_comes_up_is_described_keeps_its_objects_and_goes_down(data: Pat
     assert "applied llmdeployment/tiny" in started.stdout
     status = local("status", "--data-dir", str(data))
     assert (status.returncode, "default/tiny" in status.stdout, "fairlead-operator" in status.stdout) == (0, True, True)
+    assert_described(data)
     again = up(data)
     assert (again.returncode, "a fleet is already running" in again.stderr, "fairlead local down" in again.stderr) == (
         1,
@@ -87,11 +88,45 @@ def test_a_fleet_comes_up_is_described_keeps_its_objects_and_goes_down(data: Pat
     assert (down.returncode, "stopped the fleet" in down.stdout) == (0, True)
     assert ProcessRecords(data / "run").running() == []
     assert (local("status", "--data-dir", str(data)).returncode, running_fleet(FleetFolder(data))) == (1, None)
+    nothing = local("status", "--data-dir", str(data), "-o", "json")
+    assert json.loads(nothing.stdout) == {"folder": str(data), "running": False, "message": ""}
+    assert (nothing.returncode, nothing.stderr) == (1, "")
     assert "no fleet is running" in local("down", "--data-dir", str(data)).stdout
 
     assert up(data).returncode == 0
     kept = get(data, "/apis/fairlead.dev/v1alpha1/namespaces/default/llmdeployments/tiny")
     assert kept["metadata"]["uid"] == uid  # type: ignore[index]
+
+
+def assert_described(data: Path) -> None:
+    """`status -o json` says what runs, and where."""
+    asked = local("status", "--data-dir", str(data), "-o", "json")
+    found, state = json.loads(asked.stdout), read_state(FleetFolder(data))
+    assert state is not None
+    fleet = {"folder": str(data), "running": True, "message": "", "phase": "ready", "pid": state.pid, "api": state.api}
+    fleet |= {"gateway": state.gateway, "kubeconfig": str(data / "kubeconfig")}
+    assert {key: found[key] for key in found.keys() - {"models", "pods"}} == fleet
+    (model,) = found["models"]
+    assert model.keys() == {"name", "conditions"} and model["name"] == "default/tiny"
+    pods = {pod["name"].rsplit("-", 2)[0]: (pod["reason"], pod["address"][:4]) for pod in found["pods"]}
+    running = ("Running", "127.")
+    assert pods == {"fairlead-system/fairlead-operator": running, "fairlead-system/fairlead-gateway": running}
+
+
+@pytest.mark.parametrize("detach", [["--detach"], []])
+@pytest.mark.parametrize("room", [0, 1, 300, 20_000])
+def test_a_fleet_that_finds_the_disk_full_says_so_in_a_sentence(data: Path, room: int, detach: list[str]) -> None:
+    """`room`: bytes that a file may have. It is the state, the kubeconfig or the objects that do not fit."""
+    command = [sys.executable, "-m", "fairlead", "local", "up", *detach, "--data-dir", str(data)]
+    refused = subprocess.run(
+        [*command, "--api-port", "0", "--gateway-port", "0"], capture_output=True, text=True, timeout=90, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+    )  # fmt: skip
+    said = refused.stdout + refused.stderr
+    assert refused.returncode == 1
+    assert f"error: cannot write to {data} (File too large)" in said
+    assert "Traceback" not in said
+    assert ProcessRecords(data / "run").running() == []
 
 
 def test_after_a_crash_of_everything_in_the_middle_down_finds_what_is_left_and_up_starts_afresh(data: Path) -> None:

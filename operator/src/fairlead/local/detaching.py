@@ -5,15 +5,17 @@ The supervisor's standard input is a pipe that only its starter holds. Whatever 
 the supervisor ends with it, unless it was let go before.
 """
 
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from fairlead.local.fleet_state import FleetError, FleetFolder, Phase, read_state
+from fairlead.local.fleet_state import FleetFolder, Phase, read_state
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 20.0
+_EXPLAINED = re.compile(r"^error: ", re.MULTILINE)
 
 Write = Callable[[str], None]
 """Takes what a supervisor says, as it comes."""
@@ -38,22 +40,27 @@ class DetachedSupervisor:
                         pass_fds=[lock],
                     )
             except OSError as error:
-                text = f"cannot write to {folder.path} ({error.strerror}): choose another folder with --data-dir"
-                raise FleetError(text) from error
+                raise folder.unwritable(error) from error
 
     def wait_until_ready(self, write: Write) -> int:
-        """Passes on what it says until it is ready. Returns 0 then, or the exit status it ended with."""
+        """Passes on what it says until it is ready. Returns 0 then, or the exit status it ended with. Raises FleetError
+        where it ended without a word as to why, because no word could be written."""
         with self._folder.log.open(encoding="utf-8", errors="replace") as log:
+            explained = False
             while True:
                 status = self._process.poll()
                 state = read_state(self._folder)
                 ready = state is not None and state.pid == self._process.pid and state.phase is Phase.READY
                 if ready or status is not None:
                     time.sleep(_POLL_SECONDS)  # its last words
-                write(log.read())
+                said = log.read()
+                explained = explained or _EXPLAINED.search(said) is not None
+                write(said)
                 if ready:
                     return 0
                 if status is not None:
+                    if status and not explained:
+                        self._folder.check_room()
                     return status
                 time.sleep(_POLL_SECONDS)
 

@@ -3,6 +3,7 @@
 Written by the supervisor, read by every other `fairlead local` command.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -15,6 +16,11 @@ from pathlib import Path
 from fairlead.local.kubelet.process_table import ProcessId, identify
 
 DATA_VARIABLE = "FAIRLEAD_DATA_DIR"
+
+
+_LITTLE = 4096
+"""Bytes: what a supervisor says, and then some."""
+_NOT_TAKEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class FleetError(Exception):
@@ -73,14 +79,27 @@ class FleetFolder:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = (self.path / "lock").open("w") if inherited is None else os.fdopen(inherited, "w")
         except OSError as error:
-            text = f"cannot write to {self.path} ({error.strerror}): choose another folder with --data-dir"
-            raise FleetError(text) from error
+            raise self.unwritable(error) from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise FleetError(self._already_running()) from error
             yield file.fileno()
+
+    def unwritable(self, error: OSError) -> FleetError:
+        """What to tell of a write that failed."""
+        return FleetError(f"cannot write to {self.path} ({error.strerror}): choose another folder with --data-dir")
+
+    def check_room(self) -> None:
+        """Raises FleetError where not even a little can be written."""
+        probe = self.path / "room"
+        try:
+            probe.write_bytes(bytes(_LITTLE))
+        except OSError as error:
+            raise self.unwritable(error) from error
+        finally:
+            probe.unlink(missing_ok=True)
 
     def _already_running(self) -> str:
         running = read_state(self)
@@ -125,6 +144,16 @@ def write_state(folder: FleetFolder, phase: Phase, *, message: str = "", api: st
     fresh = folder.description.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(state)), encoding="utf-8")
     fresh.replace(folder.description)
+
+
+def disk_fault(error: BaseException) -> OSError | None:
+    """What the disk did not take, where that is what `error` is or comes from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _NOT_TAKEN:
+            return cause
+        cause = cause.__cause__
+    return None
 
 
 def read_state(folder: FleetFolder) -> FleetState | None:

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +25,12 @@ from fairlead.local.apiserver.operations import Operations, WriteOptions
 from fairlead.local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Registry
 from fairlead.local.apiserver.server import ApiServer
 from fairlead.local.apiserver.serving import HOST, ensure_namespaces, serving
+from fairlead.local.apiserver.status import ApiError
 from fairlead.local.apiserver.store import Store
 from fairlead.local.applying import Manifest, apply_manifest
 from fairlead.local.controllers.loop import run_controllers
 from fairlead.local.controllers.plane import control_plane
-from fairlead.local.fleet_state import FleetError, FleetFolder, Phase, write_state
+from fairlead.local.fleet_state import FleetError, FleetFolder, Phase, disk_fault, write_state
 from fairlead.local.kubeconfig import new_token, write_kubeconfig
 from fairlead.local.kubelet.addresses import NoAddress
 from fairlead.local.kubelet.keeper import keeper
@@ -74,13 +75,21 @@ async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[Running
     """Runs a fleet until a signal or the lifeline asks for its end; `announce` is called once it is ready. Raises
     FleetError."""
     with options.folder.lock(options.lock):
-        write_state(options.folder, Phase.STARTING)
         try:
+            write_state(options.folder, Phase.STARTING)
             await _until_stopped(_run(options, say, announce), options.lifeline)
-        except FleetError as error:
-            write_state(options.folder, Phase.FAILED, message=str(error))
-            raise
+        except (FleetError, OSError, ApiError) as error:
+            failure = _in_words(options.folder, error)
+            with suppress(OSError):
+                write_state(options.folder, Phase.FAILED, message=str(failure))
+            raise failure from (error if failure is not error else error.__cause__)
         options.folder.description.unlink(missing_ok=True)
+
+
+def _in_words(folder: FleetFolder, error: Exception) -> Exception:
+    """What the disk did not take, whoever wrote it, as a sentence; anything else as it is."""
+    fault = None if isinstance(error, FleetError) else disk_fault(error)
+    return error if fault is None else folder.unwritable(fault)
 
 
 async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
@@ -145,8 +154,7 @@ def _open_store(folder: FleetFolder) -> Store:
     try:
         return Store(Journal(folder.state))
     except OSError as error:
-        text = f"cannot write to {folder.path} ({error.strerror}): choose another folder with --data-dir"
-        raise FleetError(text) from error
+        raise folder.unwritable(error) from error
     except ValueError as error:
         raise FleetError(f"the objects kept in {folder.state} cannot be read ({error}): remove that folder") from error
 
