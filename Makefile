@@ -11,6 +11,7 @@ PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.t
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH  := $(shell grep '^torch==' requirements/constraints.txt)
 PYTEST_WORKERS ?= 2
+MINUTES ?= 60
 # Several test processes share the cores: one thread each keeps them from fighting.
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 
@@ -19,7 +20,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint fmt check crds reference dinghy bench-engine-cpu bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint fmt check crds reference dinghy bench-engine-cpu bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +66,9 @@ test-slow: setup-dev ## The long ones
 
 test-chart: setup-chart ## Only the chart: lint, every value rendered, Kubernetes' schemas, rights, Pod Security, alerts
 	$(PYTEST) -n $(PYTEST_WORKERS) tests/chart
+
+soak: setup-dev ## An hour of mixed traffic, attacks and kills on a local fleet of three with tiny caches (MINUTES=60)
+	PYTHONPATH=e2e OMP_NUM_THREADS=1 $(BIN)/python -m soak --minutes $(MINUTES)
 
 test-gpu: setup-dev ## What needs a CUDA device
 	$(PYTEST) -m gpu
