@@ -49,3 +49,17 @@ def test_nan_ends_its_request_and_no_other(engine: Engine, sampling: dict[str, f
     assert serve(good, [*SHARED, SPOILT, *range(40, 50)]) == [alone, ([], FinishReason.ERROR)]
     for _ in range(3):
         assert serve(good, [*range(90, 150)]) == [alone, serve([*range(90, 150)])[0]]
+
+
+@pytest.mark.parametrize("max_tokens", [0, 3])
+def test_scores_that_are_no_numbers_end_their_request(engine: Engine, max_tokens: int) -> None:
+    prompt = [*SHARED, SPOILT, *range(40, 50)]
+    assert engine.add(make_request("scored", prompt, max_tokens=max_tokens, prompt_logprobs=2)) is None
+    outputs = []
+    while engine.has_work():
+        outputs += engine.step()
+        engine.check()
+    assert [output.finish_reason for output in outputs] == [FinishReason.ERROR]
+    assert "not finite" in (outputs[0].message or "")
+    assert not outputs[0].prompt_logprobs
+    assert not engine.blocks.published()

@@ -3,6 +3,7 @@
 Everyone imports this module and it imports nobody: no tensors, no HTTP, no I/O.
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -248,6 +249,11 @@ class ScheduledSequence:
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
+
+    @property
+    def is_spoilt(self) -> bool:
+        """Whether the logits that tell of its prompt are not finite, so that nothing can be told."""
+        return any(math.isnan(each.logprob) for each in self.prompt_logprobs)
 
 
 @dataclass(slots=True)

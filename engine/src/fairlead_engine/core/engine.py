@@ -15,7 +15,6 @@ from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.types import (
-    NO_TOKEN,
     Batch,
     EngineInfo,
     EngineLoad,
@@ -228,7 +227,7 @@ def _limits(config: EngineConfig, max_model_len: int) -> Limits:
 
 def _output(item: ScheduledSequence, token: SampledToken | None) -> SequenceOutput:
     sequence = item.sequence
-    if token is NO_TOKEN:
+    if sequence.finish_reason is FinishReason.ERROR:
         return SequenceOutput(
             request_id=sequence.request_id, new_token_ids=[], finish_reason=sequence.finish_reason, message=_NO_TOKEN
         )

@@ -341,18 +341,20 @@ class Scheduler:
         """Writes a step's results into its sequences, publishes full blocks and frees what ended.
 
         `sampled` has one entry per item: a token exactly where the item `samples`. Returns the sequences that ended.
-        One without a token ends with ERROR, and nobody reuses its blocks: what spoilt its logits may be in them.
+        One without a token, or with scores that are no numbers, ends with ERROR, and nobody reuses its blocks: what
+        spoilt its logits may be in them.
         """
-        finished = [item.sequence for item, token in zip(batch.items, sampled, strict=True) if token is NO_TOKEN]
+        spoilt = [token is NO_TOKEN or item.is_spoilt for item, token in zip(batch.items, sampled, strict=True)]
+        finished = [item.sequence for item, is_spoilt in zip(batch.items, spoilt, strict=True) if is_spoilt]
         for sequence in finished:
             sequence.finish_reason = FinishReason.ERROR
             self.blocks.retract(sequence)
-        for item, token in zip(batch.items, sampled, strict=True):
+        for item, token, is_spoilt in zip(batch.items, sampled, spoilt, strict=True):
             sequence = item.sequence
             assert item.samples == (token is not None), (
                 "the runner must sample exactly where a sequence's end is reached"
             )
-            if token is NO_TOKEN:
+            if is_spoilt:
                 continue
             sequence.num_computed_tokens = item.end
             self.blocks.publish(sequence, item.start)
