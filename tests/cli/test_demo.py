@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.demo import ANSWER, Demo, read_manifest, ttft_target
-from fairlead.cli.demo_load import OVERLOAD, AdjustableLoad, correction, plan_load
+from fairlead.cli.demo_load import LEAST_RATE, OVERLOAD, AdjustableLoad, correction, plan_load
 from fairlead.cli.demo_recorder import Recorder, replicas_over_time, shifted, stretches
 from fairlead.cli.demo_scaling import StepFailed
 from fairlead.cli.demo_table import LoadFigures, Step, demo_table, load_rows
@@ -73,7 +73,9 @@ def test_the_rate_is_what_one_replicas_slots_cannot_take() -> None:
     ).service_seconds == pytest.approx(plan.service_seconds + 4 * 0.002), "each prompt pays for a step of its own kind"
     assert plan.capacity == pytest.approx(4 / plan.service_seconds)
     assert plan.high_rate == pytest.approx(OVERLOAD * plan.capacity)
-    assert plan.low_rate < plan.capacity / 2
+    assert plan.low_rate == pytest.approx(plan.capacity / 10)
+    slow = replace(plan, service_seconds=2.6)
+    assert LEAST_RATE == slow.low_rate < slow.capacity / 2, "a tenth would leave silences"
     assert "a decode step of 4 takes 3.00 ms" in str(plan)
 
 

@@ -14,6 +14,9 @@ OVERLOAD = 1.25
 """The high rate, of what one replica's slots can take: too much for one, and not more than two cores give two."""
 UNDERLOAD = 0.1
 """The low rate, of the same: one replica is plenty."""
+LEAST_RATE = 0.4
+"""Requests per second that are no silence: a slow machine's tenth would now and then leave a gap in which the last
+replica goes, too."""
 MAX_WAITING = 24
 """More requests than this need not wait to show that there is too little room."""
 _LOWERED = 0.75
@@ -43,7 +46,7 @@ class LoadPlan:
     @property
     def low_rate(self) -> float:
         """Requests per second that one replica takes easily."""
-        return UNDERLOAD * self.capacity
+        return max(UNDERLOAD * self.capacity, min(LEAST_RATE, self.capacity / 3))
 
     def __str__(self) -> str:
         return (
