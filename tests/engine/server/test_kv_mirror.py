@@ -54,6 +54,12 @@ def test_a_line_says_what_changed() -> None:
     assert msgspec.json.decode(mirror.apply(removed(C)), type=StreamLine).removed == [C.hex()]
 
 
+def test_what_was_never_told_is_not_told_to_be_gone() -> None:
+    mirror = KVMirror(4)
+    mirror.apply(stored(A))
+    assert msgspec.json.decode(mirror.apply(removed(A, B)), type=StreamLine).removed == [A.hex()]
+
+
 def test_the_list_says_whose_it_is_and_as_of_when() -> None:
     mirror = KVMirror(4)
     assert msgspec.structs.replace(mirror.blocks(), epoch="") == KVBlocks(epoch="", seq=0, block_size=4, blocks=[])

@@ -92,6 +92,18 @@ def test_a_tokens_own_text_keeps_its_space_and_its_byte(name: str) -> None:
     assert vocabulary.token_bytes(len(VOCABULARY) + 9) == b""
 
 
+@by_name
+def test_tokens_without_text_do_not_pile_up(name: str) -> None:
+    """Each is decoded with what is pending: were that all of them, a long answer would cost its length squared."""
+    stream = Vocabulary(TOKENIZERS[name]).stream(skip_special_tokens=True)
+    longest = 0
+    for _ in range(200):
+        assert stream.push(ID["[INST]"]) == ""
+        longest = max(longest, len(stream._pending))
+    assert longest <= 17
+    assert stream.push(ID["fox"]) + stream.finish() == "fox"
+
+
 def test_a_byte_token_stands_for_its_byte() -> None:
     vocabulary = Vocabulary(TOKENIZERS["llama2"])
     assert b"".join(vocabulary.token_bytes(ID[f"<0x{byte:02X}>"]) for byte in "🚢".encode()) == "🚢".encode()

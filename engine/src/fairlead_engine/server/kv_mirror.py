@@ -43,16 +43,18 @@ class KVMirror:
         return set(self._parents)
 
     def apply(self, changed: BlocksChanged) -> bytes:
-        """Takes over the next change and returns its line, encoded once for everybody."""
+        """Takes over the next change and returns its line, encoded once for everybody.
+
+        A core that begins its books anew may remove what was never told: followers never hear of that, either.
+        """
         self.seq += 1
-        for block_hash in changed.removed:
-            del self._parents[block_hash]
+        removed = [each for each in changed.removed if self._parents.pop(each, None) is not None]
         for parent, hashes in changed.stored:
             for block_hash in hashes:
                 self._parents[block_hash] = parent
                 parent = block_hash
         stored = [_stored(parent, hashes) for parent, hashes in changed.stored]
-        line = encoded(StreamLine(seq=self.seq, stored=stored, removed=[each.hex() for each in changed.removed]))
+        line = encoded(StreamLine(seq=self.seq, stored=stored, removed=[each.hex() for each in removed]))
         self._keep(line)
         return line
 

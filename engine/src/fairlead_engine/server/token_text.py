@@ -123,6 +123,8 @@ class _WindowStream:
             return ""
         if text:
             self._settled, self._pending = self._pending, []
+        elif len(self._pending) > _MAX_PENDING:  # markup and unknown ids: they say nothing, however many they are
+            del self._pending[0]
         return text
 
     def finish(self) -> str:
