@@ -61,7 +61,7 @@ HOPELESS = [
     ),
     Hopeless({"source": NO_SUCH_DEMO}, "ModelNotFound", [NO_SUCH_DEMO_SENTENCE], "ModelAvailable"),
     Hopeless(
-        {"engine": {"kvCache": {"memory": "64Ki"}}},
+        {"engine": {"dtype": "bfloat16", "kvCache": {"memory": "64Ki"}}},  # else the sizes are the CPU's business
         "NotEnoughMemory",
         [
             "the KV cache for one sequence of 2048 tokens needs 4 MiB, but kv-cache-memory allows 64 KiB, which holds "
