@@ -22,7 +22,7 @@ def deployment(name: str = "dinghy", **spec: Any) -> Json:
 
 @dataclass(frozen=True)
 class RuleCase:
-    """A rule, an object that breaks it and no other, and one as close to that as may be that keeps it."""
+    """A rule at a place of its own, an object that breaks it and no other, and one that just keeps it."""
 
     sentence: str
     """The beginning of the rule's message."""
@@ -46,6 +46,18 @@ RULES = (
     RuleCase("model.source must look like", "spec.model.source", _source("hf://only-a-name"), _source("hf://o/name@r")),
     RuleCase(
         "model.source must not contain '..'", "spec.model.source", _source("pvc://a/../b"), _source("pvc://a/..b/c..d")
+    ),
+    RuleCase(
+        "model.servedName and model.aliases must not contain '/'",
+        "spec.model.servedName",
+        deployment(model={"source": "demo://dinghy", "servedName": "other/boat"}),
+        deployment(model={"source": "demo://dinghy", "servedName": "other-boat"}),
+    ),
+    RuleCase(
+        "model.servedName and model.aliases must not contain '/'",
+        "spec.model.aliases[1]",
+        deployment(model={"source": "demo://dinghy", "aliases": ["boat", "other/boat"]}),
+        deployment(model={"source": "demo://dinghy", "aliases": ["boat", "other-boat"]}),
     ),
     RuleCase(
         "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens",
