@@ -576,4 +576,4 @@ def test_the_icon_is_the_one_beside_the_chart() -> None:
     assert kind == "data:image/svg+xml;base64"
     assert base64.b64decode(text) == (helm.CHART / "icon.svg").read_bytes()
     assert ElementTree.fromstring(base64.b64decode(text)).tag == "{http://www.w3.org/2000/svg}svg"
-    assert chart["maintainers"] and chart["sources"]
+    assert chart["maintainers"]

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import resource
 import signal
 import sys
 from dataclasses import replace
@@ -98,6 +99,21 @@ async def test_defaults_fit_the_models_context_and_flags_that_do_not_are_named(f
     assert long.status == 2 and "error: --output-tokens 290 does not fit" in long.err
 
 
+async def test_a_full_disk_is_named_with_its_file_and_the_other_file_is_written(tmp_path: Path) -> None:
+    report, picture = tmp_path / "report.json", tmp_path / "picture.png"
+    async with FakeEngine() as engine:
+        asked = ("--gateway", engine.url, "--num-requests", "400", "--output", str(report), "--plot", str(picture))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fairlead", "bench", *asked, *FIXED,
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000)),
+        )  # fmt: skip
+        _, err = await process.communicate()
+    assert process.returncode == 1
+    assert f"error: cannot write {report}: File too large" in err.decode()
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("context", [None, 128, 512, 4096])
 def test_what_was_left_open_fits_and_what_was_given_stays(kind: Kind, context: int | None) -> None:
@@ -137,6 +153,14 @@ async def test_ctrl_c_tells_what_was_measured(tmp_path: Path) -> None:
         (["--num-requests", "0"], ["'0' is not a whole number of at least 1"]),
         (["--workload", "odd"], ["'odd'", "'shared-prefix', 'multi-turn'"]),
         (["--rate", "inf"], ["'inf'", "--mode closed"]),
+        (["--rate", "1e300"], ["'1e300'", "at most 100000"]),
+        (["--rate", "nan@3s,4"], ["'nan@3s,4' is no rate"]),
+        (["--rate", "-1@3s,4"], ["expected one argument"]),
+        (["--rate=-1@3s,4"], ["'-1@3s,4' is no rate"]),
+        (["--timeout", "9" * 400], ["longer than a year"]),
+        (["--slo-ttft", "9" * 40 + "d"], ["longer than a year"]),
+        (["--output", "/"], ["--output /: it cannot be written: Is a directory", "hint: name another file"]),
+        (["--plot", "/proc/picture.png"], ["--plot /proc/picture.png: it cannot be written"]),
         (["--gateway", "gateway:8080"], ["'gateway:8080' is not an address: write http://HOST:PORT"]),
     ],
 )

@@ -7,6 +7,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from fairlead.cli.chat import footnote
 from fairlead.client.openai import Completion
 from fairlead.local.fleet_state import FleetFolder, Phase, write_state
@@ -62,6 +64,13 @@ async def test_errors_say_what_to_do(fairlead) -> None:
     assert absent.status == 1
     assert "cannot connect" in absent.err and "Connection refused" in absent.err and "ssl:" not in absent.err
     assert f"hint: is a gateway running at {url}?" in absent.err
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "1e999", "-0.1", "2.1", "warm", ""])
+async def test_a_temperature_that_is_none_is_refused_by_name(fairlead, given: str) -> None:
+    ended = await fairlead("chat", "--model", "m", f"--temperature={given}", "Hi")
+    assert ended.status == 2
+    assert f"argument --temperature: {given!r} is not a number from 0 to 2" in ended.err
 
 
 async def test_it_says_what_it_waits_for_while_nothing_comes(fairlead) -> None:

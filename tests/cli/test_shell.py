@@ -3,7 +3,10 @@
 import asyncio
 import io
 import os
+import pty
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +70,62 @@ async def test_fish_has_verbs_flags_and_choices(scripts: Path) -> None:
     lines = (scripts / "fish").read_text().splitlines()
     assert any("-a 'up down status logs'" in line and "from local" in line for line in lines)
     assert any("-l workload" in line and "shared-prefix" in line for line in lines)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+@pytest.mark.parametrize(
+    ("typed", "among", "not_among"),
+    [
+        ("fairlead ", {"local", "bench", "completion"}, {"up"}),
+        ("fairlead local ", {"up", "down", "status", "logs"}, {"bench"}),
+        ("fairlead local up --g", {"--gateways", "--gateway-port"}, {"--file", "--detached"}),
+        ("fairlead bench --workload ", {"shared-prefix", "fixed"}, {"--rate"}),
+        ("fairlead top -o ", {"json"}, {"--once"}),
+    ],
+)
+async def test_fish_completes(scripts: Path, typed: str, among: set[str], not_among: set[str]) -> None:
+    asked = ["fish", "--no-config", "-c", f"source {scripts / 'fish'}; complete -C '{typed}'"]
+    found = await asyncio.to_thread(subprocess.run, asked, capture_output=True, text=True, check=True)
+    assert found.stderr == ""
+    words = {line.partition("\t")[0] for line in found.stdout.splitlines()}
+    assert among <= words and not not_among & words
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("fairlead ben", "fairlead bench "),
+        ("fairlead local u", "fairlead local up "),
+        ("fairlead local up --gateways 2 --gateway-p", "--gateway-port "),
+        ("fairlead bench --workload sh", "shared-prefix "),
+        ("fairlead top -o j", "-o json "),
+    ],
+)
+def test_zsh_completes_at_the_prompt(scripts: Path, typed: str, shown: str) -> None:
+    """zsh completes for a person only, so one is played."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "dumb"
+        os.execvp("zsh", ["zsh", "-f", "-i"])
+    try:
+        os.write(terminal, f"unsetopt zle_bracketed_paste; source {scripts / 'zsh'}; echo rea''dy\n".encode())
+        seen_at(terminal, "ready")
+        os.write(terminal, f"{typed}\t".encode())
+        assert "modifier" not in seen_at(terminal, shown)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+
+
+def seen_at(terminal: int, words: str, seconds: float = 30.0) -> str:
+    """What the terminal shows until it shows these words."""
+    seen = ""
+    while words not in seen:
+        assert select.select([terminal], [], [], seconds)[0], f"no {words!r} in {seen!r}"
+        seen += os.read(terminal, 65_536).decode()
+    return seen
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,23 @@ async def test_children_by_kind_and_name_and_pods_by_age() -> None:
     assert observed.deployment == children[1]
 
 
+async def test_the_served_name_with_its_namespace_may_be_lost_too_and_ones_own_name_never() -> None:
+    served_m, named_m = body("a", created=1, servedName="m"), body("m", created=2, servedName="other")
+    found = cluster(served_m, named_m)
+    observed = await found.observe(("ns", "a"))
+    assert observed is not None
+    assert [(claim.name, claim.key) for claim in observed.rivals] == [("ns/m", ("ns", "m"))]
+    assert await rivals(found, "m") == []
+    elsewhere = cluster(body("b", namespace="elsewhere", servedName="m"), body("a", created=2, servedName="m"))
+    observed = await elsewhere.observe(("ns", "a"))
+    assert observed is not None
+    assert [claim.name for claim in observed.rivals] == ["m"], "and ns/m is still its own"
+
+
 async def rivals(found: Cluster, name: str, namespace: str = "ns") -> list[tuple[str, str]]:
     observed = await found.observe((namespace, name))
     assert observed is not None
-    return [claim.key for claim in observed.rivals]
+    return sorted({claim.key for claim in observed.rivals})
 
 
 async def test_the_older_one_has_the_name() -> None:

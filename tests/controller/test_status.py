@@ -229,18 +229,18 @@ def test_a_name_that_an_older_one_has_degrades_but_serves() -> None:
 def test_every_name_that_was_lost_is_told_with_what_is_left_and_what_to_do() -> None:
     rivals = tuple(
         NameClaim(name, "2025-01-01T00:00:00Z", key)
-        for name, key in (("small", ("other", "b")), ("m", ("ns", "elder")), ("tiny", ("ns", "elder")))
+        for name, key in (("small", ("other", "b")), ("m", ("other", "b")), ("tiny", ("ns", "elder")))
     )
     model = {"source": "demo://dinghy", "servedName": "m", "aliases": ["small", "tiny", "free"]}
     assert Seen(spec={"model": model}, rivals=rivals).message("Degraded") == (
-        "requests for the model 'm' go to the older LLMDeployment ns/elder; "
+        "requests for the model 'm' go to the older LLMDeployment other/b; "
         "requests for the model 'small' go to the older LLMDeployment other/b; "
         "requests for the model 'tiny' go to the older LLMDeployment ns/elder. "
-        "This one is reached by 'free', 'ns/dinghy', or the path /ns/dinghy/v1: "
+        "This one is reached by 'free', 'ns/m', 'ns/dinghy', or the path /ns/dinghy/v1: "
         "choose another model.servedName than 'm', and take 'small', 'tiny' out of model.aliases"
     )
     only_alias = Seen(spec={"model": model}, rivals=rivals[:1]).message("Degraded")
-    assert "reached by 'm', 'tiny', 'free', 'ns/dinghy'" in only_alias
+    assert "reached by 'm', 'tiny', 'free', 'ns/m', 'ns/dinghy'" in only_alias
     assert "servedName" not in only_alias
 
 

@@ -283,7 +283,9 @@ async def test_the_command_serves_what_the_api_lists_and_ends_with_0_on_sigterm(
         if "watch=true" in request.path:
             await responder.start(200, {"content-type": "application/json"})
             await asyncio.Event().wait()
-        await responder.json(200, {"metadata": {"resourceVersion": "1"}, "items": objects("127.20.77.77")[plural]})
+        listed = {"kind": {"pods": "PodList", "llmdeployments": "LLMDeploymentList"}[plural]}
+        listed |= {"metadata": {"resourceVersion": "1"}, "items": objects("127.20.77.77")[plural]}
+        await responder.json(200, listed)
 
     server = await serve_http(api)
     (tmp_path / "kubeconfig").write_text(kubeconfig(server.sockets[0].getsockname()[1]))

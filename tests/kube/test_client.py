@@ -79,6 +79,35 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
     assert raised.value.may_pass
 
 
+@pytest.mark.parametrize("answer", [{"object": "list", "data": []}, {"items": []}, {"kind": "PodList"}, [], "yes"])
+async def test_a_server_of_another_kind_is_named_and_has_no_lists(answer: Any) -> None:
+    async def answer_anything(request: web.Request) -> web.Response:
+        return web.json_response(answer)
+
+    async with serving(answer_anything) as client:
+        with pytest.raises(KubeError, match="did not answer with a") as raised:
+            await client.list(LLMDEPLOYMENTS)
+    assert client.config.server in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [(None, "No such file"), (b"", "is empty"), (b"one\ntwo\n", "has several lines"), (b"\xff", "not plain text")],
+)
+async def test_a_token_file_that_gives_no_token_is_named(tmp_path: Path, written: bytes | None, words: str) -> None:
+    async def accept(request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    file = tmp_path / "token"
+    if written is not None:
+        file.write_bytes(written)
+    async with serving(accept, token_file=file) as client:
+        for _ in range(2):
+            with pytest.raises(KubeError, match=words) as raised:
+                await client.request("GET", "/api")
+            assert str(file) in raised.value.message
+
+
 async def test_a_server_that_does_not_answer_is_unreachable() -> None:
     async def hang(request: web.Request) -> web.Response:
         await asyncio.sleep(60)
@@ -102,11 +131,10 @@ async def test_an_answer_that_is_no_object_is_an_error(text: str) -> None:
 async def test_a_list_is_read_page_by_page_and_its_items_get_their_kind() -> None:
     async def page(request: web.Request) -> web.Response:
         assert request.query["labelSelector"] == "a=b"
-        if request.query.get("continue") == "more":
-            return web.json_response({"metadata": {"resourceVersion": "9"}, "items": [{"metadata": {"name": "b"}}]})
-        return web.json_response(
-            {"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]}
-        )
+        is_last = request.query.get("continue") == "more"
+        metadata = {"resourceVersion": "9"} | ({} if is_last else {"continue": "more"})
+        items = [{"metadata": {"name": "b" if is_last else "a"}}]
+        return web.json_response({"kind": "DeploymentList", "metadata": metadata, "items": items})
 
     async with serving(page) as client:
         document = await client.list(DEPLOYMENTS, "ns", label_selector="a=b")
@@ -117,7 +145,7 @@ async def test_a_list_is_read_page_by_page_and_its_items_get_their_kind() -> Non
 
 async def test_an_empty_list_may_be_null() -> None:
     async def page(request: web.Request) -> web.Response:
-        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": None})
+        return web.json_response({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": None})
 
     async with serving(page) as client:
         assert (await client.list(PODS))["items"] == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.kube.config import KubeConfig, KubeConfigError, from_kubeconfig, in_cluster, load
+from fairlead.kube.config import KubeConfig, KubeConfigError, from_kubeconfigs, in_cluster, load
 
 
 def kubeconfig(folder: Path, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None) -> Path:
@@ -29,7 +29,7 @@ def kubeconfig(folder: Path, *, cluster: dict[str, Any] | None = None, user: dic
 
 
 def test_the_current_context_is_used(tmp_path: Path) -> None:
-    config = from_kubeconfig(kubeconfig(tmp_path, user={"token": "t"}))
+    config = from_kubeconfigs([kubeconfig(tmp_path, user={"token": "t"})])
     assert config == KubeConfig(server="http://127.0.0.1:1", token="t", namespace="ships")
     assert config.ssl_context() is None
 
@@ -37,14 +37,14 @@ def test_the_current_context_is_used(tmp_path: Path) -> None:
 def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("CA")
     path = kubeconfig(tmp_path, cluster={"certificate-authority": "ca.pem"}, user={"tokenFile": "token"})
-    config = from_kubeconfig(path)
+    config = from_kubeconfigs([path])
     assert config.ca_data == "CA"
     assert config.token_file == tmp_path / "token"
 
 
 def test_inline_data_is_decoded(tmp_path: Path) -> None:
     data = base64.b64encode(b"PEM").decode()
-    config = from_kubeconfig(kubeconfig(tmp_path, user={"client-certificate-data": data, "client-key-data": data}))
+    config = from_kubeconfigs([kubeconfig(tmp_path, user={"client-certificate-data": data, "client-key-data": data})])
     assert (config.certificate_data, config.key_data) == ("PEM", "PEM")
 
 
@@ -56,6 +56,16 @@ def test_inline_data_is_decoded(tmp_path: Path) -> None:
         (None, {"server": ""}, {}, "no server"),
         (None, {"certificate-authority": "missing.pem"}, {}, "cannot read certificate-authority"),
         (None, {"certificate-authority-data": "%%%"}, {}, "cannot read certificate-authority"),
+        (None, {"server": "nonsense"}, {}, "'nonsense', which is no address: write https://HOST:PORT"),
+        (None, {"server": "ftp://127.0.0.1"}, {}, "'ftp://127.0.0.1', which is no address"),
+        (None, {"server": "https://127.0.0.1:port"}, {}, "which is no address"),
+        (None, {"server": 7443}, {}, "server is not a string"),
+        (None, {}, {"token": 12345}, "token is not a string: put it in quotes"),
+        (None, {}, {"client-certificate-data": "UEVN"}, "the user has no client-key"),
+        (None, {}, {"auth-provider": {"name": "oidc"}}, "auth-provider needs a name and a config"),
+        (None, {}, {"auth-provider": "oidc"}, "auth-provider needs a name and a config"),
+        (None, {}, {"exec": {"command": "login"}}, "exec needs a command and an apiVersion"),
+        (None, {}, {"exec": {"command": "a", "apiVersion": "v1", "env": {"A": "b"}}}, "every entry in env"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_the_file(
@@ -63,16 +73,61 @@ def test_what_cannot_be_used_is_named_with_the_file(
 ) -> None:
     path = kubeconfig(tmp_path, cluster=cluster, user=user)
     with pytest.raises(KubeConfigError, match=message) as raised:
-        from_kubeconfig(path, context)
+        from_kubeconfigs([path], context)
     assert str(path) in str(raised.value)
 
 
 def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(KubeConfigError, match="cannot read the kubeconfig"):
-        from_kubeconfig(tmp_path / "absent")
-    (tmp_path / "list").write_text("[]")
-    with pytest.raises(KubeConfigError, match="is not a kubeconfig"):
-        from_kubeconfig(tmp_path / "list")
+        from_kubeconfigs([tmp_path / "absent"])
+    for text in ("[]", "nonsense", "users: nobody", "contexts: [one]"):
+        (tmp_path / "other").write_text(text)
+        with pytest.raises(KubeConfigError, match="other is not a kubeconfig"):
+            from_kubeconfigs([tmp_path / "other"])
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(KubeConfigError, match="no context is chosen: name one with --context"):
+        from_kubeconfigs([tmp_path / "empty"])
+
+
+def test_several_files_are_one_as_for_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever names something first has it; paths are relative to the file that they stand in."""
+    (tmp_path / "mine").mkdir()
+    contexts = {
+        "current-context": "late",
+        "contexts": [{"name": "early", "context": {"cluster": "c", "user": "u", "namespace": "mine"}}],
+        "users": [{"name": "u", "user": {"tokenFile": "mine.token"}}],
+    }
+    (tmp_path / "mine" / "config").write_text(yaml.safe_dump(contexts))
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "ca.pem").write_text("CA")
+    clusters = {
+        "current-context": "other",
+        "contexts": [
+            {"name": "early", "context": {"cluster": "nowhere"}},
+            {"name": "late", "context": {"cluster": "c", "user": "u", "namespace": "theirs"}},
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": "https://c", "certificate-authority": "ca.pem"}}],
+        "users": [{"name": "u", "user": {"token": "theirs"}}],
+    }
+    (tmp_path / "theirs" / "config").write_text(yaml.safe_dump(clusters))
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/mine/config:{tmp_path}/missing:{tmp_path}/theirs/config")
+    late = load()
+    assert (late.server, late.ca_data, late.namespace) == ("https://c", "CA", "theirs")
+    assert (late.token_file, late.token) == (tmp_path / "mine" / "mine.token", None)
+    assert load(context="early").namespace == "mine"
+    with pytest.raises(KubeConfigError, match="no context 'third', only: early, late"):
+        load(context="third")
+
+
+def test_a_variable_that_names_nothing_never_leads_to_another_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".kube").mkdir()
+    kubeconfig(tmp_path / ".kube", user={"token": "home"})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/typo")
+    with pytest.raises(KubeConfigError, match=r"KUBECONFIG names no file that exists \(.*typo\)"):
+        load()
 
 
 def test_bad_certificates_are_refused_before_any_connection(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from fairlead.controller.handlers import connection_info
 from fairlead.kube.client import KubeClient, KubeError
-from fairlead.kube.config import from_kubeconfig
+from fairlead.kube.config import from_kubeconfigs
 
 VERSION = "client.authentication.k8s.io/v1"
 PROGRAM = """#!{python}
@@ -140,7 +140,7 @@ async def test_a_login_that_fails_says_which_and_why(
 
 async def test_every_command_logs_in_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator, whose events come through kopf, too."""
-    info = connection_info(from_kubeconfig(kubeconfig(tmp_path, by_program(tmp_path, "2999-01-01T00:00:00Z"))))
+    info = connection_info(from_kubeconfigs([kubeconfig(tmp_path, by_program(tmp_path, "2999-01-01T00:00:00Z"))]))
     assert (info.scheme, info.token) == ("Bearer", "token-1")
     assert info.expiration is not None and info.expiration.year == 2999
 

@@ -81,6 +81,12 @@ def test_a_fleet_comes_up_is_described_keeps_its_objects_and_goes_down(data: Pat
     )
     assert "serving on port" in local("logs", "gateway", "--data-dir", str(data)).stdout
     assert "ready after" in local("logs", "--data-dir", str(data)).stdout
+    refused = up(data, "-f", str(file), "--gateways", "2")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"error: --gateways 2: the fleet that is running in {data} has 1: leave --gateways out" in refused.stderr
+    other_port = local("up", "--data-dir", str(data), "-f", str(file), "--api-port", "7")
+    assert (other_port.returncode, "--api-port 7: the fleet that is running" in other_port.stderr) == (1, True)
+    assert up(data, "-f", str(file), "--gateways", "1").stdout == "applied llmdeployment/tiny to the running fleet\n"
     assert "there is no pod 'nobody'" in local("logs", "nobody", "--data-dir", str(data)).stderr
     uid = get(data, "/apis/fairlead.dev/v1alpha1/namespaces/default/llmdeployments/tiny")["metadata"]["uid"]  # type: ignore[index]
 
@@ -163,7 +169,15 @@ def test_a_supervisor_that_is_killed_takes_everything_with_it(data: Path) -> Non
     assert up(data).returncode == 0
     state = read_state(FleetFolder(data))
     assert state is not None
+    following = [sys.executable, "-m", "fairlead", "local", "logs", "--follow", "--data-dir", str(data)]
+    gateway = subprocess.Popen([*following, "gateway"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    own = subprocess.Popen(following, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for follower in (gateway, own):
+        assert follower.stdout is not None and follower.stdout.readline()
     os.kill(state.pid, signal.SIGKILL)
+    said = gateway.communicate(timeout=60)[1]
+    assert (gateway.returncode, said.count("\n")) == (1, 1) and said.startswith("error: the fleet ended meanwhile")
+    assert (own.communicate(timeout=60)[1], own.returncode) == ("", 0)
     wait_until_nothing_runs(data)
     assert up(data).returncode == 0, "and its folder takes the next fleet"
 

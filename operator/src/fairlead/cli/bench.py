@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fairlead.cli.options import (
     base_url,
     chosen_model,
     duration,
+    naming,
     tell,
     text,
 )
@@ -33,6 +34,8 @@ from fairlead.client.workload import Kind, Shape, context_tokens, conversations
 DEFAULT_CONCURRENCY = 8
 DEFAULT_NUM_REQUESTS = 100
 """Where neither --duration nor --num-requests says when to stop."""
+MOST_PER_SECOND = 100_000
+"""Arrivals; no generator sends more."""
 TOO_LONG = "context_length_exceeded"
 """The code of such an error, everywhere."""
 PROGRESS_SECONDS = 2.0
@@ -123,8 +126,10 @@ def phases(given: str) -> tuple[Phase, ...]:
         raise argparse.ArgumentTypeError(f"{given!r} is no rate: write 4, or phases such as 2@30s,8@60s") from error
     if any(phase.seconds == float("inf") for phase in found[:-1]):
         raise argparse.ArgumentTypeError(f"{given!r}: every phase but the last needs its time, as in 2@30s,8")
-    if any(phase.rate == float("inf") for phase in found):
-        raise argparse.ArgumentTypeError(f"{given!r}: not all at once; --mode closed sends as fast as answers come")
+    if any(phase.rate > MOST_PER_SECOND for phase in found):
+        raise argparse.ArgumentTypeError(
+            f"{given!r}: at most {MOST_PER_SECOND}; --mode closed sends as fast as answers come"
+        )
     if not any(phase.rate > 0 for phase in found):
         raise argparse.ArgumentTypeError(f"{given!r}: at this rate nothing ever arrives")
     return tuple(found)
@@ -177,6 +182,9 @@ class Bench:
             args.num_requests = DEFAULT_NUM_REQUESTS
         if args.plot:
             require_matplotlib()
+        for flag, path in (("--output", args.output), ("--plot", args.plot)):
+            if path is not None and str(path) != "-":
+                _check_writable(flag, path)
 
     async def play(self) -> None:
         """Sends everything. Raises ApiError where there is no model to ask."""
@@ -246,17 +254,27 @@ class Bench:
         if any(sample.error is not None and sample.error.code == TOO_LONG for sample in samples):
             hint = "prompts were too long for the model's context: lower --prefix-tokens, --turns or --output-tokens"
             self.progress.print(f"hint: {hint}", markup=False)
-        try:
-            if args.output:
-                _write(args.output, json.dumps(to_json(found, samples, _arguments(args)), indent=1))
-            if args.plot:
-                scene = Scene(samples=samples, target_seconds=args.slo_ttft)
-                draw(args.plot, scene, title=f"fairlead bench: {args.model}, {args.workload}")
+        written = True
+        if args.output:
+            text = json.dumps(to_json(found, samples, _arguments(args)), indent=1)
+            written = self._written(args.output, lambda: _write(args.output, text))
+        if args.plot:
+            scene = Scene(samples=samples, target_seconds=args.slo_ttft)
+            title = f"fairlead bench: {args.model}, {args.workload}"
+            if drawn := self._written(args.plot, lambda: draw(args.plot, scene, title=title)):
                 self.console.print(f"plot: {args.plot}", markup=False)
+            written = written and drawn
+        return 1 if found.num_failed or not written else 0
+
+    def _written(self, path: Path, write: Callable[[], None]) -> bool:
+        """Whether it could be; if not, that is told, and what else there is to write is not lost."""
+        try:
+            with naming(path):
+                write()
         except OSError as error:
-            tell(error)
-            return 1
-        return 1 if found.num_failed else 0
+            self.progress.print(f"error: cannot write {error.filename}: {error.strerror}", markup=False, soft_wrap=True)
+            return False
+        return True
 
 
 SIZES = {"prefix_tokens": "prefix_tokens", "num_turns": "turns", "output_tokens": "output_tokens"}
@@ -330,9 +348,17 @@ def _arguments(args: argparse.Namespace) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items()} | {"rate": rate}
 
 
+def _check_writable(flag: str, path: Path) -> None:
+    """Rather now than after the work. Raises UsageError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: it cannot be written: {error.strerror}", "name another file") from error
+
+
 def _write(path: Path, text: str) -> None:
     if str(path) == "-":
         sys.stdout.write(text + "\n")
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="utf-8")

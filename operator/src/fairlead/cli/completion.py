@@ -10,24 +10,27 @@ from fairlead.cli.main import COMMANDS, build_parser
 
 _BASH = """\
 _fairlead() {{
-    local path=fairlead word
-    for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-        case "$path $word" in
-            {paths}) path="$path $word" ;;
+    local typed=fairlead word words=
+    for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD - 1))}}"; do
+        case "$typed $word" in
+            {paths}) typed="$typed $word" ;;
         esac
     done
-    local words=
-    case "$path ${{COMP_WORDS[COMP_CWORD-1]}}" in
+    case "$typed ${{COMP_WORDS[$((COMP_CWORD - 1))]}}" in
 {choices}
-        *) case "$path" in
+        *) case "$typed" in
 {words}
         esac ;;
     esac
-    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+    COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[$COMP_CWORD]}}"))
 }}
 complete -o default -F _fairlead fairlead
 """
-_ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n"
+"""For zsh too, which has its own use for the variable `path`, and computes no index unless it is asked to."""
+_ZSH = """\
+(( ${+functions[compdef]} )) || { autoload -U +X compinit && compinit; }
+autoload -U +X bashcompinit && bashcompinit
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,7 @@ from fairlead.api.llmdeployment import Autoscaling, LLMDeployment, ScalingMode
 from fairlead.api.names import KIND, LABEL_LLMDEPLOYMENT
 from fairlead.cli.demo_scaling import PATIENCE_SECONDS, ScalingStory, StepFailed
 from fairlead.cli.demo_table import Step, demo_table
-from fairlead.cli.options import UsageError, tell
+from fairlead.cli.options import UsageError, naming, tell
 from fairlead.client.load import Sample
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, Scene, draw, require_matplotlib
@@ -114,7 +114,8 @@ def finish(demo: "Demo", plot: Path) -> int:
     if demo.scaling is not None and figures is not None:
         try:
             require_matplotlib()
-            draw(plot, demo.scene(demo.scaling.samples, figures.moments), title=f"fairlead demo: {demo.name}")
+            with naming(plot):
+                draw(plot, demo.scene(demo.scaling.samples, figures.moments), title=f"fairlead demo: {demo.name}")
             demo.console.print(f"plot: {plot}", markup=False, soft_wrap=True)
         except (PlotUnavailable, OSError) as error:
             demo.console.print(f"no plot: {error}", markup=False, soft_wrap=True)

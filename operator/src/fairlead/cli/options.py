@@ -1,13 +1,15 @@
 """Options and errors that several commands share."""
 
 import argparse
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 
+from fairlead.addresses import is_http_address
 from fairlead.api.durations import parse_duration
 from fairlead.client.openai import ApiError, OpenAIClient
 from fairlead.kube.client import KubeError
@@ -17,6 +19,8 @@ DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
 KEY_VARIABLE = "OPENAI_API_KEY"
 """What the commands send as API key, if it is set."""
+LONGEST_SECONDS = 366 * 86_400.0
+"""What timers and reports can take."""
 
 
 class UsageError(Exception):
@@ -66,12 +70,8 @@ def with_hint(error: Exception) -> Exception:
 
 def address(text: str) -> str:
     """An argument that is the address of an HTTP server."""
-    try:
-        parts = urlsplit(text)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return text
-    except ValueError:  # a port that is no number, for instance
-        pass
+    if is_http_address(text):
+        return text
     raise argparse.ArgumentTypeError(f"{text!r} is not an address: write http://HOST:PORT")
 
 
@@ -116,6 +116,15 @@ def _hint(error: ApiError, gateway: str) -> str:
     return ""
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """For writing a file: every error says which. Those of a full disk come late, and name none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 def text(given: str) -> str:
     """An argument that is sent to a server, which takes UTF-8 only."""
     try:
@@ -158,7 +167,24 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time at all: write more than 0")
+    if seconds > LONGEST_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than a year")
     return seconds
+
+
+def between(least: float, most: float) -> Callable[[str], float]:
+    """An argument that is a number from `least` to `most`."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:  # nan neither
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
+        return number
+
+    return parse
 
 
 def at_least(smallest: int) -> Callable[[str], int]:

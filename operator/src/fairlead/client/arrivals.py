@@ -15,7 +15,7 @@ class Phase:
     """How long it lasts; may be infinite."""
 
     def __post_init__(self) -> None:
-        if self.rate < 0 or self.seconds <= 0:
+        if not (self.rate >= 0 and self.seconds > 0):  # not numbers neither
             raise ValueError(
                 f"a phase needs a rate of 0 or more and some seconds, not {self.rate:g} for {self.seconds:g}"
             )

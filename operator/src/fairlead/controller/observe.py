@@ -23,11 +23,11 @@ Index = Mapping[Any, Iterable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class NameClaim:
-    """An LLMDeployment's wish to be reached under a bare model name. The oldest one has it."""
+    """An LLMDeployment's wish to be reached under a model name. The oldest one has it."""
 
     name: str
     created: str
-    """RFC 3339 in UTC, so that text sorts as time does."""
+    """RFC 3339 in UTC, so that text sorts as time does; empty = this is its own name, which nobody can take."""
     key: Key
 
     @property
@@ -166,15 +166,19 @@ class Cluster:
 
 
 def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
-    """The bare names an LLMDeployment wants: its served name and aliases. One that is going wants none; those with a
-    `/` are nobody's to want."""
+    """The names an LLMDeployment wants: its served name, bare and with its namespace, its aliases, and its own.
+
+    One that is going wants none. Names in which somebody wrote a `/` are nobody's to want.
+    """
     metadata, model = body["metadata"], (body.get("spec") or {}).get("model") or {}
     if metadata.get("deletionTimestamp"):
         return {}
-    wanted = [model.get("servedName") or metadata["name"], *(model.get("aliases") or [])]
-    key = (metadata["namespace"], metadata["name"])
+    key = namespace, name = metadata["namespace"], metadata["name"]
+    served_name = str(model.get("servedName") or name)
+    wanted = [each for each in (served_name, *map(str, model.get("aliases") or ())) if "/" not in each]
     created = str(metadata.get("creationTimestamp") or "")
-    return {str(name): NameClaim(str(name), created, key) for name in wanted if "/" not in str(name)}
+    claims = {each: NameClaim(each, created, key) for each in (*wanted, f"{namespace}/{served_name}")}
+    return claims | {f"{namespace}/{name}": NameClaim(f"{namespace}/{name}", "", key)}
 
 
 def _is_in_conflict(body: JsonObject) -> bool:

@@ -286,13 +286,21 @@ def _conflict(observed: Observed) -> Problem | None:
         return None
     metadata, model = observed.body["metadata"], (observed.body.get("spec") or {}).get("model") or {}
     own, served_name = f"{metadata['namespace']}/{metadata['name']}", model.get("servedName") or metadata["name"]
-    lost = {claim.name: "/".join(claim.key) for claim in sorted(observed.rivals, key=lambda claim: claim.name)}
-    kept = [name for name in (served_name, *(model.get("aliases") or ())) if name not in lost]
-    advice = [f"choose another model.servedName than {served_name!r}"] if served_name in lost else []
-    if aliases := [repr(name) for name in lost if name != served_name]:
+    with_namespace = f"{metadata['namespace']}/{served_name}"
+    lost = {claim.name: claim for claim in sorted(observed.rivals, key=lambda claim: claim.name)}
+    names_wanted = (served_name, *(model.get("aliases") or ()), with_namespace, own)
+    kept = [name for name in dict.fromkeys(names_wanted) if name not in lost]
+    advice = []
+    if served_name in lost or with_namespace in lost:
+        advice.append(f"choose another model.servedName than {served_name!r}")
+    if aliases := [repr(name) for name in lost if name not in (served_name, with_namespace)]:
         advice.append(f"take {', '.join(aliases)} out of model.aliases")
-    losses = [f"requests for the model {name!r} go to the older {names.KIND} {key}" for name, key in lost.items()]
-    ways = ", ".join([*map(repr, (*kept, own)), f"or the path /{own}/v1"])
+    losses = [
+        f"requests for the model {name!r} go to {'the older' if claim.created else 'the'} "
+        f"{names.KIND} {'/'.join(claim.key)}"
+        for name, claim in lost.items()
+    ]
+    ways = ", ".join([*map(repr, kept), f"or the path /{own}/v1"])
     message = f"{'; '.join(losses)}. This one is reached by {ways}: {', and '.join(advice)}"
     return Problem(Reason.NAME_CONFLICT, message)
 

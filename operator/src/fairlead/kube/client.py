@@ -109,10 +109,10 @@ class KubeClient:
         """
         params = _selectors(label_selector, field_selector) | {"limit": str(PAGE_SIZE)}
         page = await self.request("GET", resource.path(namespace), params=params)
-        items = list_items(page)
+        items = _items(page, resource, self.config.server)
         while token := (page.get("metadata") or {}).get("continue"):
             page = await self.request("GET", resource.path(namespace), params=params | {"continue": token})
-            items += list_items(page)
+            items += _items(page, resource, self.config.server)
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         return page | {"items": [kind | item for item in items]}
 
@@ -265,9 +265,13 @@ class KubeClient:
         file, user = self.config.token_file, self.config.username
         if file is not None and time.monotonic() - self._token_read > TOKEN_FILE_SECONDS:
             try:
-                self._token = file.read_text().strip()
-            except OSError as e:
-                raise KubeError(0, "Unreachable", f"cannot read the API token: {e}") from e
+                self._token = file.read_text(encoding="ascii").strip()
+            except (OSError, UnicodeDecodeError) as e:
+                why = e.strerror if isinstance(e, OSError) else "it is not plain text"
+                raise KubeError(0, "Unreachable", f"cannot read the API token from the file {file}: {why}") from e
+            if not self._token.isprintable() or not self._token:
+                is_it = "has several lines" if self._token else "is empty"
+                raise KubeError(0, "Unreachable", f"the file {file}, which should hold the API token, {is_it}")
             self._token_read = time.monotonic()
         if self._token is not None:
             return {"Authorization": f"Bearer {self._token}"}
@@ -277,9 +281,12 @@ class KubeClient:
         return {}
 
 
-def list_items(page: Mapping[str, Any]) -> list[JsonObject]:
-    """The items of a list; Kubernetes writes an empty one as null."""
-    return list(page.get("items") or [])
+def _items(page: Mapping[str, Any], resource: Resource, server: str) -> list[JsonObject]:
+    """Of one page of a list; Kubernetes writes an empty one as null. Other servers answer with objects of their own."""
+    if page.get("kind") != f"{resource.kind}List":
+        message = f"{server} did not answer with a list of {resource.plural}: it is no Kubernetes API"
+        raise KubeError(0, "Unreachable", message)
+    return [*(page.get("items") or ())]
 
 
 def _namespace(obj: Mapping[str, Any]) -> str | None:

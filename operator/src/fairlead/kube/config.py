@@ -8,17 +8,19 @@ import binascii
 import os
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fairlead.addresses import authority
-from fairlead.kube.login import Credential, Login, login_of
+from fairlead.addresses import authority, is_http_address
+from fairlead.kube.login import Credential, Login, LoginFailed, login_of
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_SECTIONS = ("contexts", "clusters", "users")
 
 
 class KubeConfigError(Exception):
@@ -74,20 +76,23 @@ class KubeConfig:
 
 
 def load(kubeconfig: Path | None = None, context: str | None = None) -> KubeConfig:
-    """The given kubeconfig, else $KUBECONFIG (the first file that exists), else in-cluster, else ~/.kube/config.
+    """The given kubeconfig, else those that $KUBECONFIG lists, else in-cluster, else ~/.kube/config.
 
-    Raises KubeConfigError when none of them is there, or when the one found cannot be used.
+    Raises KubeConfigError when none of them is there, or when those found cannot be used.
     """
     if kubeconfig is not None:
-        return from_kubeconfig(kubeconfig, context)
-    for name in filter(None, os.environ.get("KUBECONFIG", "").split(os.pathsep)):
-        if Path(name).is_file():
-            return from_kubeconfig(Path(name), context)
+        return from_kubeconfigs([kubeconfig], context)
+    if listed := [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]:
+        found = [path for path in listed if path.exists()]
+        if not found:  # another cluster's credentials are not what was asked for
+            named = ", ".join(map(str, listed))
+            raise KubeConfigError(f"KUBECONFIG names no file that exists ({named}): correct it, or unset it")
+        return from_kubeconfigs(found, context)
     if os.environ.get("KUBERNETES_SERVICE_HOST") and (SERVICE_ACCOUNT_FOLDER / "token").is_file():
         return in_cluster()
     home = Path.home() / ".kube" / "config"
     if home.is_file():
-        return from_kubeconfig(home, context)
+        return from_kubeconfigs([home], context)
     raise KubeConfigError(
         "found no Kubernetes API: no --kubeconfig, no file named by KUBECONFIG, not in a pod, no ~/.kube/config"
     )
@@ -105,55 +110,105 @@ def in_cluster(folder: Path = SERVICE_ACCOUNT_FOLDER) -> KubeConfig:
     )
 
 
-def from_kubeconfig(path: Path, context: str | None = None) -> KubeConfig:
-    """The context of a kubeconfig file; None = its current one. Raises KubeConfigError, naming the file."""
+def from_kubeconfigs(paths: Sequence[Path], context: str | None = None) -> KubeConfig:
+    """A context of kubeconfig files that are merged as kubectl merges them: whichever names something first has it.
+
+    `context`: None = the current one. Raises KubeConfigError, naming the files.
+    """
+    documents = [(path, _document(path)) for path in paths]
+    try:
+        current = next((found for _, document in documents if (found := document.get("current-context"))), None)
+        name = str(context or current or "")
+        if not name:
+            raise KubeConfigError("no context is chosen: name one with --context, or `kubectl config use-context NAME`")
+        _, chosen = _named(documents, "context", name)
+        if not chosen.get("cluster"):
+            raise KubeConfigError(f"the context {name!r} names no cluster")
+        cluster_file, cluster = _named(documents, "cluster", chosen["cluster"])
+        user_file, user = _named(documents, "user", chosen["user"]) if chosen.get("user") else (paths[0], {})
+        return KubeConfig(
+            server=_server(cluster),
+            ca_data=_data(cluster_file, cluster, "certificate-authority"),
+            insecure_skip_tls_verify=bool(cluster.get("insecure-skip-tls-verify", False)),
+            tls_server_name=_text(cluster, "tls-server-name"),
+            namespace=_text(chosen, "namespace"),
+            login=login_of(user, cluster, user_file.parent, paths, context),
+            **_credentials(user_file, user),
+        )
+    except (KubeConfigError, LoginFailed) as e:
+        raise KubeConfigError(f"{os.pathsep.join(map(str, paths))}: {e}") from e
+
+
+def _document(path: Path) -> Mapping[str, Any]:
     try:
         document = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
         raise KubeConfigError(f"cannot read the kubeconfig {path}: {e}") from e
-    if not isinstance(document, dict):
-        raise KubeConfigError(f"{path} is not a kubeconfig")
-    try:
-        chosen = _named(document, "contexts", context or document.get("current-context"), "context")
-        cluster = _named(document, "clusters", chosen.get("cluster"), "cluster")
-        user = _named(document, "users", chosen["user"], "user") if chosen.get("user") else {}
-        found = _from_parts(path, cluster, user, chosen.get("namespace"))
-        return replace(found, login=login_of(path, user, cluster, context))
-    except KubeConfigError as e:
-        raise KubeConfigError(f"{path}: {e}") from e
+    if document is None:  # kubectl takes an empty file for one that has nothing to say
+        return {}
+    if not _is_map(document) or not all(_is_list_of_maps(document.get(key)) for key in _SECTIONS):
+        raise KubeConfigError(f"{path} is not a kubeconfig: it needs lists of {', '.join(_SECTIONS)}")
+    found: Mapping[str, Any] = document
+    return found
 
 
-def _from_parts(path: Path, cluster: Mapping[str, Any], user: Mapping[str, Any], namespace: str | None) -> KubeConfig:
-    if not cluster.get("server"):
-        raise KubeConfigError("the cluster has no server")
-    token_file = user.get("tokenFile")
-    return KubeConfig(
-        server=str(cluster["server"]).rstrip("/"),
-        token=user.get("token"),
-        token_file=path.parent / token_file if token_file else None,
-        username=user.get("username"),
-        password=user.get("password"),
-        ca_data=_data(path, cluster, "certificate-authority"),
-        certificate_data=_data(path, user, "client-certificate"),
-        key_data=_data(path, user, "client-key"),
-        insecure_skip_tls_verify=bool(cluster.get("insecure-skip-tls-verify", False)),
-        tls_server_name=cluster.get("tls-server-name"),
-        namespace=namespace,
-    )
+def _named(documents: Iterable[tuple[Path, Mapping[str, Any]]], key: str, name: str) -> tuple[Path, Mapping[str, Any]]:
+    """The first context, cluster or user of this name, and the file that has it: paths are relative to that."""
+    there: dict[str, tuple[Path, Any]] = {}
+    for path, document in documents:
+        for item in document.get(key + "s") or []:
+            there.setdefault(str(item.get("name")), (path, item.get(key) or {}))
+    if str(name) not in there:
+        raise KubeConfigError(f"there is no {key} {name!r}, only: {', '.join(there) or 'none'}")
+    path, found = there[str(name)]
+    if not _is_map(found):
+        raise KubeConfigError(f"the {key} {name!r} is no mapping of fields to values")
+    return path, found
 
 
-def _named(document: Mapping[str, Any], section: str, name: str | None, key: str) -> dict[str, Any]:
-    if not name:
-        raise KubeConfigError(f"no {key} is chosen")
-    for item in document.get(section) or []:
-        if item.get("name") == name:
-            return dict(item.get(key) or {})
-    raise KubeConfigError(f"there is no {key} {name!r} in it")
+def _server(cluster: Mapping[str, Any]) -> str:
+    server = (_text(cluster, "server") or "").rstrip("/")
+    if not is_http_address(server):
+        given = f"the server {server!r}, which is no address" if server else "no server"
+        raise KubeConfigError(f"the cluster has {given}: write https://HOST:PORT")
+    return server
+
+
+def _credentials(path: Path, user: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file itself holds to show who we are, as KubeConfig's fields."""
+    token_file = _text(user, "tokenFile")
+    certificate, key = (_data(path, user, name) for name in ("client-certificate", "client-key"))
+    if (certificate is None) != (key is None):
+        missing = "client-key" if key is None else "client-certificate"
+        raise KubeConfigError(f"the user has no {missing}: a certificate and its key go together")
+    return {
+        "token": _text(user, "token"),
+        "token_file": path.parent / token_file if token_file else None,
+        "username": _text(user, "username"),
+        "password": _text(user, "password"),
+        "certificate_data": certificate,
+        "key_data": key,
+    }
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_list_of_maps(value: object) -> bool:
+    return value is None or (isinstance(value, list) and all(map(_is_map, value)))
+
+
+def _text(section: Mapping[str, Any], key: str) -> str | None:
+    value = section.get(key)
+    if value is not None and not isinstance(value, str):
+        raise KubeConfigError(f"{key} is not a string: put it in quotes")  # its value may be a secret
+    return value or None
 
 
 def _data(path: Path, section: Mapping[str, Any], key: str) -> str | None:
     """Inline base64 `KEY-data`, else the file named by `KEY` (relative to the kubeconfig)."""
-    inline, file = section.get(f"{key}-data"), section.get(key)
+    inline, file = _text(section, f"{key}-data"), _text(section, key)
     try:
         if inline:
             return base64.b64decode(inline, validate=True).decode()

@@ -8,7 +8,7 @@ is the caller's business. It may take seconds, so call it in a thread.
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -39,23 +39,35 @@ Login = Callable[[], Credential]
 """Blocking. Raises LoginFailed."""
 
 
-def login_of(path: Path, user: Mapping[str, Any], cluster: Mapping[str, Any], context: str | None) -> Login | None:
-    """How this user of the kubeconfig at `path` logs in; None where the file holds the credentials itself."""
-    if user.get("exec"):
-        return partial(_by_program, user["exec"], cluster, path.parent)
-    if user.get("auth-provider"):
-        return partial(_by_provider, path, context, str(user["auth-provider"].get("name")))
+def login_of(
+    user: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path, paths: Sequence[Path], context: str | None
+) -> Login | None:
+    """How this user of the kubeconfigs at `paths` logs in; None where they hold the credentials themselves.
+
+    `folder`: of the file that has the user. Raises LoginFailed for what says nothing usable.
+    """
+    if spec := user.get("exec"):
+        if not isinstance(spec, dict) or not all(isinstance(spec.get(key), str) for key in ("command", "apiVersion")):
+            raise LoginFailed("the user's exec needs a command and an apiVersion")
+        entries = spec.get("env") or ()
+        if not all(isinstance(entry, dict) and {"name", "value"} <= entry.keys() for entry in entries):
+            raise LoginFailed("every entry in env of the user's exec needs a name and a value")
+        return partial(_by_program, spec, cluster, folder)
+    if provider := user.get("auth-provider"):
+        if not isinstance(provider, dict) or not isinstance(provider.get("config"), dict) or not provider.get("name"):
+            raise LoginFailed("the user's auth-provider needs a name and a config: log in anew, or use exec")
+        return partial(_by_provider, paths, context, str(provider["name"]))
     return None
 
 
 def _by_program(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path) -> Credential:
     """The protocol of client.authentication.k8s.io: the program prints an ExecCredential."""
-    command, version = str(spec.get("command")), str(spec.get("apiVersion"))
+    command, version = spec["command"], spec["apiVersion"]
     info: dict[str, Any] = {"interactive": spec.get("interactiveMode") == _NEEDS_A_PERSON}
     if spec.get("provideClusterInfo"):
         info["cluster"] = {key: value for key, value in cluster.items() if key != "extensions"}
     asked = {"apiVersion": version, "kind": "ExecCredential", "spec": info}
-    environment = os.environ | {entry["name"]: entry["value"] for entry in spec.get("env") or ()}
+    environment = os.environ | {str(entry["name"]): str(entry["value"]) for entry in spec.get("env") or ()}
     program = str(folder / command) if os.sep in command else command  # relative to the kubeconfig, as kubectl has it
     try:
         ended = subprocess.run(
@@ -99,7 +111,7 @@ def _credential(command: str, version: str, printed: bytes) -> Credential:
     return found
 
 
-def _by_provider(path: Path, context: str | None, name: str) -> Credential:
+def _by_provider(paths: Sequence[Path], context: str | None, name: str) -> Credential:
     """The official client knows them: it refreshes what has expired, and writes nothing back."""
     try:
         from kubernetes import client, config
@@ -109,7 +121,7 @@ def _by_provider(path: Path, context: str | None, name: str) -> Credential:
     filled = client.Configuration()
     try:
         load: Any = config.load_kube_config
-        load(str(path), context, client_configuration=filled, persist_config=False)
+        load(os.pathsep.join(map(str, paths)), context, client_configuration=filled, persist_config=False)
         header = next((value for value in filled.api_key.values() if value), "")  # its name differs by version
     except Exception as error:  # whatever the provider's own libraries raise
         raise LoginFailed(f"auth-provider {name!r} of the kubeconfig failed: {error}") from error

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from http.client import HTTPResponse
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
@@ -40,15 +41,18 @@ class ApiReader:
             while chunk := response.read1(_CHUNK_BYTES):
                 yield chunk
 
-    def _open(self, path: str, query: dict[str, str], timeout: float | None) -> HTTPResponse:
+    @contextmanager
+    def _open(self, path: str, query: dict[str, str], timeout: float | None) -> Iterator[HTTPResponse]:
         url = f"{self._server}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            response: HTTPResponse = self._opener.open(Request(url, headers=self._headers), timeout=timeout)
+            with self._opener.open(Request(url, headers=self._headers), timeout=timeout) as response:
+                yield response
         except HTTPError as error:
             raise FleetError(_sentence(error)) from error
-        except (URLError, OSError) as error:
+        except HTTPException as error:
+            raise FleetError("the fleet ended meanwhile: its API server left in the middle of an answer") from error
+        except OSError as error:
             raise FleetError(f"the API server does not answer: {error}") from error
-        return response
 
 
 def _sentence(error: HTTPError) -> str:

@@ -9,16 +9,26 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fairlead.api.names import GATEWAY_NAME, LABEL_NAME, OPERATOR_NAME, PLURAL, SYSTEM_NAMESPACE
 from fairlead.kube.client import KubeClient
 from fairlead.kube.config import load
+from fairlead.kube.resources import DEPLOYMENTS
 from fairlead.local.api_reader import ApiReader
 from fairlead.local.apiserver.status import Json
 from fairlead.local.apiserver.tables import pod_reason
 from fairlead.local.applying import Manifest, apply_manifest, read_manifests
 from fairlead.local.detaching import start_detached
-from fairlead.local.fleet_state import FleetError, FleetFolder, Phase, default_folder, read_state, running_fleet
+from fairlead.local.fleet_state import (
+    FleetError,
+    FleetFolder,
+    FleetState,
+    Phase,
+    default_folder,
+    read_state,
+    running_fleet,
+)
 from fairlead.local.kubelet.process_table import ProcessRecords, stop
 from fairlead.local.supervisor import FleetOptions, RunningFleet, run_fleet
 
@@ -42,13 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="apply this file; also to a fleet that is running",
     )
-    up.add_argument("--api-port", type=_port, default=DEFAULT_API_PORT, metavar="N", help="default: %(default)s")
-    up.add_argument(
-        "--gateway-port", type=_port, default=DEFAULT_GATEWAY_PORT, metavar="N", help="default: %(default)s"
-    )
-    up.add_argument(
-        "--gateways", type=_positive, default=1, metavar="N", help="gateways behind that port (default: %(default)s)"
-    )
+    up.add_argument("--api-port", type=_port, metavar="N", help=f"default: {DEFAULT_API_PORT}")
+    up.add_argument("--gateway-port", type=_port, metavar="N", help=f"default: {DEFAULT_GATEWAY_PORT}")
+    up.add_argument("--gateways", type=_positive, metavar="N", help="gateways behind that port (default: 1)")
     up.add_argument("--detach", action="store_true", help="return once the fleet is ready, and leave it running")
     up.add_argument("--detached", type=int, metavar="LOCK", help=argparse.SUPPRESS)
     down = verbs.add_parser("down", help="stop the fleet and everything it started; its objects are kept")
@@ -83,7 +89,10 @@ def run(args: argparse.Namespace) -> int:
 def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
     manifests, running = read_manifests(args.file), running_fleet(folder)
     if manifests and running is not None and running.phase is Phase.READY:
-        return asyncio.run(_apply_to_running(folder, manifests))
+        return asyncio.run(_apply_to_running(folder, running, manifests, args))
+    args.api_port = DEFAULT_API_PORT if args.api_port is None else args.api_port
+    args.gateway_port = DEFAULT_GATEWAY_PORT if args.gateway_port is None else args.gateway_port
+    args.gateways = args.gateways or 1
     if args.detach:
         return _up_detached(folder, args)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -106,9 +115,19 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
     return 0
 
 
-async def _apply_to_running(folder: FleetFolder, manifests: Sequence[Manifest]) -> int:
-    """`up -f` where a fleet is up already: the files are all that is left to do."""
+async def _apply_to_running(
+    folder: FleetFolder, running: FleetState, manifests: Sequence[Manifest], args: argparse.Namespace
+) -> int:
+    """`up -f` where a fleet is up already: the files are all that is left to do. Raises FleetError for arguments that
+    would need another fleet."""
     async with KubeClient(load(folder.kubeconfig)) as client:
+        gateways = (await client.get(DEPLOYMENTS, GATEWAY_NAME, SYSTEM_NAMESPACE))["spec"]["replicas"]
+        has = {"--api-port": _port_of(running.api), "--gateway-port": _port_of(running.gateway), "--gateways": gateways}
+        wanted = {"--api-port": args.api_port, "--gateway-port": args.gateway_port, "--gateways": args.gateways}
+        for flag, value in wanted.items():
+            if value not in (None, has[flag]) and (value or flag == "--gateways"):  # port 0 = any
+                text = f"{flag} {value}: the fleet that is running in {folder.path} has {has[flag]}"
+                raise FleetError(f"{text}: leave {flag} out, or stop it first with `{folder.command('down')}`")
         for manifest in manifests:
             await apply_manifest(client, manifest)
             _say(f"applied {manifest.readable} to the running fleet")
@@ -236,6 +255,10 @@ def _next_steps(folder: FleetFolder, fleet: RunningFleet, *, detached: bool) -> 
 
 def _full_name(obj: Json) -> str:
     return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
+
+
+def _port_of(url: str) -> int | None:
+    return urlsplit(url).port
 
 
 def _port(text: str) -> int:
