@@ -113,6 +113,47 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
         ({"gateway": {"extraVolumes": [{"name": "scratch", "emptyDir": {}}]}}, "/gateway/extraVolumes/0/name"),
         ({"operator": {"extraVolumes": [{"name": "settings", "emptyDir": {}}]}}, "/operator/extraVolumes/0/name"),
         ({"operator": {"extraEnv": [{"value": "nameless"}]}}, "/operator/extraEnv/0"),
+        ({"operator": {"extraEnv": [{"name": "A", "value": 1}]}}, "/operator/extraEnv/0/value"),
+        ({"gateway": {"extraEnv": [{"name": "A=B", "value": ""}]}}, "/gateway/extraEnv/0/name"),
+        (
+            {"gateway": {"extraEnv": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
+            "gateway.extraEnv: A is there twice",
+        ),
+        ({"operator": {"extraVolumes": [{"name": "a"}]}}, "/operator/extraVolumes/0"),
+        (
+            {"operator": {"extraVolumes": [{"name": "a", "emptyDir": {}}] * 2}},
+            "operator.extraVolumes: a is there twice",
+        ),
+        (
+            {"operator": {"extraVolumeMounts": [{"name": "nope", "mountPath": "/a"}]}},
+            "operator.extraVolumeMounts: there is no volume nope; there are scratch, settings",
+        ),
+        ({"gateway": {"extraVolumeMounts": [{"name": "scratch", "mountPath": "a"}]}}, "/extraVolumeMounts/0/mountPath"),
+        (
+            {"gateway": {"extraVolumeMounts": [{"name": "scratch", "mountPath": "/tmp/"}]}},
+            "gateway.extraVolumeMounts: something is mounted at /tmp already",
+        ),
+        (
+            {"gateway": {"autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": "0m"}}}},
+            "gateway.resources.requests.cpu, which is 0; set more",
+        ),
+        ({"commonLabels": {"team": "a b"}}, "/commonLabels/team"),
+        ({"commonLabels": {"a b": "c"}}, "propertyName .a b"),
+        ({"gateway": {"podLabels": {"team": "a" * 64}}}, "/gateway/podLabels/team"),
+        ({"operator": {"nodeSelector": {"gpu": True}}}, "/operator/nodeSelector/gpu"),
+        ({"operator": {"priorityClassName": "High Priority"}}, "/operator/priorityClassName"),
+        ({"auth": {"existingSecret": "Our Secret"}}, "/auth/existingSecret"),
+        ({"gateway": {"url": "https://a.b/v1?key=c"}}, "/gateway/url"),
+        ({"networkPolicy": {"clients": [{"ipBlock": {}}]}}, "/networkPolicy/clients/0/ipBlock"),
+        ({"networkPolicy": {"clients": [{"ipBlock": {"cidr": "all"}}]}}, "/networkPolicy/clients/0/ipBlock/cidr"),
+        (
+            {"networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}},
+            "networkPolicy.clients: an ipBlock stands alone",
+        ),
+        ({"podDisruptionBudget": {"maxUnavailable": "150%"}}, "/podDisruptionBudget/maxUnavailable"),
+        ({"topologySpread": {"topologyKeys": ["a b"]}}, "/topologySpread/topologyKeys/0"),
+        ({"image": None}, "missing property 'image'"),
+        ({"gateway": {"drain": {"delay": None}}}, "/gateway/drain': missing property 'delay'"),
         ({"gateway": {"service": {"nodePort": 30080}}}, "gateway.service.nodePort: is for the types NodePort and Load"),
         ({"gateway": {"service": {"externalTrafficPolicy": "Local"}}}, "externalTrafficPolicy: is for the types NodeP"),
         ({"gateway": {"service": {"type": "NodePort", "loadBalancerClass": "a"}}}, "LoadBalancer, not for NodePort"),
@@ -145,6 +186,32 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
 def test_what_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(helm.HelmError, match=named):
         helm.render(wrong)
+
+
+def test_no_value_that_templates_count_on_may_be_null(values: dict[str, Any]) -> None:
+    """Helm takes a null for "as if the chart had not said it"; the schema then names what is missing."""
+
+    def check(schema: dict[str, Any], values: dict[str, Any], path: str) -> None:
+        schema = resolve(schema)
+        if schema.get("additionalProperties") is not False or path.endswith(("resources", "podSecurityContext")):
+            return
+        for name, value in values.items():
+            here = f"{path}.{name}"
+            is_section = isinstance(value, dict) and "properties" in resolve(schema["properties"][name])
+            if is_section and name not in ("resources", "podSecurityContext"):
+                check(schema["properties"][name], value, here)
+            elif isinstance(value, dict | list) or value == "":
+                continue
+            assert name in schema["required"], f"{here} may be null"
+
+    check(SCHEMA, values, "")
+
+
+def test_the_longest_name_makes_labels_that_fit() -> None:
+    rendered = helm.render({"nameOverride": "a" * 53}, name="b" * 53, api_versions=["monitoring.coreos.com/v1"])
+    labels = [label for one in helm.objects(rendered) for label in one["metadata"]["labels"].values()]
+    assert max(map(len, labels)) == 63
+    assert "a" * 52 + "-monitoring" in labels and "a" * 53 + "-gateway" in labels
 
 
 @pytest.mark.parametrize("name", ["leaseDuration", "resyncInterval", "autoscalerInterval"])

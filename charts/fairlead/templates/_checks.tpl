@@ -7,6 +7,8 @@
 {{- include "fairlead.checkTimes" . -}}
 {{- include "fairlead.checkServiceAccounts" . -}}
 {{- include "fairlead.checkService" . -}}
+{{- include "fairlead.checkExtras" . -}}
+{{- include "fairlead.checkClients" . -}}
 {{- include "fairlead.checkAutoscaling" . -}}
 {{- include "fairlead.checkHTTPRoute" . -}}
 {{- end }}
@@ -114,6 +116,9 @@
 {{- if not (or $hpa.metrics (hasKey (.Values.gateway.resources.requests | default dict) "cpu")) -}}
 {{- fail "gateway.autoscaling: targetCPUUtilization is a share of gateway.resources.requests.cpu; set that, or metrics" -}}
 {{- end -}}
+{{- if and (not $hpa.metrics) (regexMatch "^0*[.]?0*[a-zA-Z]*$" (toString .Values.gateway.resources.requests.cpu)) -}}
+{{- fail "gateway.autoscaling: targetCPUUtilization is a share of gateway.resources.requests.cpu, which is 0; set more, or metrics" -}}
+{{- end -}}
 {{- if not (.Capabilities.APIVersions.Has "autoscaling/v2") -}}
 {{- fail "gateway.autoscaling: this cluster does not serve autoscaling/v2, which Kubernetes has from 1.23 on; set enabled: false" -}}
 {{- end -}}
@@ -137,6 +142,47 @@
 {{- range $name := list "loadBalancerClass" "loadBalancerSourceRanges" -}}
 {{- if and (get $service $name) (ne $service.type "LoadBalancer") -}}
 {{- fail (printf "gateway.service.%s: is for the type LoadBalancer, not for %s" $name $service.type) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* What a pod has twice, or lacks, the API server tells of only when half of the release is installed, and without the value's name. */}}
+{{- define "fairlead.checkExtras" -}}
+{{- $own := dict "operator" (dict "settings" "/etc/fairlead" "scratch" "/tmp") "gateway" (dict "api-keys" "/etc/fairlead/api-keys" "scratch" "/tmp") -}}
+{{- range $component, $mounted := $own -}}
+{{- $values := get $.Values $component -}}
+{{- $volumes := keys $mounted -}}
+{{- $paths := values $mounted -}}
+{{- $variables := list -}}
+{{- range $values.extraEnv -}}
+{{- if has .name $variables -}}
+{{- fail (printf "%s.extraEnv: %s is there twice; leave one of them out" $component .name) -}}
+{{- end -}}
+{{- $variables = append $variables .name -}}
+{{- end -}}
+{{- range $values.extraVolumes -}}
+{{- if has .name $volumes -}}
+{{- fail (printf "%s.extraVolumes: %s is there twice; give each volume a name of its own" $component .name) -}}
+{{- end -}}
+{{- $volumes = append $volumes .name -}}
+{{- end -}}
+{{- range $values.extraVolumeMounts -}}
+{{- if not (has .name $volumes) -}}
+{{- fail (printf "%s.extraVolumeMounts: there is no volume %s; there are %s" $component .name (join ", " (sortAlpha $volumes))) -}}
+{{- end -}}
+{{- $path := clean .mountPath -}}
+{{- if has $path $paths -}}
+{{- fail (printf "%s.extraVolumeMounts: something is mounted at %s already; choose another mountPath for %s" $component $path .name) -}}
+{{- end -}}
+{{- $paths = append $paths $path -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "fairlead.checkClients" -}}
+{{- range .Values.networkPolicy.clients -}}
+{{- if and .ipBlock (or (hasKey . "podSelector") (hasKey . "namespaceSelector")) -}}
+{{- fail "networkPolicy.clients: an ipBlock stands alone; write the selectors as another item of the list" -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -10,7 +10,8 @@ A release may have a name that a Service may not: `2026`, `my.release`. */}}
 
 {{/* What the pods of a component are, for labels. Call with (dict "root" $ "component" "gateway"). */}}
 {{- define "fairlead.appName" -}}
-{{- printf "%s-%s" (default .root.Chart.Name .root.Values.nameOverride | trunc 53 | trimSuffix "-") .component -}}
+{{- $room := min 53 (sub 62 (len .component)) | int -}}
+{{- printf "%s-%s" (default .root.Chart.Name .root.Values.nameOverride | trunc $room | trimSuffix "-") .component -}}
 {{- end }}
 
 {{/* Name of a component's objects. Call with (dict "root" $ "component" "gateway"). */}}
