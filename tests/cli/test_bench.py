@@ -77,6 +77,14 @@ async def test_a_closed_port_is_the_cause_and_told_once(fairlead) -> None:
     assert "ssl:" not in ended.err and "Traceback" not in ended.err
 
 
+async def test_a_model_that_is_not_there_is_told_once_and_nothing_is_sent(fairlead) -> None:
+    async with FakeEngine() as engine:
+        ended = await fairlead("bench", "--gateway", engine.url, "--model", "dingy", *FIXED)
+        assert engine.requests == []
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.count("There is no such model.") == 1 and "hint: what there is: curl" in ended.err
+
+
 async def test_a_server_that_goes_away_meanwhile_is_named_in_the_report(fairlead) -> None:
     async with FakeEngine() as engine:
         engine.death = Death.AFTER_ONE_TOKEN

@@ -192,7 +192,8 @@ class Bench:
         timeouts = Timeouts(read=args.timeout)
         async with OpenAIClient(base_url(args.gateway), api_key=api_key(), timeouts=timeouts) as client:
             args.model = await chosen_model(client, args.model)
-            self._fit(await _context_of(client, args.model))
+            known = await client.model(args.model)  # no server, or no such model, is better told once than per request
+            self._fit(known.max_model_len if known is not None else None)
             self.load = LoadGenerator(client, args.model, max_requests=args.num_requests)
             telling = asyncio.create_task(self._tell_progress(self.load))
             try:
@@ -279,18 +280,6 @@ class Bench:
 
 SIZES = {"prefix_tokens": "prefix_tokens", "num_turns": "turns", "output_tokens": "output_tokens"}
 """Sizes of a workload that a model's context limits → their arguments. In the order in which they are made smaller."""
-
-
-async def _context_of(client: OpenAIClient, model: str) -> int | None:
-    """How many tokens a prompt and its answer may have; None where the server does not say. Raises ApiError where there
-    is no server at all, which is better told once than once per request."""
-    try:
-        listed = (await client.models()).get(model)
-    except ApiError as error:
-        if not error.status:
-            raise
-        return None
-    return listed.max_model_len if listed is not None else None
 
 
 def fitted(kind: Kind, shape: Shape, given: Collection[str], context: int | None) -> Shape:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", type=text, help="a system message before the conversation")
     parser.add_argument("--max-tokens", type=at_least(1), default=256, help="longest answer, in tokens (default: 256)")
     parser.add_argument(
-        "--temperature", type=between(0, 2), default=0.0, help="0 = the likeliest answer, up to 2 (default: 0)"
+        "--temperature", type=between(0, 100), default=0.0, help="0 = the likeliest answer (default: 0)"
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="say what each answer took: times, tokens, cache, replica"

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fairlead.addresses import is_http_address
 from fairlead.api.durations import parse_duration
-from fairlead.client.openai import ApiError, OpenAIClient
+from fairlead.client.openai import MODEL_NOT_FOUND, ApiError, OpenAIClient
 from fairlead.kube.client import KubeError
 from fairlead.local.fleet_state import DATA_VARIABLE, FleetFolder, default_folder, running_fleet
 
@@ -109,7 +109,7 @@ def _hint(error: ApiError, gateway: str) -> str:
         return f"is a gateway running at {gateway}? `fairlead local up` starts one; --gateway names another"
     if error.status == 401:
         return f"put the API key that you were given into the environment variable {KEY_VARIABLE}"
-    if error.status == 404 and error.code == "model_not_found":
+    if error.status == 404 and error.code == MODEL_NOT_FOUND:
         return f"what there is: curl {base_url(gateway)}/models"
     if error.status in (429, 503) and error.retry_after is not None:
         return f"it may work again in {error.retry_after:g} s; `fairlead top` shows what the fleet is doing"

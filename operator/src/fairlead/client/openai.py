@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -21,6 +22,9 @@ from fairlead_protocol.messages import (
     HEADER_REPLICA,
     HEADER_REQUEST_ID,
 )
+
+MODEL_NOT_FOUND = "model_not_found"
+"""The code of such an error, everywhere."""
 
 
 class ApiError(Exception):
@@ -128,6 +132,20 @@ class OpenAIClient:
         except msgspec.DecodeError as error:
             raise ApiError(0, f"{self._base_url}/models is not what OpenAI's API says: {error}") from error
 
+    async def model(self, name: str) -> ListedModel | None:
+        """What is known of one name, also of one that is not listed; None where the server does not say. Raises
+        ApiError, with the code MODEL_NOT_FOUND where the server says that there is none."""
+        try:
+            if listed := (await self.models()).get(name):
+                return listed
+            return _entry.decode(await self._get(f"/models/{quote(name)}"))
+        except msgspec.DecodeError:
+            return None
+        except ApiError as error:
+            if error.status and error.code != MODEL_NOT_FOUND:
+                return None
+            raise
+
     async def chat(
         self,
         model: str,
@@ -230,6 +248,7 @@ class _Listing(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(_Event)
 _listing = msgspec.json.Decoder(_Listing)
+_entry = msgspec.json.Decoder(ListedModel)
 
 
 def _absorb_headers(headers: Mapping[str, str], completion: Completion) -> None:

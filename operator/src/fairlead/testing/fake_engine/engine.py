@@ -214,6 +214,8 @@ class FakeEngine:
         elif path == "/v1/models":
             entry = {"id": self.served_name, "object": "model", "max_model_len": self.limits.max_model_len}
             await responder.json(200, {"object": "list", "data": [entry] if self.is_listed else []})
+        elif path.startswith("/v1/models/"):
+            await responder.json(404, error("There is no such model.", "invalid_request_error", "model_not_found"))
         elif path == PATH_MODEL:
             await responder.whole(200, msgspec.json.encode(self._model_info()))
         elif path == PATH_DRAIN:
