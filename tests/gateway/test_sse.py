@@ -104,6 +104,11 @@ def test_cached_tokens_are_read_where_there_are_any() -> None:
     assert usage_of(b"not json") is None
 
 
+@pytest.mark.parametrize("count", [-1, 2**60])
+def test_what_is_no_number_of_tokens_is_no_usage(count: int) -> None:
+    assert usage_of(b'{"usage":{"prompt_tokens":1,"completion_tokens":%d}}' % count) is None
+
+
 @pytest.mark.parametrize(
     ("event", "is_token"),
     [

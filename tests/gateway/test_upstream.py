@@ -69,6 +69,7 @@ def always(answer: bytes) -> Raw:
 
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n"
 
 
 async def test_connections_are_kept_and_used_again(serve, upstream) -> None:
@@ -122,6 +123,12 @@ async def test_an_interim_answer_is_skipped(serve, upstream) -> None:
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n", ConnectionLost, True),
         (b"SMTP ready\r\n\r\n", ProtocolViolation, True),
         (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000, ProtocolViolation, True),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200, ProtocolViolation, True),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10_000, ProtocolViolation, True),
+        (CHUNKED + b"0\r\n" + b"x: y\r\n" * 200, ProtocolViolation, True),
+        (CHUNKED + b"0\r\nx: " + b"y" * 200_000, ProtocolViolation, True),
+        (CHUNKED + b"5;" + b"y" * 200_000, ProtocolViolation, True),
+        (b"HTTP/1.1 600 What\r\ncontent-length: 2\r\n\r\nok", ProtocolViolation, True),
     ],
 )
 async def test_broken_answers_are_told_apart(
@@ -135,6 +142,15 @@ async def test_broken_answers_are_told_apart(
     with pytest.raises(kind) as caught:
         await ask(upstream, address)
     assert caught.value.begun == begun
+
+
+async def test_trailers_are_no_headers_and_leave_the_connection_usable(serve, upstream) -> None:
+    address = await serve(always(CHUNKED + b"0\r\nx-fairlead-reason: engine-full\r\n\r\n"))
+    for _ in range(2):
+        async with upstream.exchange(address, HEAD, b"", first_byte_timeout=0.5) as response:
+            assert await response.read(10) == b"ok"
+            assert b"x-fairlead-reason" not in response.headers
+    assert len(upstream._idle[address]) == 1
 
 
 async def test_silence_before_and_within_the_answer_is_noticed(serve, upstream) -> None:

@@ -1,7 +1,8 @@
 """What a request may spend beside its content: its head, the lines around its body's chunks, and its trailers.
 
 The HTTP servers of gateway and engine keep one `RequestMeter` per connection and tell it what their parser tells them,
-since the parser itself bounds nothing. Pure: counts bytes and fields; how an excess is answered is the servers' own.
+since the parser itself bounds nothing. A gateway meters engines' answers with it, too. Pure: counts bytes and fields;
+how an excess is answered is the servers' own.
 """
 
 from enum import StrEnum

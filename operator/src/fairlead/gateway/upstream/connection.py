@@ -13,6 +13,7 @@ from typing import Any, cast
 import httptools
 
 from fairlead.gateway.stall import StallTimer
+from fairlead_protocol.framing import RequestMeter
 
 HIGH_WATER_BYTES = 256 * 1024
 """Unread response bytes at which the socket is paused."""
@@ -20,7 +21,11 @@ LOW_WATER_BYTES = 64 * 1024
 """Unread response bytes at which it is read again."""
 WRITE_SLICE_BYTES = 256 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-"""Largest response status line and headers."""
+"""Largest response status line and headers, and most bytes that frame a body beyond the body's own size."""
+MAX_FIELDS = 128
+"""Most headers and trailers of a response together."""
+MAX_STATUS = 599
+"""The last that has a meaning, and that a client can be sent."""
 
 
 class UpstreamError(Exception):
@@ -30,7 +35,7 @@ class UpstreamError(Exception):
     ├── ConnectFailed       no connection
     ├── ConnectionLost      it broke before the answer was complete
     ├── UpstreamSilent      nothing came for too long
-    └── ProtocolViolation   what came is not HTTP, or has larger headers than we take
+    └── ProtocolViolation   what came is not HTTP, or has more beside its content than we take
     """
 
     def __init__(self, message: str, *, begun: bool = False) -> None:
@@ -51,7 +56,7 @@ class UpstreamSilent(UpstreamError):
 
 
 class ProtocolViolation(UpstreamError):
-    """What came is not HTTP, or has larger headers than we take."""
+    """What came is not HTTP, or has more headers, trailers or framing than we take."""
 
 
 class AnswerTooLarge(Exception):
@@ -79,7 +84,8 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
-        self._head_bytes = 0
+        self._meter = RequestMeter(max_bytes=MAX_HEAD_BYTES, max_fields=MAX_FIELDS)
+        self._begun = False
         self._head_complete = False
         self._complete = False
         self._keep_alive = False
@@ -178,8 +184,12 @@ class Connection(asyncio.Protocol):
 
     def _fail(self, kind: type[UpstreamError], message: str) -> None:
         if self._error is None and not self._complete:
-            self._error = kind(message, begun=self._head_bytes > 0)
+            self._error = kind(message, begun=self._begun)
         self._wake()
+
+    def _violated(self, what: str) -> None:
+        self._fail(ProtocolViolation, what)
+        self.close()
 
     def _on_silence(self) -> None:
         self._fail(UpstreamSilent, f"nothing came for {self._timer.limit:g} seconds")
@@ -192,17 +202,15 @@ class Connection(asyncio.Protocol):
         _detect_dead_hosts(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
-        if not self._head_complete:
-            self._head_bytes += len(data)
+        self._begun = True
+        self._meter.packet(len(data))
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(ProtocolViolation, f"not HTTP: {error}")
-            self.close()
+            self._violated(f"not HTTP: {error.__context__ or error}")  # the context: what a callback below found
             return
-        if not self._head_complete and self._head_bytes > MAX_HEAD_BYTES:
-            self._fail(ProtocolViolation, f"more than {MAX_HEAD_BYTES} bytes of headers")
-            self.close()
+        if excess := self._meter.check():
+            self._violated(f"more {excess} than the {MAX_HEAD_BYTES} bytes and {MAX_FIELDS} fields that are taken")
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
@@ -224,18 +232,26 @@ class Connection(asyncio.Protocol):
             raise ValueError("an answer that nobody asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        self._meter.field()
+        if self._meter.excess:
+            raise ValueError(f"more than {MAX_FIELDS} headers and trailers")
+        if self._meter.in_head:  # trailers are dropped: nobody asks for them
+            self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         if self.status < 200:
             return
+        if self.status > MAX_STATUS:
+            raise ValueError(f"the status {self.status}")
+        self._meter.begin_body()
         self._self_delimited = b"content-length" in self.headers or b"transfer-encoding" in self.headers
         self._keep_alive = self._parser.should_keep_alive()
         self._head_complete = True
         self._wake()
 
     def on_body(self, data: bytes) -> None:
+        self._meter.content(len(data))
         self._chunks.append(data)
         self._buffered += len(data)
         if self._buffered > HIGH_WATER_BYTES and not self._read_paused:
@@ -247,6 +263,7 @@ class Connection(asyncio.Protocol):
         if self.status < 200:  # 100 Continue and the like: the answer is still to come
             self.headers = {}
             return
+        self._meter.end()
         self._complete = True
         self.served += 1
         self._wake()

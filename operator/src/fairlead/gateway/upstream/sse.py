@@ -5,6 +5,7 @@ an event that carries usage. The result does not depend on how the network cut t
 """
 
 import re
+from typing import Annotated
 
 import msgspec
 
@@ -22,17 +23,22 @@ _ERROR_EVENT = re.compile(rb'data:\s*\{\s*"error"')
 _NO_TOKEN_YET = re.compile(rb'"content"\s*:\s*(?:""|null)|"delta"\s*:\s*\{\s*(?:"role"\s*:\s*"assistant"\s*)?\}')
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Tokens as an engine tells them. What is no number of tokens is no usage: counters only grow, and what is learnt of
+answers' lengths decides where others go."""
+
+
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     """OpenAI's `usage.prompt_tokens_details`."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):
     """OpenAI's `usage`."""
 
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count | None = 0
     prompt_tokens_details: PromptTokensDetails | None = None
 
     @property
