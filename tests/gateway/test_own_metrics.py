@@ -1,8 +1,11 @@
 """What a gateway's metrics say of the gateway itself: whether clients should come, and what it costs."""
 
+import asyncio
 import sys
 
 import pytest
+
+from fairlead.gateway.telemetry import metrics
 
 
 async def ready(setup) -> str:
@@ -25,3 +28,19 @@ async def test_the_cost_of_the_process_is_told(start) -> None:
     text = await (await start()).metrics()
     for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds"):
         assert f"\nfairlead_gateway_process_{name} " in text
+
+
+async def test_many_who_ask_at_once_cost_no_more_than_one(start, monkeypatch) -> None:
+    """A rendering takes milliseconds of the loop that tokens pass through, and this port asks for no key."""
+    num_rendered, render = 0, metrics.generate_latest
+
+    def counted(registry) -> bytes:
+        nonlocal num_rendered
+        num_rendered += 1
+        return render(registry)
+
+    monkeypatch.setattr(metrics, "generate_latest", counted)
+    setup = await start()
+    texts = await asyncio.gather(*(setup.metrics() for _ in range(200)))
+    assert all("fairlead_gateway_ready 1.0" in text for text in texts)
+    assert num_rendered < 50

@@ -231,6 +231,19 @@ async def test_followers_that_leave_or_do_not_read_are_let_go(start, monkeypatch
     sleeper.transport.abort()
 
 
+async def test_no_more_follow_than_cost_nothing(start, monkeypatch) -> None:
+    monkeypatch.setattr("fairlead.gateway.telemetry.signals_stream.MAX_FOLLOWERS", 2)
+    setup = await start()
+    url = f"http://127.0.0.1:{setup.gateway.control_port}/fairlead/v1/signals"
+    async with setup.http.get(url) as first, setup.http.get(url) as second:
+        assert (first.status, second.status) == (200, 200)
+        async with setup.http.get(url) as third:
+            assert (third.status, (await third.json())["error"]["code"]) == (503, "too_many_followers")
+    await setup.until(lambda: setup.gateway.signals.num_followers == 0)
+    async with setup.http.get(url) as response:
+        assert response.status == 200
+
+
 @pytest.mark.parametrize("method", ["post", "head"])
 async def test_signals_are_only_to_be_got(start, method: str) -> None:
     setup = await start()

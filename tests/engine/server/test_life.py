@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from fairlead_engine.errors import Draining
+from fairlead_engine.server import metrics
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.testing import ScriptedEngine, answer
@@ -289,3 +290,18 @@ async def test_metrics_of_our_own_count_outcomes_and_step_cost(scraped: list[str
     assert 'fairlead_engine_step_cost_seconds{model_name="tiny",term="base"} 0.001' in scraped
     assert 'fairlead_engine_draining{model_name="tiny"} 0.0' in scraped
     assert not any("_created" in line for line in scraped)
+
+
+async def test_many_who_ask_for_metrics_at_once_cost_no_more_than_one(start_app: Any, monkeypatch: Any) -> None:
+    num_rendered, render = 0, metrics.generate_latest
+
+    def counted(registry: Any) -> bytes:
+        nonlocal num_rendered
+        num_rendered += 1
+        return render(registry)
+
+    monkeypatch.setattr(metrics, "generate_latest", counted)
+    app = start_app()
+    replies = await asyncio.gather(*(app.http.get("/metrics") for _ in range(200)))
+    assert all("open_connections" in reply.text for reply in replies)
+    assert num_rendered < 50

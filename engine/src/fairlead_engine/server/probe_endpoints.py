@@ -8,6 +8,7 @@ from fairlead_engine.server.lifecycle import Phase
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.struct_response import StructResponse
 from fairlead_protocol.messages import HEADER_REASON
+from fairlead_protocol.scrapes import Scrapes
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,6 +32,7 @@ class ProbeEndpoints:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._scrapes = Scrapes(service.metrics.render)
 
     async def health(self) -> Response:
         """503 when only a restart helps, because the core died or hangs."""
@@ -47,7 +49,7 @@ class ProbeEndpoints:
 
     async def metrics(self) -> Response:
         """Everything this engine counts, in Prometheus' text format."""
-        return Response(self._service.metrics.render(), media_type=metrics.CONTENT_TYPE)
+        return Response(await self._scrapes.text(), media_type=metrics.CONTENT_TYPE)
 
     async def drain(self) -> Response:
         """Begins to drain, as SIGTERM does; answers at once."""

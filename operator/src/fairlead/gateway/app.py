@@ -30,6 +30,7 @@ from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead_protocol.messages import HEADER_REQUEST_ID
+from fairlead_protocol.scrapes import Scrapes
 
 logger = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class ControlApp:
 
     def __init__(self, app: GatewayApp, metrics: Metrics, signals: SignalsStream) -> None:
         self._app = app
-        self._metrics = metrics
+        self._scrapes = Scrapes(metrics.exposition)
         self._signals = signals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -193,7 +194,7 @@ class ControlApp:
                 return
             _require(method, path, "GET", "HEAD")
             if path == "/metrics":
-                await client.reply(200, self._metrics.exposition(), content_type=CONTENT_TYPE)
+                await client.reply(200, await self._scrapes.text(), content_type=CONTENT_TYPE)
             else:
                 await answer_probe(path, self._app.ready, client)
         except OpenAIError as error:

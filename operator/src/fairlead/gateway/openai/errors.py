@@ -125,6 +125,11 @@ def too_many_connections(limit: int) -> OpenAIError:
     return _overloaded(message, code="too_many_connections")
 
 
+def too_many_followers(limit: int) -> OpenAIError:
+    """503, on the control port."""
+    return _overloaded(f"This gateway's signals are followed by {limit} already.", code="too_many_followers")
+
+
 def _overloaded(message: str, *, code: str) -> OpenAIError:
     return OpenAIError(
         503, message, type="service_unavailable", code=code, outcome=RequestOutcome.OVERLOADED, retry_after=1

@@ -13,6 +13,7 @@ from fairlead.api.signals import INTERVAL_SECONDS, SignalsLine
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.downstream.body import BodyReader, ClientGone, ClientWatch
 from fairlead.gateway.downstream.client import Client, Receive, Send
+from fairlead.gateway.openai.errors import too_many_followers
 from fairlead.gateway.telemetry.signals import model_signals
 
 logger = logging.getLogger(__name__)
@@ -21,6 +22,9 @@ WAKE_GAP_SECONDS = 0.05
 """Least time between two lines, however many requests ask to be told of."""
 SLOW_FOLLOWER_SECONDS = 10.0
 """A follower that has read nothing for this long is cut off."""
+MAX_FOLLOWERS = 64
+"""Of one gateway, at once. There is one for each operator that looks after its models; each more costs a write a second
+on the loop that tokens pass through."""
 _NDJSON = b"application/x-ndjson"
 _BODY_LIMIT_BYTES = 1024
 
@@ -77,7 +81,9 @@ class SignalsStream:
             await asyncio.sleep(WAKE_GAP_SECONDS)
 
     async def serve(self, receive: Receive, send: Send, request_id: str) -> None:
-        """One follower, from its first line to its leaving or ours."""
+        """One follower, from its first line to its leaving or ours. Raises OpenAIError (503): there are too many."""
+        if self.num_followers >= MAX_FOLLOWERS:
+            raise too_many_followers(MAX_FOLLOWERS)
         watch = ClientWatch(receive)
         client = Client(send, request_id=request_id, stall_timeout=SLOW_FOLLOWER_SECONDS, on_gone=watch.leave)
         self.num_followers += 1
