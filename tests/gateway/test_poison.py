@@ -79,3 +79,27 @@ async def test_a_death_in_the_middle_of_a_stream_is_logged_with_the_request(star
     await setup.stream()
     await asyncio.sleep(0)
     assert [(failure, again) for _, failure, again in failures(caplog)] == [("died", "false")]
+
+
+async def test_requests_beside_the_one_that_kills_are_replayed_and_answered(start) -> None:
+    """Whoever was on a dead replica may have killed it. They are kept apart, so that the next death tells who."""
+    engines = [FakeEngine(f"engine-{index}") for index in range(3)]
+    setup = await start(engines=engines)
+    for engine in engines:
+
+        async def respond(
+            request: RecordedRequest, responder: Responder, engine: FakeEngine = engine, usual=engine._respond
+        ) -> None:
+            await asyncio.sleep(0.1)
+            if b"poison" in request.body:
+                engine.kill()
+                raise ConnectionResetError
+            await asyncio.sleep(0.1)
+            await usual(request, responder)
+
+        engine._respond = respond
+    posts = [asyncio.create_task(setup.post(CHAT)) for _ in range(9)]
+    await asyncio.sleep(0.02)
+    status, _, headers = await setup.post({**CHAT, "user": "poison"})
+    assert (status, headers["x-should-retry"]) == (502, "false")
+    assert [(await post)[0] for post in posts] == [200] * 9

@@ -434,3 +434,19 @@ def test_limits_are_what_the_engine_says() -> None:
     router = make_router(Replica("u", "n", "h", 1, limits, digest=DIGEST))
     route(router)
     assert router.route(PROMPT, 0.0) is None
+
+
+def test_suspects_are_kept_apart_where_there_is_a_choice() -> None:
+    router = make_router(unlimited("a"), unlimited("b"))
+    assert not router.crowds_suspects(PROMPT, 0.0)
+    first = router.route(PROMPT, 0.0, is_suspect=True)[1]
+    for _ in range(3):
+        route(router)  # the others do not mind
+    assert not router.crowds_suspects(PROMPT, 0.0)
+    second = router.route(PROMPT, 0.0, is_suspect=True)[1]
+    assert {first.uid, second.uid} == {"a", "b"}
+    assert router.crowds_suspects(PROMPT, 0.0)
+    assert router.route(PROMPT, 0.0, is_suspect=True)[1].uid in "ab", "rather together than not at all"
+    for slot in (first, second):
+        router.release(slot, 0.1)
+    assert not router.crowds_suspects(PROMPT, 0.1)

@@ -24,6 +24,7 @@ class Slot:
         "dispatched_at",
         "expectations",
         "first_token_at",
+        "is_suspect",
         "modelled_ttft_seconds",
         "num_generated",
         "num_seqs",
@@ -53,6 +54,8 @@ class Slot:
         """What the engine's steps should take of the predicted time; None where nothing was predicted."""
         self.expectations: tuple[Expectation, ...] = ()
         """The blocks that it makes the replica compute, while their prefill is not over."""
+        self.is_suspect = False
+        """Whether a replica has died while it had this request."""
         self.accepted = False
         """Whether the replica has begun to answer: until then it may yet refuse."""
         self.num_generated: int | None = None
@@ -91,6 +94,15 @@ class InFlightBook:
     def count(self, uid: str) -> int:
         """Requests in flight on one replica."""
         return len(self._slots.get(uid, ()))
+
+    def has_suspect(self, uid: str) -> bool:
+        """Whether a request is in flight there with which another replica has died."""
+        return any(slot.is_suspect for slot in self._slots.get(uid, {}).values())
+
+    @property
+    def has_suspects(self) -> bool:
+        """The same of any replica."""
+        return any(self.has_suspect(uid) for uid in self._slots)
 
     def next_dispatch(self, uid: str, num_seen: int = 0) -> int:
         """The number of the next dispatch to a replica. `num_seen`: what the engine already counts of ours, which is

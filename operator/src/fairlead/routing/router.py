@@ -67,15 +67,22 @@ class Router:
         self.capacity.keep_only(uids)
         self.overhead.keep_only(uids)
 
-    def route(self, prompt: Prompt, now: float) -> tuple[Decision, Slot] | None:
-        """A decision and its slot, which the caller releases when the attempt is over; None when nobody has room."""
+    def route(self, prompt: Prompt, now: float, *, is_suspect: bool = False) -> tuple[Decision, Slot] | None:
+        """A decision and its slot, which the caller releases when the attempt is over; None when nobody has room.
+
+        `is_suspect`: a replica has died while it had this request. Of several that were there one may have killed it:
+        they are kept apart where there is a choice, so that the others do not see two replicas die for it.
+        """
         candidates = self.candidates(prompt, now)
         if not candidates:
             return None
+        if is_suspect:
+            candidates = [each for each in candidates if not self.in_flight.has_suspect(each.replica.uid)] or candidates
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
         decision = self.policy.pick(candidates, prompt, now, in_flight)
         chosen = next(each for each in candidates if each.replica.uid == decision.replica.uid)
         slot = self._dispatch(decision, chosen, prompt, now)
+        slot.is_suspect = is_suspect
         return slot.decision, slot
 
     def candidates(self, prompt: Prompt, now: float) -> list[Candidate]:
@@ -94,6 +101,12 @@ class Router:
         ]
         heard = [each for each in found if not self.knowledge.fell_silent(each.replica.uid, now)]
         return heard or found
+
+    def crowds_suspects(self, prompt: Prompt, now: float) -> bool:
+        """Whether a suspect that is routed now would join another one, whichever replica it is sent to."""
+        if not self.in_flight.has_suspects:
+            return False
+        return all(self.in_flight.has_suspect(each.replica.uid) for each in self.candidates(prompt, now))
 
     def foreseen_ttft(self, prompt: Prompt, num_ahead: int, now: float) -> float | None:
         """For a prompt that nobody has room for now: from now to its first token, behind so many that wait before it.

@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line that load lines cause: many replicas tell their load many times a second."""
+APART_SECONDS = 3.0
+"""How long a request with which a replica died waits at most for a replica without another such request. One that kills
+does so soon after its dispatch, mostly: then the others have not seen a second replica die, and are served."""
+APART_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,8 @@ class ModelPool:
 
     async def wait(self, place: Place) -> Grant:
         """Until it is this place's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
+        if place.is_suspect:
+            await self._until_apart(place)
         now = self.now()
         if not self.num_ready:
             self._on_cold_request()
@@ -137,13 +143,25 @@ class ModelPool:
         self._raise_if_unfit(place)
         head, ticket = self.queue.head, place.ticket
         if (head is None or ticket.number < head.number) and self._has_been_read(place):
-            grant = self.router.route(place.prompt, now)
+            grant = self.router.route(place.prompt, now, is_suspect=place.is_suspect)
             if grant is not None:
                 self._foresee(place, grant[0].predicted_ttft_seconds, now)
                 return grant
         if not ticket.admitted and not self.queue.has_room(ticket.num_bytes):
             raise self._refusal(QueueOutcome.QUEUE_FULL)
         return await self._wait_in_line(place, now)
+
+    async def _until_apart(self, place: Place) -> None:
+        """Outside of the line, which it must not hold up."""
+        last = self.now() + APART_SECONDS
+        while (now := self.now()) < last:
+            if not (self._has_suspect_in_line or self.router.crowds_suspects(place.prompt, now)):
+                return
+            await asyncio.sleep(APART_POLL_SECONDS)
+
+    @property
+    def _has_suspect_in_line(self) -> bool:
+        return any(place.is_suspect for place in self._places.values())
 
     # What the fleet and the engines' streams call.
 
@@ -186,7 +204,7 @@ class ModelPool:
             place = self._places[ticket.number]
             if not self._has_been_read(place):
                 break  # who reads it pumps again
-            grant = self.router.route(place.prompt, now)
+            grant = self.router.route(place.prompt, now, is_suspect=place.is_suspect)
             if grant is None:
                 if (misfit := self.router.misfit(place.prompt, now)) is None:
                     break

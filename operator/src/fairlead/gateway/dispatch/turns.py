@@ -34,6 +34,8 @@ class Place:
     """Whether the prompt's length is known, if only as an estimate; which tokenizers have read it is another matter."""
     digests_read: set[str] = field(default_factory=set)
     """The tokenizers that have been tried on the prompt."""
+    is_suspect: bool = False
+    """Whether a replica has died while it had this request."""
     granted: "asyncio.Future[Grant] | None" = None
     """While in line: what it awaits."""
     timer: asyncio.TimerHandle | None = None
@@ -92,6 +94,7 @@ class Turn:
     def failed(self, failure: Failure | None) -> None:
         """The replica failed the request; None: it is well, but full."""
         now = self._model_pool.now()
+        self.place.is_suspect |= failure is Failure.DIED
         if failure is None:
             self._model_pool.router.full(self._slot, now)
         else:
