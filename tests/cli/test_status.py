@@ -112,6 +112,18 @@ def test_an_operator_that_is_gone_is_told_of_and_nothing_counts_as_ready(given: 
     )
 
 
+def test_a_namespace_of_two_operators_is_named_and_one_that_is_gone_contests_nothing() -> None:
+    def other(**given: Any) -> OperatorView:
+        return replace(view(presence=replace(PRESENCE, namespaces=None), **given), lease="other/ours-operator")
+
+    *_, note = lines(status_report([view(), other()], [deployment(), deployment("elsewhere")]))
+    assert note == (
+        "note: other/ours-operator and system/fairlead-operator both look after the namespace default, and undo what "
+        "the other does: give each release its own watch.namespaces (docs/kubernetes.md)"
+    )
+    assert status_report([view(), other(holder="")], [deployment()]).notes == ()
+
+
 def test_a_clock_that_is_a_little_off_makes_nobody_silent() -> None:
     assert view(renewed=30.0).acts
     assert view(renewed=-30.0).acts

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from fairlead.kube.config import load
+from fairlead.local.command import _say_status
 from fairlead.local.fleet_state import FleetFolder, FleetState, Phase, read_state, running_fleet
 from fairlead.local.kubelet.process_table import ProcessRecords
 
@@ -334,3 +335,20 @@ def test_in_the_foreground_ctrl_c_stops_everything(data: Path) -> None:
     assert (process.returncode, rest) == (0, "")
     assert ProcessRecords(data / "run").running() == []
     assert running_fleet(FleetFolder(data)) is None
+
+
+def test_status_tells_what_somebody_has_to_look_at_though_it_is_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "ReplicasReady", "message": "2/2 replicas ready"}
+    degraded = {"type": "Degraded", "status": "True", "reason": "NameConflict", "message": "choose another name"}
+    paused = {"type": "Progressing", "status": "Unknown", "reason": "Paused", "message": "resume it"}
+    failed = {**ready, "status": "False", "reason": "Unschedulable", "message": "no node"}
+    cases = {"a": [ready], "b": [ready, degraded, paused], "c": [ready, paused], "d": [failed, degraded], "e": []}
+    models = [{"name": name, "conditions": conditions} for name, conditions in cases.items()]
+    _say_status({"folder": "f", "phase": "ready", "pid": 1, "api": "", "models": models, "pods": []})
+    assert [line.split(maxsplit=2)[2] for line in capsys.readouterr().out.splitlines()[1:]] == [
+        "Ready=True",
+        "Ready=True  NameConflict: choose another name",
+        "Ready=True  Paused: resume it",
+        "Ready=False  Unschedulable: no node",
+        "Ready=Unknown",
+    ]

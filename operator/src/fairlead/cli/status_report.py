@@ -111,7 +111,7 @@ def status_report(
     said = (
         f"the holder of the Lease {lease} does not say what it looks after: is it older than this?" for lease in silent
     )
-    return StatusReport(known, views, (*notes, *said))
+    return StatusReport(known, views, (*notes, *said, *_contests(known, {view.namespace for view in views})))
 
 
 def key_of(body: Body) -> str:
@@ -144,6 +144,17 @@ def to_json(report: StatusReport) -> dict[str, Any]:
 
 def _is_telling(deployment: DeploymentView) -> bool:
     return deployment.is_degraded or not deployment.is_ready or deployment.reason == Reason.PAUSED
+
+
+def _contests(operators: Sequence[OperatorView], namespaces: Iterable[str]) -> Iterator[str]:
+    """What two operators look after at the same time, each with its own settings."""
+    for namespace in sorted(namespaces):
+        leases = [each.lease for each in operators if each.acts and each.watches(namespace)]
+        if len(leases) > 1:
+            yield (
+                f"{' and '.join(leases)} both look after the namespace {namespace}, and undo what the other does: give "
+                "each release its own watch.namespaces (docs/kubernetes.md)"
+            )
 
 
 def _silence(spec: Body, now: datetime) -> float | None:

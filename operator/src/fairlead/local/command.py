@@ -7,10 +7,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from fairlead.api.conditions import Reason
 from fairlead.api.names import GATEWAY_NAME, LABEL_NAME, OPERATOR_NAME, PLURAL, SYSTEM_NAMESPACE
 from fairlead.kube.client import KubeClient
 from fairlead.kube.config import load
@@ -191,11 +192,23 @@ def _say_status(found: Json) -> None:
         _say(f"  API         {found['api']}  (export KUBECONFIG={found['kubeconfig']})")
         _say(f"  gateway     {found['gateway']}")
     for model in found["models"]:
-        ready = next((c for c in model["conditions"] if c["type"] == "Ready"), {"status": "Unknown"})
-        why = "" if ready["status"] == "True" else f"  {ready.get('reason', '')}: {ready.get('message', '')}"
-        _say(f"  model       {model['name']}  Ready={ready['status']}{why}")
+        conditions = {condition["type"]: condition for condition in model["conditions"]}
+        ready = conditions.get("Ready", {"status": "Unknown"})
+        _say(f"  model       {model['name']}  Ready={ready['status']}{_telling(ready, conditions)}")
     for pod in found["pods"]:
         _say(f"  pod         {pod['name']}  {pod['reason']}  {pod['address']}")
+
+
+def _telling(ready: Json, conditions: Mapping[str, Json]) -> str:
+    """Why it is not Ready, or what else somebody has to look at."""
+    degraded, progressing = conditions.get("Degraded", {}), conditions.get("Progressing", {})
+    if ready["status"] != "True":
+        why = ready if "reason" in ready else {}
+    elif degraded.get("status") == "True":
+        why = degraded
+    else:
+        why = progressing if progressing.get("reason") == Reason.PAUSED else {}
+    return f"  {why['reason']}: {why.get('message', '')}" if why else ""
 
 
 def _logs(folder: FleetFolder, target: str | None, *, follow: bool) -> int:
