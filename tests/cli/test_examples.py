@@ -1,5 +1,6 @@
 """Every example is what the API takes, and says why it is there."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import yaml
 from fairlead.api.crd import rule_violations
 from fairlead.api.llmdeployment import LLMDeployment, RoutingPolicy, ScalingMode
 
-FOLDER = Path(__file__).parent.parent.parent / "examples"
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = ROOT / "examples"
 FILES = sorted(FOLDER.glob("*.yaml"))
 STORED = {"namespace": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 
@@ -69,3 +71,22 @@ def test_the_external_autoscaler_writes_to_the_objects_scale() -> None:
     assert (target["apiVersion"], target["kind"], target["name"]) == (
         body["apiVersion"], body["kind"], body["metadata"]["name"],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
+)
+def test_what_is_to_be_typed_uses_only_what_is_there(page: Path) -> None:
+    """Files of the repository, or those that the page says how to make; models of its own, or of examples it names."""
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    files = set(re.findall(r"(?:-f|--file|--values|-d) @?([\w./-]+\.(?:yaml|json))", blocks))
+    assert [file for file in files if not (ROOT / file).exists() and text.count(file) == 1] == []
+    named = {each["metadata"]["name"]: path for path in FILES for each in deployments(path)}
+    asked = set(re.findall(r"(?:--model|kubectl \w+ llm) ([a-z][a-z-]*)", blocks))
+    unnamed = [
+        name
+        for name in asked
+        if name in named and name != "dinghy" and named[name].name not in text and f"name: {name}" not in text
+    ]
+    assert unnamed == [], "which example is it of?"
