@@ -349,7 +349,7 @@ async def test_every_change_of_undisturbed_traffic_is_compared_and_nothing_is_li
             there.send(prompt(drawn), drawn.randrange(1, 30), leave=False)
             await asyncio.sleep(0.001)
         await there.check()
-        assert there.engine.mirror.seq > 100
+        assert there.engine.mirror.seq > 30, "changes, of which one may hold those of several steps"
         for gateway in there.gateways:
             assert gateway.num_listed == 1
             assert gateway.num_compared >= there.engine.mirror.seq - 2
