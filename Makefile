@@ -10,7 +10,8 @@ PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.t
 # PyTorch's own index has CPU builds for every platform; PyPI's Linux wheels may bring gigabytes of CUDA.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH  := $(shell grep '^torch==' requirements/constraints.txt)
-PYTEST_WORKERS ?= 2
+# One has the scenarios, which mostly wait, and two have all else.
+PYTEST_WORKERS ?= 3
 MINUTES ?= 60
 # Several test processes share the cores: one thread each keeps them from fighting.
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest

@@ -130,6 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "control_plane: needs a genuine API server and no node; --control-plane runs it")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Scenarios share one fleet, so they share one worker. What needs the other home says so and is skipped."""
     home = config.getoption("--home")

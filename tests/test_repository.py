@@ -207,3 +207,11 @@ def test_each_story_is_one_method_on_one_screen(path: str, name: str) -> None:
     ]
     assert len(methods) == 1
     assert methods[0].end_lineno - methods[0].lineno < 30
+
+
+@pytest.mark.xdist_group("alone")
+def test_tests_of_one_group_share_a_process(request: pytest.FixtureRequest) -> None:
+    """pytest-xdist finds the group in the name, and without a word in none, where pytest keeps names another way."""
+    if not request.config.getoption("loadgroup", default=False):
+        pytest.skip("tests are not distributed by groups here; `make test` does")
+    assert request.node.nodeid.endswith("@alone"), "choose versions of pytest and pytest-xdist that fit"

@@ -43,6 +43,7 @@ ONLY_WITH: dict[str, dict[str, Any]] = {
 """Values whose alternatives are refused alone, or do nothing → what they need beside them."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The renderings are made once per process: one process for all of it."""
     for item in items:
