@@ -99,6 +99,11 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
         ({"gateway": {"settings": {"idleTimeout": 60}}}, "gateway.settings.idleTimeout: 60 has no unit: write 60s"),
         ({"gateway": {"settings": {"idleTimeout": "60"}}}, "/gateway/settings/idleTimeout"),
         ({"gateway": {"settings": {"idleTimeout": "0s"}}}, "gateway.settings.idleTimeout: is 0s; use more than 0"),
+        (
+            {"gateway": {"settings": {"maxQueueBytes": 1}}},
+            "gateway.settings.maxQueueBytes: 1 is below maxBodyBytes 16777",
+        ),
+        ({"gateway": {"settings": {"maxPartialBodyBytes": 9}}}, "maxPartialBodyBytes: 9 is below maxBodyBytes"),
         ({"operator": {"leaseDuration": 15}}, "operator.leaseDuration: 15 has no unit: write 15s"),
         (
             {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 9}}},

@@ -38,7 +38,7 @@ def test_who_waits_longer_than_max_queue_time_is_refused_on_time() -> None:
 
 def test_the_queue_is_bounded_in_requests_and_in_bytes() -> None:
     async def story() -> None:
-        room = Room(pool_of(replica()), max_queue=2, max_queue_bytes=100)
+        room = Room(pool_of(replica()), max_queue=2, max_body_bytes=100, max_queue_bytes=100)
         room.ask("running", seconds=1.0)
         await asyncio.sleep(0)
         room.ask("large", num_bytes=90)

@@ -363,8 +363,8 @@ def test_a_head_that_is_taken_has_one_host_one_path_and_at_most_one_plain_coding
 
 
 async def test_bodies_that_come_slowly_cannot_fill_the_memory(start) -> None:
-    setup = await start(max_partial_body_bytes=50_000)
-    announced = HEAD + b"content-length: 100000\r\n\r\n"
+    setup = await start(max_body_bytes=50_000, max_partial_body_bytes=50_000)
+    announced = HEAD + b"content-length: 45000\r\n\r\n"
     async with connected(setup) as (_, slow), connected(setup) as (reader, writer):
         slow.write(announced + b"x" * 40_000)
         await setup.until(lambda: setup.gateway.app._bodies.num_bytes >= 40_000)

@@ -9,6 +9,7 @@
 {{- include "fairlead.checkService" . -}}
 {{- include "fairlead.checkExtras" . -}}
 {{- include "fairlead.checkClients" . -}}
+{{- include "fairlead.checkSizes" . -}}
 {{- include "fairlead.checkAutoscaling" . -}}
 {{- include "fairlead.checkHTTPRoute" . -}}
 {{- end }}
@@ -183,6 +184,16 @@
 {{- range .Values.networkPolicy.clients -}}
 {{- if and .ipBlock (or (hasKey . "podSelector") (hasKey . "namespaceSelector")) -}}
 {{- fail "networkPolicy.clients: an ipBlock stands alone; write the selectors as another item of the list" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* The gateway has the same bound, and would not start. */}}
+{{- define "fairlead.checkSizes" -}}
+{{- $settings := .Values.gateway.settings -}}
+{{- range $name := list "maxPartialBodyBytes" "maxQueueBytes" -}}
+{{- if lt (get $settings $name | int64) (int64 $settings.maxBodyBytes) -}}
+{{- fail (printf "gateway.settings.%s: %d is below maxBodyBytes %d; raise it, or lower maxBodyBytes" $name (get $settings $name | int64) (int64 $settings.maxBodyBytes)) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

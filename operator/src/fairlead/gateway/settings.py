@@ -78,6 +78,10 @@ class GatewaySettings:
         for name in ("drain_delay", "drain_timeout", "max_idle_connections"):
             if not getattr(self, name) >= 0:
                 raise SettingsError(f"{_flag(name)} must not be negative, not {getattr(self, name)}")
+        for name in ("max_partial_body_bytes", "max_queue_bytes"):
+            if getattr(self, name) < self.max_body_bytes:
+                below = f"{_flag(name)} {getattr(self, name)} is below --max-body-bytes {self.max_body_bytes}"
+                raise SettingsError(f"{below}: requests in between would be told to try again, for ever")
         if self.port == self.control_port != 0 and self.control_host in (None, self.host):
             raise SettingsError("--port and --control-port must differ: metrics are not for clients")
 
