@@ -281,10 +281,10 @@ def test_many_load_lines_cause_few_looks_at_the_line(monkeypatch: pytest.MonkeyP
         num_routed = 0
         route = room.model_pool.router.route
 
-        def count(*arguments: Any) -> Any:
+        def count(*arguments: Any, **named: Any) -> Any:
             nonlocal num_routed
             num_routed += 1
-            return route(*arguments)
+            return route(*arguments, **named)
 
         monkeypatch.setattr(room.model_pool.router, "route", count)
         for _ in range(100):
