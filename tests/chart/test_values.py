@@ -1,11 +1,13 @@
 """Every value of the chart is documented, in the schema, and does something; anything else is refused by name."""
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requirements/helm.txt")
 
@@ -289,3 +291,17 @@ def test_the_profiles_are_those_that_the_documentation_promises(values: dict[str
 def test_the_reference_lists_every_value(value_paths: set[str]) -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "reference" / "chart-values.md").read_text()
     assert [path for path in value_paths if f"| `{path}` |" not in page] == []
+
+
+def test_values_that_the_documentation_shows_are_taken(values: dict[str, Any]) -> None:
+    docs = helm.CHART.parent.parent / "docs"
+    shown = [
+        document
+        for page in sorted(docs.rglob("*.md"))
+        for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        for document in yaml.safe_load_all(block)
+        if isinstance(document, dict) and document.keys() <= values.keys()
+    ]
+    assert len(shown) >= 5
+    for document in shown:
+        assert helm.render(document)
