@@ -5,14 +5,17 @@ import os
 import signal
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from fairlead.local.apiserver.resources import DEPLOYMENTS, EVENTS, PODS
 from fairlead.local.apiserver.store import Change
 from fairlead.local.controllers.replicasets import is_ready
+from fairlead.local.kubelet.probes import watch_probe
 from fairlead.testing.local_api import LocalApi, eventually
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
@@ -303,6 +306,22 @@ async def test_startup_then_readiness_then_liveness(node_http: Any, node_api: Lo
     (tmp_path / "ready").unlink()
     await eventually(lambda: condition(node_api, "Ready") == "False")
     assert state(node_api)["restartCount"] == 0
+
+
+async def test_a_held_answer_is_followed_by_the_next_question_at_once() -> None:
+    """As from the kubelet's ticker; else an engine that holds its startup probe is not asked half of the time."""
+    probe, asked = Mock(delay=0.0, period=0.2, successes=1, failures=99), []
+
+    async def ask(session: Any) -> str:
+        asked.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.2)
+        return "not yet"
+
+    probe.ask = ask
+    watching = asyncio.create_task(watch_probe(probe, Mock(), Mock(), Mock()))
+    await eventually(lambda: len(asked) > 5)
+    watching.cancel()
+    assert sorted(after - before for before, after in pairwise(asked))[2] < 0.35
 
 
 async def test_a_container_that_fails_its_liveness_probe_is_restarted(

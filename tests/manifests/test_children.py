@@ -209,7 +209,7 @@ def test_the_deployment_is_exactly_this() -> None:
                                 "limits": {"memory": "2Gi"},
                             },
                             "startupProbe": {
-                                "httpGet": {"path": "/ready", "port": 8000, "scheme": "HTTP"},
+                                "httpGet": {"path": "/ready?wait=1", "port": 8000, "scheme": "HTTP"},
                                 "periodSeconds": 1,
                                 "timeoutSeconds": 2,
                                 "successThreshold": 1,

@@ -337,4 +337,5 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     num_parameters: int
     weight_bytes: int
     kv_cache_bytes: int
-    load_seconds: float
+    start_seconds: dict[str, float]
+    """How long each phase of the start took: import (from the process's beginning on), load, warm_up."""

@@ -64,6 +64,33 @@ async def test_while_loading_the_server_is_healthy_but_not_ready_and_takes_nothi
     assert (await app.http.get("/metrics")).status_code == 200
 
 
+async def test_who_asks_with_wait_learns_of_readiness_when_it_comes(start_app: Any) -> None:
+    app = start_app(ready=False)
+    asked = asyncio.create_task(status(app, "/ready?wait=10"))
+    await asyncio.sleep(0.2)
+    assert not asked.done()
+    app.service.lifecycle.ready()
+    assert (await asyncio.wait_for(asked, 5))[0] == 200
+    app.service.drain()
+    assert (await status(app, "/ready?wait=10"))[0] == 503, "there is nothing to wait for"
+
+
+async def test_waiting_for_readiness_ends(start_app: Any) -> None:
+    app = start_app(ready=False)
+    assert (await status(app, "/ready?wait=0.05"))[0] == 503
+    for wrong in ("x", "-1", "11", "nan"):
+        code, body, _ = await status(app, f"/ready?wait={wrong}")
+        assert (code, body["error"]["param"]) == (400, "wait")
+
+
+async def test_a_drain_answers_who_waits_for_readiness(start_app: Any) -> None:
+    app = start_app(ready=False)
+    asked = asyncio.create_task(status(app, "/ready?wait=10"))
+    await asyncio.sleep(0.05)
+    app.service.drain()
+    assert (await asyncio.wait_for(asked, 5))[0] == 503
+
+
 async def test_a_full_engine_refuses_with_a_reason_before_any_work(start_app: Any) -> None:
     engine = ScriptedEngine()
     engine.full = True

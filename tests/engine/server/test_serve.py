@@ -33,6 +33,17 @@ def client() -> Iterator[Callable[[Any], openai.OpenAI]]:
         )
 
 
+def test_the_start_is_told_by_phases(start_engine: Any, checkpoint: Path) -> None:
+    """Where the seconds go before a new replica helps, which decides the first tokens of a load that grows."""
+    engine = start_engine("--model", str(checkpoint))
+    engine.wait_ready()
+    (line,) = [line for line in engine.log.read_text().splitlines() if " msg=ready " in line]
+    fields = dict(word.partition("=")[::2] for word in line.split())
+    seconds = {name: float(fields[f"{name}_seconds"]) for name in ("duration", "import", "load", "warm_up")}
+    assert 0 < seconds["import"] <= seconds["duration"]
+    assert sum(seconds[name] for name in ("import", "load", "warm_up")) <= seconds["duration"] + 0.1
+
+
 def test_an_engine_used_alone_takes_more_than_two_steps_of_prompts(start_engine: Any, checkpoint: Path) -> None:
     limits = ("--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--max-queue-time", "10m")
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", *limits)
@@ -390,7 +401,10 @@ def test_a_termination_log_that_cannot_be_written_does_not_hide_the_reason(tmp_p
 @pytest.mark.parametrize(
     ("modules", "unwanted"),
     [
-        ("fairlead_engine.server.process", {"torch", "transformers", "openai", "triton", "numpy"}),
+        (
+            "fairlead_engine.server.process",
+            {"torch", "transformers", "openai", "triton", "numpy", "fastapi", "pydantic"},
+        ),
         ("fairlead_engine.__main__, fairlead_engine.server.serve", {"fastapi", "starlette", "uvicorn", "pydantic"}),
     ],
     ids=["never", "before the core has been started"],

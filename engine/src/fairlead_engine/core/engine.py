@@ -45,6 +45,7 @@ class Engine:
         self.clock = clock or Clock()
         started = self.clock.now()
         self.runner = runner or load_runner(config)
+        loaded = self.clock.now()
         model, device = self.runner.model_config, str(self.runner.device)
         self.config = config = config.for_device(device)
         size = choose_cache_size(
@@ -66,7 +67,7 @@ class Engine:
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, num_blocks, self.clock))
         self.num_failed_checks = 0
-        self.info = self._info(limits, load_seconds=self.clock.now() - started)
+        self.info = self._info(limits, {"load": loaded - started, "warm_up": self.clock.now() - loaded})
 
     def step(self) -> list[SequenceOutput]:
         """Computes the next tokens of whatever runs. Call it while `has_work`."""
@@ -192,7 +193,7 @@ class Engine:
             return Refusal(FinishReason.ERROR, f"token id {wrong} is not in the vocabulary of {vocab_size} tokens")
         return None
 
-    def _info(self, limits: Limits, load_seconds: float) -> EngineInfo:
+    def _info(self, limits: Limits, start_seconds: dict[str, float]) -> EngineInfo:
         runner = self.runner
         return EngineInfo(
             architecture=runner.model_config.architecture,
@@ -210,7 +211,7 @@ class Engine:
             num_parameters=runner.num_parameters,
             weight_bytes=runner.weight_bytes,
             kv_cache_bytes=self.blocks.num_blocks * runner.kv_bytes_per_block(),
-            load_seconds=load_seconds,
+            start_seconds=start_seconds,
         )
 
 

@@ -10,7 +10,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
 import msgspec
 import zmq
@@ -32,6 +34,8 @@ class Launch(msgspec.Struct, frozen=True):
 
     address: str
     """ZeroMQ address of the parent's socket."""
+    launched_at: float
+    """When the parent started this process, in seconds of `time.time`."""
     parent_pid: int
     config: EngineConfig
     log_level: str = "info"
@@ -39,8 +43,9 @@ class Launch(msgspec.Struct, frozen=True):
     """As the server writes its log."""
 
 
-def serve_core(make_engine: Callable[[EngineConfig], Engine]) -> int:
-    """Runs a core until its parent stops it or dies; returns the exit status."""
+def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[str] = ()) -> int:
+    """Runs a core until its parent stops it or dies; returns the exit status. `modules` are imported first: what takes
+    long to import counts as that."""
     # The parent decides when work ends: Ctrl-C and a pod's SIGTERM reach the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -49,7 +54,7 @@ def serve_core(make_engine: Callable[[EngineConfig], Engine]) -> int:
     _die_with(launch.parent_pid)
     channel = _SocketChannel(launch.address)
     try:
-        return 0 if run_core(lambda: _settled(make_engine(launch.config)), channel) else 1
+        return 0 if run_core(lambda: _started(make_engine, launch, modules), channel) else 1
     finally:
         channel.close()
 
@@ -83,11 +88,19 @@ def _wait_for_end_of_input() -> None:
     os._exit(1)
 
 
-def _settled(engine: Engine) -> Engine:
-    """Keeps the garbage collector off what lives as long as the process: a full collection would stall a step."""
+def _started(make_engine: Callable[[EngineConfig], Engine], launch: Launch, modules: Sequence[str]) -> Engine:
+    """Keeps the garbage collector off what lives as long as the process: a full collection would stall a step, and many
+    of them an import."""
+    for module in modules:
+        import_module(module)
+    gc.freeze()
+    phases = {"import": time.time() - launch.launched_at}
+    engine = make_engine(launch.config)
+    engine.info = msgspec.structs.replace(engine.info, start_seconds={**phases, **engine.info.start_seconds})
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 50, 100)
+    gc.enable()
     return engine
 
 

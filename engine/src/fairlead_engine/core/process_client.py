@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
@@ -73,10 +74,17 @@ class ProcessClient(ChannelClient):
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
+        launched_at = time.time()
         # -P: modules come from where this program's own do, never from the folder it happens to run in.
         self._process = await asyncio.create_subprocess_exec(sys.executable, "-P", "-m", self._module, stdin=PIPE)
         assert self._process.stdin is not None
-        launch = {"address": address, "parent_pid": os.getpid(), "config": self._config, **self._log}
+        launch = {
+            "address": address,
+            "launched_at": launched_at,
+            "parent_pid": os.getpid(),
+            "config": self._config,
+            **self._log,
+        }
         self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
         receiving = asyncio.create_task(self._receive(self._socket))
         self._tasks = [receiving, asyncio.create_task(self._watch(self._process, receiving))]

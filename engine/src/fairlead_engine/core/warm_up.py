@@ -22,7 +22,7 @@ def warm_up(
     """
     sequences = _sequences(limits, block_size, num_blocks, runner.model_config.vocab_size)
     long, short = sequences[:1], sequences[1:]
-    _run(runner, long, clock)  # the first pass pays for lazy initialisation: not measured
+    _run(runner, short or long, clock)  # the first pass pays for lazy initialisation: not measured
     measured = []
     for group in (long, short) if short else (long,):
         measured.append(_run(runner, group, clock))

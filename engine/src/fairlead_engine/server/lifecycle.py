@@ -6,7 +6,7 @@ The drain contract of the fleet lives here. Knows neither signals nor HTTP; `ser
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 
 from fairlead_engine.errors import Draining, EngineError, NotReady
@@ -59,6 +59,7 @@ class Lifecycle:
         self._idle = asyncio.Event()
         self._idle.set()
         self._hurried = asyncio.Event()
+        self._loaded = asyncio.Event()
         self._drain: asyncio.Task[None] | None = None
 
     @property
@@ -74,6 +75,13 @@ class Lifecycle:
         """The model is loaded and warm; does nothing when the server is draining already."""
         if self.phase is Phase.LOADING:
             self.phase = Phase.READY
+        self._loaded.set()
+
+    async def loaded(self, seconds: float) -> None:
+        """Returns when nothing is loaded any more, after `seconds` at the latest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._loaded.wait()
 
     def check_accepting(self) -> None:
         """Raises `NotReady` or `Draining` when no new request can be taken."""
@@ -101,6 +109,7 @@ class Lifecycle:
         if self._drain is None:
             grace_seconds = 0.0 if self.phase is Phase.LOADING else grace_seconds
             self.phase = Phase.DRAINING
+            self._loaded.set()
             log.info("draining", extra={"grace_seconds": grace_seconds, "timeout_seconds": timeout_seconds})
             self._drain = asyncio.create_task(self._drained(grace_seconds, timeout_seconds))
 

@@ -1,6 +1,7 @@
 """Endpoints about the model rather than for generating: names, tokenizer, limits."""
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead_engine.errors import RequestError
@@ -54,17 +55,17 @@ class ModelEndpoints:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def list_models(self) -> Response:
+    async def list_models(self, request: Request) -> Response:
         """The one model this engine serves."""
         return StructResponse(ModelList(data=[_card(self._service.model())]))
 
-    async def get_model(self, id: str) -> Response:
+    async def get_model(self, request: Request) -> Response:
         """The model of this name."""
         model = self._service.model()
-        model.check_name(id)
+        model.check_name(request.path_params["id"])
         return StructResponse(_card(model))
 
-    async def protocol_model(self) -> Response:
+    async def protocol_model(self, request: Request) -> Response:
         """What a gateway needs to prepare prompts for this engine."""
         return Response(self._service.model().protocol_json, media_type="application/json")
 

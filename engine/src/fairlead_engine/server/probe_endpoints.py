@@ -1,14 +1,20 @@
 """Endpoints for those who run the engine: kubelet, gateway, Prometheus, operator."""
 
+import math
+
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
+from fairlead_engine.errors import RequestError
 from fairlead_engine.server import metrics
 from fairlead_engine.server.lifecycle import Phase
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.struct_response import StructResponse
 from fairlead_protocol.messages import HEADER_REASON
 from fairlead_protocol.scrapes import Scrapes
+
+_MAX_WAIT_SECONDS = 10.0
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,25 +40,42 @@ class ProbeEndpoints:
         self._service = service
         self._scrapes = Scrapes(service.metrics.render)
 
-    async def health(self) -> Response:
+    async def health(self, request: Request) -> Response:
         """503 when only a restart helps, because the core died or hangs."""
         problem = self._service.health_problem()
         return StructResponse(Status("failed", problem), 503) if problem else StructResponse(Status("ok"))
 
-    async def ready(self) -> Response:
+    async def ready(self, request: Request) -> Response:
         """200 from the first warm forward pass until the drain begins, else 503."""
+        if wait := _seconds(request):
+            await self._service.lifecycle.loaded(wait)
         problem = self._service.readiness_problem()
         if problem is None:
             return StructResponse(Status("ready"))
         reason, message = problem
         return StructResponse(Status(reason, message), 503, headers={HEADER_REASON: reason})
 
-    async def metrics(self) -> Response:
+    async def metrics(self, request: Request) -> Response:
         """Everything this engine counts, in Prometheus' text format."""
         return Response(await self._scrapes.text(), media_type=metrics.CONTENT_TYPE)
 
-    async def drain(self) -> Response:
+    async def drain(self, request: Request) -> Response:
         """Begins to drain, as SIGTERM does; answers at once."""
         self._service.drain()
         lifecycle = self._service.lifecycle
         return StructResponse(DrainReply(lifecycle.phase, lifecycle.num_running), 202)
+
+
+def _seconds(request: Request) -> float:
+    """How long the client waits for readiness. Raises `RequestError`.
+
+    A kubelet asks once a second at most, so one whose question is held learns of readiness when it comes.
+    """
+    text = request.query_params.get("wait", "0")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds <= _MAX_WAIT_SECONDS:
+        raise RequestError("wait", f"wait must be seconds in [0, {_MAX_WAIT_SECONDS:g}], not {text[:40]!r}")
+    return seconds

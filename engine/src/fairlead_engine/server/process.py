@@ -44,12 +44,15 @@ class ServerProcess:
         listener: socket.socket,
         client: EngineClient,
         starting: "asyncio.Task[EngineInfo]",
+        began: float,
     ) -> None:
+        """`began`: when this program did, in seconds of `time.perf_counter`."""
         self._engine = engine
         self._folder = folder
         self._listener = listener
         self._client = client
         self._starting = starting
+        self._began = began
         self._service = Service(engine.name, client, server)
         self._http = _HTTPServer(
             uvicorn.Config(
@@ -97,7 +100,6 @@ class ServerProcess:
         raise EngineDead("the engine core has died; its last words are in the log above")
 
     async def _load(self) -> None:
-        began = time.perf_counter()
         host, port = self._listener.getsockname()[:2]
         log.info("loading", extra={"folder": str(self._folder), "url": f"http://{host}:{port}"})
         info, files = await asyncio.gather(self._starting, asyncio.to_thread(ModelFiles.read, self._folder))
@@ -110,7 +112,8 @@ class ServerProcess:
             "device": info.device,
             "max_model_len": info.max_model_len,
             "num_kv_blocks": info.num_kv_blocks,
-            "duration_seconds": round(time.perf_counter() - began, 2),
+            "duration_seconds": round(time.perf_counter() - self._began, 2),
+            **{f"{phase}_seconds": round(seconds, 2) for phase, seconds in info.start_seconds.items()},
         }
         log.info("ready", extra=facts)
 

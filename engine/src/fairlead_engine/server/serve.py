@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +25,13 @@ from fairlead_protocol.logs import configure_logging
 
 def run(engine: EngineConfig, server: ServerConfig) -> int:
     """Serves until drained; returns the process's exit status. Start-up errors go to the termination log."""
+    began = time.perf_counter()
     configure_logging(server.log_level, server.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
     try:
         folder = resolve_model(engine.model)
         with listening_socket(server.host, server.port) as listener:
-            uvloop.run(_serve(engine, server, folder, listener))
+            uvloop.run(_serve(engine, server, folder, listener, began))
             # The loop hears them no longer, and a repeated one must not change the exit status.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
@@ -39,13 +41,15 @@ def run(engine: EngineConfig, server: ServerConfig) -> int:
     return 0
 
 
-async def _serve(engine: EngineConfig, server: ServerConfig, folder: Path, listener: socket.socket) -> None:
+async def _serve(
+    engine: EngineConfig, server: ServerConfig, folder: Path, listener: socket.socket, began: float
+) -> None:
     client = ProcessClient(engine, log_level=server.log_level, log_format=server.log_format)
     starting = asyncio.create_task(client.start())
     await asyncio.sleep(0)  # the core's process exists from here on
     from fairlead_engine.server.process import ServerProcess
 
-    await ServerProcess(engine, server, folder, listener, client, starting).serve()
+    await ServerProcess(engine, server, folder, listener, client, starting, began).serve()
 
 
 @contextmanager

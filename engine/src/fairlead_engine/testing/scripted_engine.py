@@ -32,7 +32,7 @@ def scripted_info(**changes: object) -> EngineInfo:
         "num_parameters": 1000,
         "weight_bytes": 4000,
         "kv_cache_bytes": 65536,
-        "load_seconds": 0.0,
+        "start_seconds": {"load": 0.0, "warm_up": 0.0},
         **changes,
     }
     return EngineInfo(**fields)  # type: ignore[arg-type]

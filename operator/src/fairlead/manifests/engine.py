@@ -214,7 +214,8 @@ def _container(
         "ports": [{"name": "http", "containerPort": names.ENGINE_PORT, "protocol": "TCP"}],
         "resources": {kind: quantities for kind, quantities in resources.items() if quantities},
         # The other probes wait for the startup probe: loading may take long, and failing is noticed soon.
-        "startupProbe": _probe("/ready", period=1, failures=START_SECONDS, timeout=2),
+        # Its answer waits for the engine, so that readiness is seen when it comes and not a second later.
+        "startupProbe": _probe("/ready?wait=1", period=1, failures=START_SECONDS, timeout=2),
         "readinessProbe": _probe("/ready", period=2, failures=2, timeout=2),
         "livenessProbe": _probe("/health", period=10, failures=3, timeout=5),
         "securityContext": {

@@ -102,10 +102,14 @@ def parse_probe(container: Json, kind: ProbeKind, pod_ip: str) -> Probe | None:
 async def watch_probe(
     probe: Probe, session: aiohttp.ClientSession, on_turn: Callable[[bool], None], on_failure: Callable[[str], None]
 ) -> None:
-    """Asks for ever. `on_turn` is told the verdict when thresholds are reached; `on_failure` every failure's text."""
+    """Asks for ever. `on_turn` is told the verdict when thresholds are reached; `on_failure` every failure's text.
+
+    As the kubelet's ticker has it: an answer that took a period or longer is followed by the next question at once.
+    """
     await asyncio.sleep(probe.delay)
-    streak, verdict = 0, None
+    loop, streak, verdict = asyncio.get_running_loop(), 0, None
     while True:
+        began = loop.time()
         problem = await probe.ask(session)
         if problem is not None:
             on_failure(problem)
@@ -116,7 +120,7 @@ async def watch_probe(
         elif streak <= -probe.failures and verdict is not False:
             verdict = False
             on_turn(False)
-        await asyncio.sleep(probe.period)
+        await asyncio.sleep(max(0.0, began + probe.period - loop.time()))
 
 
 def _connect_problem(error: OSError) -> str:
