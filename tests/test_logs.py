@@ -6,7 +6,7 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.logs import LineBudget
+from fairlead_protocol.line_budget import LineBudget
 from fairlead_protocol.logs import JsonFormatter, LogfmtFormatter
 
 

@@ -20,6 +20,9 @@ from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.testing import ScriptedEngine
 from fairlead_engine.testing.scripted_engine import scripted_info
+from fairlead_protocol.connections import CutConnections
+
+MAX_CONNECTIONS = 300
 
 
 @dataclass
@@ -52,7 +55,7 @@ async def program(request: pytest.FixtureRequest) -> AsyncIterator[Program]:
 
 @asynccontextmanager
 async def _gateway() -> AsyncIterator[Program]:
-    async with FakeEngine("engine") as engine, running_gateway(make_pool([engine.replica()])) as (gateway, _, _):
+    async with FakeEngine("engine") as engine, _running(engine) as (gateway, _, _):
         yield Program(
             "gateway",
             gateway.port,
@@ -64,6 +67,10 @@ async def _gateway() -> AsyncIterator[Program]:
         )
 
 
+def _running(engine: FakeEngine) -> Any:
+    return running_gateway(make_pool([engine.replica()]), max_connections=MAX_CONNECTIONS)
+
+
 @asynccontextmanager
 async def _engine() -> AsyncIterator[Program]:
     engine = ScriptedEngine(info=scripted_info(vocab_size=100_000))
@@ -71,7 +78,7 @@ async def _engine() -> AsyncIterator[Program]:
     service = Service("fake", engine, ServerConfig())
     service.ready(ModelFiles.read(resolve_model("demo://dinghy")), engine.info)
     options: Any = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
-    protocol = make_protocol(service.metrics.answered)
+    protocol = make_protocol(service.metrics.answered, CutConnections(service.metrics.cut).cut, MAX_CONNECTIONS)
     server = uvicorn.Server(uvicorn.Config(build_app(service), http=protocol, ws="none", port=0, **options))
     service.metrics.watch_connections(server.server_state.connections)
     server.install_signal_handlers = lambda: None

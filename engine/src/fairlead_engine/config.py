@@ -116,6 +116,9 @@ class ServerConfig:
     """Seconds (also as 500ms, 3s) that a draining server still takes requests, for clients that do not yet know."""
     drain_timeout: float = 900.0
     """Seconds (also as 15m) that running requests get to finish when draining; then they are aborted."""
+    max_connections: int = 4096
+    """Most connections at once. More are answered with 429 and closed, except for the probes and metrics, and far more
+    are cut. Each takes a file descriptor."""
     max_body_bytes: int = 16 * 2**20
     """Largest request body (also as 16Mi); a larger one is answered with 413."""
     body_timeout: float = 30.0
@@ -137,6 +140,7 @@ class ServerConfig:
         _one_of("log_format", self.log_format, tuple(LogFormat))
         _within("drain_grace", self.drain_grace, 0.0, 3600.0)
         _within("drain_timeout", self.drain_timeout, 0.0, 7 * 86400.0)
+        _within("max_connections", self.max_connections, 1, 1_000_000)
         _within("max_body_bytes", self.max_body_bytes, 1024, 2**30)
         _within("body_timeout", self.body_timeout, 0.1, 3600.0)
         _within("max_queue_time", self.max_queue_time, 0.0, 86400.0)

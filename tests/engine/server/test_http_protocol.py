@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
@@ -26,7 +27,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """Of a server that gives headers 0.3 seconds."""
     monkeypatch.setattr(http_protocol, "HEADER_TIMEOUT_SECONDS", 0.3)
     options: Any = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
-    server = uvicorn.Server(uvicorn.Config(application, http=make_protocol(lambda outcome: None), ws="none", **options))
+    server = uvicorn.Server(uvicorn.Config(application, http=make_protocol(Mock(), Mock(), 1000), ws="none", **options))
     server.install_signal_handlers = lambda: None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server._serve([listener]))

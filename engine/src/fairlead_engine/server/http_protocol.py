@@ -11,7 +11,9 @@ from typing import Any
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from fairlead_engine.server.refusals import Outcome, Refusal
+from fairlead_engine.errors import QueueFull
+from fairlead_engine.server.refusals import Outcome, Refusal, refusal
+from fairlead_protocol.connections import CutReason
 from fairlead_protocol.framing import MAX_LENGTH_DIGITS, STILL_THERE, STILL_THERE_SECONDS, Excess, RequestMeter
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -26,6 +28,10 @@ SKIP_TIMEOUT_SECONDS = 30.0
 """Longest time for the rest of such a body."""
 LINGER_SECONDS = 1.0
 """How long a refused client may go on sending: cut at once, it might never see the refusal."""
+MAX_SURPLUS_CONNECTIONS = 100
+"""Connections above the limit that are told so. Still more are cut without a word."""
+PROBES = (b"/health", b"/ready", b"/metrics")
+"""Answered however many connections there are: who only looks must not take an engine that is full for a dead one."""
 MAX_REQUESTS_AHEAD = 100
 """Requests that one connection may have waiting behind the one that is being answered; more end it."""
 
@@ -41,14 +47,18 @@ _TOO_MUCH = {
 }
 
 
-def make_protocol(on_refused: Callable[[Outcome], object]) -> "type[LimitedProtocol]":
+def make_protocol(
+    on_refused: Callable[[Outcome], object], on_cut: Callable[[CutReason], object], max_connections: int
+) -> "type[LimitedProtocol]":
     """The protocol class for uvicorn, which makes its instances itself; `on_refused` is told of requests that no
-    application hears of."""
+    application hears of, `on_cut` why a connection was ended without an answer."""
 
     class Protocol(LimitedProtocol):
         pass
 
     Protocol.on_refused = staticmethod(on_refused)
+    Protocol.on_cut = staticmethod(on_cut)
+    Protocol.max_connections = max_connections
     return Protocol
 
 
@@ -56,6 +66,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """One connection. A head that is too large is answered with 431, one that is too slow is cut."""
 
     on_refused: Callable[[Outcome], object]
+    on_cut: Callable[[CutReason], object]
+    max_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,11 +79,16 @@ class LimitedProtocol(HttpToolsProtocol):
         client is still there."""
         self._deaf = False
         """What still comes is ignored: the connection is about to end."""
+        self._is_surplus = False
+        """It came when there were enough, and asks for work."""
         self._answering: RequestResponseCycle | None = None
         """The request that is being answered, or was last; `cycle` is the last that came."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections + MAX_SURPLUS_CONNECTIONS:
+            self._cut(CutReason.TOO_MANY)
+            return
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,7 +108,7 @@ class LimitedProtocol(HttpToolsProtocol):
         elif self._is_skipping:
             self._skipped_bytes += len(data)
             if self._skipped_bytes > MAX_SKIPPED_BYTES:
-                self.transport.abort()
+                self._cut(CutReason.UNWANTED_BODY)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more. What it has sent whole is answered, where it can be noticed that it has left, which
@@ -125,6 +142,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         if any(name == b"content-length" and len(value) > MAX_LENGTH_DIGITS for name, value in self.headers):
             raise ValueError("a length that no body has")
+        self._is_surplus = len(self.connections) > self.max_connections and not self.url.startswith(PROBES)
+        if self._is_surplus:
+            raise ValueError("too many connections")
         if len(self.pipeline) >= MAX_REQUESTS_AHEAD:
             raise ValueError("too many requests ahead of their turn")
         super().on_headers_complete()
@@ -144,11 +164,15 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._is_skipping and not self.transport.is_closing():
             self._skipped_bytes = 0
-            self._start_timer(SKIP_TIMEOUT_SECONDS)
+            self._start_timer(SKIP_TIMEOUT_SECONDS, CutReason.UNWANTED_BODY)
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's own refusal of what is not HTTP."""
         excess = self._meter.excess
+        if self._is_surplus:
+            message = f"this engine has more than the {self.max_connections} connections that it takes at once"
+            self._answer_and_close(refusal(QueueFull(message)))
+            return
         self._refuse(*(_TOO_MUCH[excess] if excess else (400, "the request is not valid HTTP")))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -168,11 +192,17 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _begin_head(self) -> None:
         self._meter.begin_head()
-        self._start_timer(HEADER_TIMEOUT_SECONDS)
+        self._start_timer(HEADER_TIMEOUT_SECONDS, CutReason.SLOW_HEAD)
 
-    def _start_timer(self, seconds: float) -> None:
+    def _start_timer(self, seconds: float, why: CutReason) -> None:
         self._stop_timer()
-        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+        self._deadline = self.loop.call_later(seconds, self._cut, why)
+
+    def _cut(self, why: CutReason) -> None:
+        """Ends the connection without an answer."""
+        self._deaf = True
+        self.on_cut(why)
+        self.transport.abort()
 
     def _stop_timer(self) -> None:
         if self._deadline is not None:
@@ -182,13 +212,17 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answers outside of ASGI, because there is no request yet, and closes. An answer that has begun is cut; one
         that is whole is not followed by another to the same request."""
-        self.on_refused(Outcome.INVALID)
+        self._answer_and_close(Refusal(status, Outcome.INVALID, "invalid_request_error", message))
+
+    def _answer_and_close(self, answer: Refusal) -> None:
+        self.on_refused(answer.outcome)
         self._deaf = True
         self._stop_timer()
         if not (self._has_begun or self._is_skipping):
-            body = Refusal(status, Outcome.INVALID, "invalid_request_error", message).body()
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[status] + head + body)
+            body = answer.body()
+            fields = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+            lines = [f"{name}: {value}\r\n" for name, value in {**fields, **answer.headers}.items()]
+            self.transport.write(STATUS_LINE[answer.status] + "".join(lines).encode() + b"\r\n" + body)
         self._disconnect()
         self.transport.write_eof()
         self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)

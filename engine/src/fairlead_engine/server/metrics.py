@@ -14,6 +14,7 @@ from fairlead_engine.core.client import EngineClient
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.types import EngineInfo, EngineLoad, FinishReason
+from fairlead_protocol.connections import CutReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OURS = "fairlead_engine_"
@@ -45,6 +46,7 @@ OWN: dict[str, str] = {
     "last_step_seconds": "How long the newest step took.",
     "step_age_seconds": "How long the running step has been running; 0 when idle.",
     "step_cost_seconds": "Coefficients of the step-cost model, by name.",
+    "connections_cut": "Connections that were ended without an answer, by reason.",
     "open_connections": "Connections that are open, idle ones included.",
     "draining": "1 while the engine drains, else 0.",
     "kv_followers": "Readers of the stream of block changes and loads.",
@@ -72,6 +74,9 @@ class Metrics:
         self._queue = self._histogram("request_queue_time_seconds", _LATENCIES)
         self._finished = self._counter("request_success", "finished_reason")
         self._http = self._counter("http_requests", "outcome")
+        self._cut = self._counter("connections_cut", "reason")
+        for reason in CutReason:
+            self._cut.labels(**self._labels, reason=reason)
         self._draining = Gauge(OURS + "draining", OWN["draining"], ("model_name",), registry=self._registry)
         self.show_draining(False)
         self._connections = Gauge(
@@ -114,6 +119,10 @@ class Metrics:
     def answered(self, outcome: Outcome) -> None:
         """An HTTP request was answered."""
         self._http.labels(**self._labels, outcome=outcome).inc()
+
+    def cut(self, reason: CutReason) -> None:
+        """A connection was ended without an answer."""
+        self._cut.labels(**self._labels, reason=reason).inc()
 
     def render(self) -> bytes:
         """Everything in Prometheus' text format."""

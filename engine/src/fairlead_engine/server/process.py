@@ -19,11 +19,14 @@ from fairlead_engine.server.http_protocol import make_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
+from fairlead_protocol.connections import CutConnections
 
 log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_SECONDS = 75
 """Idle connections stay open this long: gateways reuse them, and the side that connects should be the one to close."""
+_BACKLOG = 128
+"""Connections that the system takes for us: so many at most are set up between two tokens."""
 _SHUTDOWN_SECONDS = 5
 """Answers already written get this long to leave when the server stops."""
 _INTERRUPT_SECONDS = 5.0
@@ -57,13 +60,18 @@ class ServerProcess:
         self._http = _HTTPServer(
             uvicorn.Config(
                 build_app(self._service),
-                http=make_protocol(self._service.metrics.answered),
+                http=make_protocol(
+                    self._service.metrics.answered,
+                    CutConnections(self._service.metrics.cut).cut,
+                    server.max_connections,
+                ),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
             )

@@ -20,6 +20,7 @@ from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AddressUnavailable, EngineError
 from fairlead_engine.server import termination
+from fairlead_protocol.connections import allow_descriptors
 from fairlead_protocol.logs import configure_logging
 
 
@@ -28,6 +29,7 @@ def run(engine: EngineConfig, server: ServerConfig) -> int:
     began = time.perf_counter()
     configure_logging(server.log_level, server.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
+    allow_descriptors(server.max_connections, per_connection=1)
     try:
         folder = resolve_model(engine.model)
         with listening_socket(server.host, server.port) as listener:

@@ -15,12 +15,12 @@ from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
 from fairlead.gateway.access.keys import KeysError
-from fairlead.gateway.descriptors import allow_descriptors
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings, SettingsError
 from fairlead.kube.client import KubeClient
 from fairlead.kube.config import KubeConfigError
+from fairlead_protocol.connections import allow_descriptors
 from fairlead_protocol.logs import LogFormat, configure_logging
 
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     except (SettingsError, KeysError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    allow_descriptors(settings.max_connections)
+    allow_descriptors(settings.max_connections, per_connection=2)  # the client's, and one to a replica
     try:
         with asyncio.Runner(loop_factory=PreciseLoop) as runner:
             runner.run(_serve(args, settings, access))

@@ -12,10 +12,10 @@ from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import Usage
-from fairlead.logs import LineBudget
 from fairlead.routing.health import Failure
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision
+from fairlead_protocol.line_budget import LineBudget
 
 logger = logging.getLogger("fairlead.gateway.requests")
 

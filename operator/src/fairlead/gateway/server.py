@@ -31,6 +31,7 @@ from fairlead.gateway.telemetry.metrics import Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.knowledge import Knowledge
+from fairlead_protocol.connections import CutConnections
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Gateway:
         self.port: int = self._socket.getsockname()[1]
         """For clients, also where the settings said any."""
         self.control_port: int = self._control_socket.getsockname()[1]
-        protocol = self._protocol = make_protocol(settings, refusals.refused)
+        protocol = self._protocol = make_protocol(settings, refusals.refused, CutConnections(self.metrics.cut).cut)
         self._server = _Server(self.app, protocol, settings, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
         self._control = _Server(control, protocol, settings, grace_seconds=CONTROL_GRACE_SECONDS)

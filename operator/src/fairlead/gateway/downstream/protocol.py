@@ -21,6 +21,7 @@ from fairlead.gateway.openai.errors import (
     too_much_framing,
 )
 from fairlead.gateway.settings import GatewaySettings
+from fairlead_protocol.connections import CutReason
 from fairlead_protocol.framing import STILL_THERE, STILL_THERE_SECONDS, Excess, RequestMeter
 
 LINGER_SECONDS = 1.0
@@ -38,7 +39,11 @@ OnRefused = Callable[[OpenAIError, str], object]
 """Told of a request that no application hears of: what is wrong with it, and its target as far as it has come."""
 
 
-def make_protocol(settings: GatewaySettings, on_refused: OnRefused) -> "type[LimitedProtocol]":
+OnCut = Callable[[CutReason], object]
+"""Told why a connection was ended without an answer."""
+
+
+def make_protocol(settings: GatewaySettings, on_refused: OnRefused, on_cut: OnCut) -> "type[LimitedProtocol]":
     """The protocol class for uvicorn, which makes its instances itself and so cannot hand them anything."""
 
     class Protocol(LimitedProtocol):
@@ -46,6 +51,7 @@ def make_protocol(settings: GatewaySettings, on_refused: OnRefused) -> "type[Lim
 
     Protocol.settings = settings
     Protocol.on_refused = staticmethod(on_refused)
+    Protocol.on_cut = staticmethod(on_cut)
     return Protocol
 
 
@@ -55,6 +61,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     settings: GatewaySettings
     on_refused: OnRefused
+    on_cut: OnCut
     linger_seconds = 0.0
     """`LINGER_SECONDS` once the server drains; 0 = connections end with their answer, or at once."""
 
@@ -87,7 +94,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.settings.max_connections + MAX_SURPLUS_CONNECTIONS:
-            transport.abort()
+            self._cut(CutReason.TOO_MANY)
             return
         self._start_head()
 
@@ -110,7 +117,7 @@ class LimitedProtocol(HttpToolsProtocol):
         elif self._is_skipping:
             self._skipped_bytes += len(data)
             if self._skipped_bytes > self.settings.max_body_bytes:
-                self.transport.abort()
+                self._cut(CutReason.UNWANTED_BODY)
         elif not (self._is_answering or self._meter.in_head):
             self._wait_for_next()
 
@@ -191,7 +198,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_reader()
         elif self._is_skipping:
             self._skipped_bytes = 0
-            self._start_timer(self.settings.body_timeout)
+            self._start_timer(self.settings.body_timeout, CutReason.UNWANTED_BODY)
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -286,11 +293,17 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_head(self) -> None:
         self._meter.begin_head()
-        self._start_timer(self.settings.header_timeout)
+        self._start_timer(self.settings.header_timeout, CutReason.SLOW_HEAD)
 
-    def _start_timer(self, seconds: float) -> None:
+    def _cut(self, why: CutReason) -> None:
+        """Ends the connection without an answer."""
+        self._deaf = True
+        self.on_cut(why)
+        self.transport.abort()
+
+    def _start_timer(self, seconds: float, why: CutReason) -> None:
         self._stop_timer()
-        self._deadline = self.loop.call_later(seconds, self.transport.abort)
+        self._deadline = self.loop.call_later(seconds, self._cut, why)
 
     def _stop_timer(self) -> None:
         if self._deadline is not None:
@@ -300,7 +313,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _await_reader(self) -> None:
         """Cuts the connection unless what is written is read in time: closing it waits for that for ever."""
         if self._unread is None:
-            self._unread = self.loop.call_later(self.settings.client_stall_timeout, self.transport.abort)
+            self._unread = self.loop.call_later(self.settings.client_stall_timeout, self._cut, CutReason.UNREAD_ANSWER)
 
     def _stop_awaiting_reader(self) -> None:
         if self._unread is not None:

@@ -17,6 +17,7 @@ from fairlead.gateway.observation import Observation
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.standing import is_hanging
+from fairlead_protocol.connections import CutReason
 
 _SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _RATIOS = (0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 2.0, 5.0)
@@ -115,6 +116,14 @@ class Metrics:
             ["port"],
             registry=self.registry,
         )
+        self._connections_cut = Counter(
+            "fairlead_gateway_connections_cut_total",
+            "Connections that were ended without an answer, by reason",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in CutReason:
+            self._connections_cut.labels(reason)
         self.registry.register(_Gauges(pools, knowledge, reader))
         ProcessCollector(namespace="fairlead_gateway", registry=self.registry)
 
@@ -125,6 +134,10 @@ class Metrics:
     def watch_connections(self, port: str, connections: Sized) -> None:
         """Where a scrape reads how many connections a port has."""
         self._connections.labels(port).set_function(lambda: len(connections))
+
+    def cut(self, reason: CutReason) -> None:
+        """A connection was ended without an answer."""
+        self._connections_cut.labels(reason).inc()
 
     def arrived(self, seen: Observation) -> None:
         """Nothing to count: requests are counted as they end."""

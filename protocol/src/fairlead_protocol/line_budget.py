@@ -1,4 +1,4 @@
-"""How many lines of a log strangers may cause. How lines are written is `fairlead_protocol.logs`."""
+"""How many lines of a log strangers may cause. How lines are written is in `logs`."""
 
 
 class LineBudget:

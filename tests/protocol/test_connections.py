@@ -1,11 +1,11 @@
-"""The limit of open files follows the connections that a gateway may have, as far as the system lets it."""
+"""The limit of open files follows the connections that a program may have, as far as the system lets it."""
 
 import logging
 import resource
 
 import pytest
 
-from fairlead.gateway.descriptors import PER_CONNECTION, SPARE, allow_descriptors
+from fairlead_protocol.connections import SPARE, allow_descriptors
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -13,8 +13,8 @@ UNLIMITED = resource.RLIM_INFINITY
 @pytest.mark.parametrize(
     ("soft", "hard", "expected", "warning"),
     [
-        (1024, 1_048_576, 1000 * PER_CONNECTION + SPARE, ""),
-        (1024, UNLIMITED, 1000 * PER_CONNECTION + SPARE, ""),
+        (1024, 1_048_576, 1000 * 2 + SPARE, ""),
+        (1024, UNLIMITED, 1000 * 2 + SPARE, ""),
         (5000, 1_048_576, None, ""),
         (UNLIMITED, UNLIMITED, None, ""),
         (1024, 1256, 1256, "1256 open files are enough for 500 connections"),
@@ -27,7 +27,7 @@ def test_the_limit_is_raised_as_far_as_it_is_needed_and_allowed(
     chosen = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: chosen.append(limits))
-    allow_descriptors(1000)
+    allow_descriptors(1000, per_connection=2)
     assert chosen == ([] if expected is None else [(expected, hard)])
     assert (warning in caplog.text) if warning else not caplog.text
 
@@ -39,6 +39,6 @@ def test_a_system_that_says_no_is_no_reason_not_to_start(monkeypatch, caplog) ->
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, UNLIMITED))
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    allow_descriptors(1000)
+    allow_descriptors(1000, per_connection=2)
     assert "the limit of open files stays at 1024" in caplog.text
     assert "1024 open files are enough for 384 connections" in caplog.text
