@@ -164,3 +164,17 @@ def test_strictly_first_come_first_served_though_a_shorter_prompt_would_fit() ->
         assert log[1][2] == pytest.approx(2.0), "the empty replica takes any prompt"
 
     play(story())
+
+
+def test_the_lowest_priority_goes_first_and_equals_in_the_order_they_came() -> None:
+    async def story() -> None:
+        room = Room(pool_of(replica()))
+        room.tell("a")
+        room.ask("running", seconds=1.0)
+        await asyncio.sleep(0.1)
+        for name, priority in (("late", 5), ("first", 0), ("second", 0), ("urgent", -3)):
+            room.ask(name, seconds=1.0, priority=priority)
+            await asyncio.sleep(0.1)
+        assert [name for name, *_ in await room.end()] == ["running", "urgent", "first", "second", "late"]
+
+    run_in_virtual_time(story())

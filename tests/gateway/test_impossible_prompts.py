@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.fleet.pool import Outlook, Pool
 from fairlead.routing.replica import Limits
 from fairlead.testing.clock import run_in_virtual_time
 from fairlead.testing.fake_engine import FakeEngine
@@ -21,6 +22,7 @@ BODIES = {
     "one of several": ("/v1/completions", {"model": "fake", "prompt": ["short", HUGE]}),
     "token ids": ("/v1/completions", {"model": "fake", "prompt": [7] * 2_000_000}),
     "lists of token ids": ("/v1/completions", {"model": "fake", "prompt": [[7], [7] * 2_000_000]}),
+    "an answer that leaves no room": ("/v1/completions", {"model": "fake", "prompt": [7] * 500, "max_tokens": 13}),
     "only just too long": ("/v1/completions", {"model": "fake", "prompt": [7] * 512}),
 }
 
@@ -46,7 +48,7 @@ async def test_it_is_refused_by_the_gateway_and_is_no_demand(start, longest_enco
     status, document, headers = await setup.post(body, path)
     assert (status, document["error"]["code"]) == (400, "context_length_exceeded")
     assert "maximum context length is 512 tokens" in document["error"]["message"]
-    assert document["error"]["param"] in ("messages", "prompt", "prompt[1]")
+    assert document["error"]["param"] in ("messages", "prompt", "prompt[1]", "max_tokens")
     assert "retry-after" not in headers
     assert setup.engines[0].requests == []
     assert longest_encoded[0] < 1000
@@ -122,3 +124,23 @@ async def test_several_prompts_that_fit_one_after_another_hold_nobody(start) -> 
     await setup.until(lambda: pool.router.in_flight.total == 2)
     engine.gate.set()
     assert (await running)[0] == (await batch)[0] == 200
+
+
+async def test_a_model_at_zero_is_not_woken_for_what_its_engines_could_never_take(start) -> None:
+    """What they were is known as long as the spec says the same; else only an engine can tell."""
+    engine = FakeEngine(limits=LIMITS)
+    setup = await start(engines=[engine], follow=True)
+    assert (await setup.post(CHAT))[0] == 200
+    pool = setup.gateway.pools.find("fake", None)
+    await setup.until(lambda: bool(pool.digests))
+    woken: list[int] = []
+    pool._on_cold_request = lambda: woken.append(1)
+    asleep = Pool(pool.model, (), Outlook(True, "It is scaled to zero.", asleep=True))
+    pool.update(asleep)
+    huge = {"model": "fake", "prompt": HUGE}
+    status, document, _ = await setup.post(huge, "/v1/completions")
+    assert (status, document["error"]["code"], woken) == (400, "context_length_exceeded", [])
+    larger = replace(pool.model, engine="with a longer context", cold_start_timeout=0.2)
+    pool.update(replace(asleep, model=larger))
+    assert (await setup.post(huge, "/v1/completions"))[0] == 503
+    assert woken

@@ -92,3 +92,10 @@ def test_private_fields_are_dropped() -> None:
 )
 def test_request_ids_of_clients_are_kept_if_they_are_harmless(header, expected) -> None:
     assert request_id_from(header) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "priority"), [(b"-3", -3), (b"7", 7), (b"null", 0), (b'"x"', 0), (b"0.5", 0), (b"99999999999", 0)]
+)
+def test_a_priority_that_an_engine_would_refuse_counts_for_nothing(field: bytes, priority: int) -> None:
+    assert read(b'{"model": "m", "priority": %s}' % field).priority == priority

@@ -21,9 +21,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.inside: list[Ticket] = []
         self.now = 0.0
 
-    @rule(target=away, num_bytes=st.integers(0, 150))
-    def arrive(self, num_bytes: int):
-        ticket = self.queue.issue(num_bytes)
+    @rule(target=away, num_bytes=st.integers(0, 150), priority=st.integers(-1, 1))
+    def arrive(self, num_bytes: int, priority: int):
+        ticket = self.queue.issue(num_bytes, priority)
         held = sum(each.num_bytes for each in self.inside)
         may = not self.inside or (len(self.inside) < MAX_WAITING and held + num_bytes <= MAX_BYTES)
         assert self.queue.has_room(num_bytes) == may
@@ -40,7 +40,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def head_goes(self) -> None:
         if self.inside:
-            expected = min(self.inside, key=lambda ticket: ticket.number)
+            expected = min(self.inside, key=lambda ticket: (ticket.priority, ticket.number))
             assert self.queue.head is expected
             self.queue.leave(expected, self.now)
             self.inside.remove(expected)
@@ -59,9 +59,10 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def order_and_bytes_hold(self) -> None:
         self.queue.check()
-        assert list(self.queue) == sorted(self.inside, key=lambda ticket: ticket.number)
+        assert list(self.queue) == sorted(self.inside, key=lambda ticket: (ticket.priority, ticket.number))
         assert self.queue.num_bytes == sum(ticket.num_bytes for ticket in self.inside)
-        assert self.queue.oldest_wait_seconds(self.now) >= 0
+        oldest = max((self.now - (each.waiting_since or 0.0) for each in self.inside), default=0.0)
+        assert self.queue.oldest_wait_seconds(self.now) == pytest.approx(max(0.0, oldest))
 
 
 TestQueue = QueueMachine.TestCase

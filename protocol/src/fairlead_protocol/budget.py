@@ -35,6 +35,7 @@ Messages = Annotated[list[dict[str, Any]], Meta(max_length=MAX_MESSAGES)]
 Tools = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
 Tag = Annotated[str, Meta(max_length=MAX_TAG_LENGTH)]
 """A text that changes nothing, such as `user`."""
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Metadata = Annotated[dict[Tag, Any], Meta(max_length=MAX_METADATA)]
 
 

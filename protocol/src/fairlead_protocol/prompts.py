@@ -6,7 +6,7 @@ of the OpenAI API, not HTTP. How long a prompt may be it is told; both programs 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -44,6 +44,21 @@ class PromptTooLong(PromptError):
             f"This model's maximum context length is {max_model_len} tokens, but the prompt has "
             f"{'at least ' if or_more else ''}{num_tokens}; shorten it to at most {max_model_len - 1} tokens, "
             "so that there is room for an answer",
+        )
+
+
+class AnswerTooLong(PromptError):
+    """A prompt and the answer that is asked for have more tokens together than the model's context."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, field: str, max_tokens: int, num_tokens: int, max_model_len: int) -> None:
+        """`field`: the one that says how long the answer may be."""
+        super().__init__(
+            field,
+            f"This model's maximum context length is {max_model_len} tokens, but the prompt has {num_tokens} and "
+            f"{field} asks for {max_tokens} more; lower {field} to at most {max_model_len - num_tokens}, or shorten "
+            "the prompt",
         )
 
 
@@ -159,6 +174,25 @@ class CompletionPrompt(msgspec.Struct, kw_only=True, frozen=True):
 
 
 PromptFields = ChatPrompt | CompletionPrompt
+
+
+class AnswerLimit(NamedTuple):
+    """How many tokens a client explicitly asks for at most. Without that an answer may go on to the context's end."""
+
+    field: str
+    max_tokens: int | None
+
+    @classmethod
+    def of(cls, max_tokens: int | None, max_completion_tokens: int | None = None) -> "AnswerLimit":
+        """The newer field goes first; chats alone have it."""
+        if max_completion_tokens is None:
+            return cls("max_tokens", max_tokens)
+        return cls("max_completion_tokens", max_completion_tokens)
+
+    def check(self, num_tokens: int, max_model_len: int) -> None:
+        """Raises `AnswerTooLong` where a prompt of `num_tokens` leaves less room than that, as OpenAI and vLLM do."""
+        if self.max_tokens is not None and num_tokens + self.max_tokens > max_model_len:
+            raise AnswerTooLong(self.field, self.max_tokens, num_tokens, max_model_len)
 
 
 def rendered_factor(messages: Sequence[Message] | None, tools: Any = None, variables: Any = None) -> int:

@@ -31,6 +31,7 @@ def error_of(response: Any) -> dict[str, Any]:
         ("best_of", 2), ("echo", True), ("prompt", "ahoy"), ("temperatur", 1), ("guided_json", {}),
         ("logit_bias", {"5": 101}), ("logit_bias", {"5": "x"}), ("logit_bias", {"fox": 1}), ("logit_bias", {"-5": 1}),
         ("logit_bias", {"512": 1}), ("logit_bias", {"9" * 5000: 1}), ("logit_bias", {"٣": 1}), ("logit_bias", [5]),
+        ("logit_bias", {"9": 1, "09": 2}),
         ("logit_bias", {str(each): 1 for each in range(1025)}),
         ("priority", "high"), ("priority", 2**31), ("priority", -(10**30)), ("priority", 0.5),
         ("return_token_ids", "yes"), ("continue_final_message", 1),
@@ -140,6 +141,27 @@ async def test_a_prompt_that_is_too_long_is_refused_with_the_numbers(start_app: 
     assert "256 tokens" in error["message"]
     assert "has 300" in error["message"]
     assert "at most 255" in error["message"]
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+async def test_an_answer_that_has_no_room_behind_its_prompt_is_refused_with_the_numbers(
+    start_app: Any, field: str
+) -> None:
+    app = start_app()
+    prompt = (await app.chat(max_tokens=1)).json()["usage"]["prompt_tokens"]
+    assert (await app.chat(**{field: 256 - prompt})).status_code == 200
+    response = await app.chat(**{field: 256 - prompt + 1})
+    error = error_of(response)
+    assert (response.status_code, error["param"], error["code"]) == (400, field, "context_length_exceeded")
+    assert f"has {prompt} and {field} asks for {257 - prompt} more" in error["message"]
+    assert f"at most {256 - prompt}" in error["message"]
+
+
+async def test_a_completion_that_asks_for_no_length_goes_on_to_the_end_of_the_context(start_app: Any) -> None:
+    app = start_app()
+    assert (await app.complete(prompt=[1] * 250)).status_code == 200
+    error = error_of(await app.complete(prompt=[[1] * 3, [1] * 250], max_tokens=7))
+    assert error["param"] == "max_tokens"
 
 
 async def test_the_longest_possible_prompt_is_taken(start_app: Any) -> None:

@@ -7,21 +7,21 @@ already sends the ids along (`fairlead_prompt_tokens`); everything is checked al
 from collections.abc import Iterator
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, TokenizeRequest
+from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, TokenizeRequest
 from fairlead_engine.server.served_model import ServedModel, request_error
-from fairlead_protocol.messages import FIELD_TOKENS, PromptTokens
+from fairlead_protocol.messages import FIELD_TOKENS
 from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptError, PromptFields
 
 
 def chat_prompts(request: ChatRequest, model: ServedModel) -> list[list[int]]:
     """The ids of a chat, a single prompt. Raises `RequestError`."""
-    return _checked(_chat(request), request.fairlead_prompt_tokens, model)
+    return _checked(_chat(request), request, model)
 
 
 def completion_prompts(request: CompletionRequest, model: ServedModel) -> list[list[int]]:
     """The ids of each prompt of a completion. Raises `RequestError`."""
     fields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
-    return _checked(fields, request.fairlead_prompt_tokens, model)
+    return _checked(fields, request, model)
 
 
 def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
@@ -50,8 +50,9 @@ def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
     )
 
 
-def _checked(fields: PromptFields, given: PromptTokens | None, model: ServedModel) -> list[list[int]]:
-    """`given`: the ids a gateway sent along; those of another tokenizer are of no use."""
+def _checked(fields: PromptFields, request: GenerationRequest, model: ServedModel) -> list[list[int]]:
+    """A gateway may have sent the ids along; those of another tokenizer are of no use."""
+    given = request.fairlead_prompt_tokens
     if given is None or given.digest != model.tokenizer.digest:
         prompts = model.prompts(fields)
     else:
@@ -59,6 +60,7 @@ def _checked(fields: PromptFields, given: PromptTokens | None, model: ServedMode
     checked = []
     for place, token_ids in prompts:
         model.check_prompt(token_ids, place)
+        model.check_room(token_ids, request.answer_limit)
         checked.append(token_ids)
     return checked
 

@@ -48,15 +48,16 @@ def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any]) -> Sampling
         raise RequestError("top_logprobs", "top_logprobs needs logprobs = true")
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
     _check_logprobs("top_logprobs", num_logprobs)
-    limit_name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-    return _sampling(request, defaults, limit_name, getattr(request, limit_name), num_logprobs)
+    limit_name, limit = request.answer_limit
+    return _sampling(request, defaults, limit_name, limit, num_logprobs)
 
 
 def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any]) -> SamplingParams:
     """How to sample a text completion."""
     _check_logprobs("logprobs", request.logprobs)
-    limit = COMPLETIONS_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    sampling = _sampling(request, defaults, "max_tokens", limit, request.logprobs)
+    limit_name, limit = request.answer_limit
+    default = COMPLETIONS_MAX_TOKENS if limit is None else limit
+    sampling = _sampling(request, defaults, limit_name, default, request.logprobs)
     return msgspec.structs.replace(sampling, prompt_logprobs=request.logprobs) if request.echo else sampling
 
 
@@ -116,7 +117,8 @@ def _logit_bias(request: GenerationRequest) -> dict[int, float]:
     if len(bias) > MAX_LOGIT_BIAS:
         raise RequestError("logit_bias", f"logit_bias must hold at most {MAX_LOGIT_BIAS} tokens, not {len(bias)}")
     for name in bias:
-        if not (name.isascii() and name.isdigit()) or len(name) > _MAX_DIGITS:
+        # Only as they are written: of "9" and "09" one would be lost.
+        if not (name.isascii() and name.isdigit()) or len(name) > _MAX_DIGITS or str(int(name)) != name:
             raise RequestError("logit_bias", f"logit_bias must map token ids to numbers; {name[:80]!r} is no token id")
     return {int(name): value for name, value in bias.items()}
 

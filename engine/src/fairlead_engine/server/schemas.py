@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Tag, Tools
+from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import rendered_factor
+from fairlead_protocol.prompts import AnswerLimit, rendered_factor
 
 Text = str | list[str]
 
@@ -53,7 +53,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     cache_salt: CacheSalt | None = None
-    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    priority: Priority | None = None
     """Who runs first where not all can: the lower; None = 0."""
     return_token_ids: bool | None = None
     """The answer has the ids of its tokens and of the prompt's."""
@@ -86,6 +86,11 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
         return 1
 
     @property
+    def answer_limit(self) -> AnswerLimit:
+        """What it says of how long its answers may be."""
+        return AnswerLimit.of(self.max_tokens)
+
+    @property
     def rendered_factor(self) -> int:
         """How many times its own size its text may be once it is rendered; 1 where no template is."""
         return 1
@@ -114,6 +119,10 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     verbosity: Any = None
     web_search_options: Any = None
     prediction: Any = None
+
+    @property
+    def answer_limit(self) -> AnswerLimit:
+        return AnswerLimit.of(self.max_tokens, self.max_completion_tokens)
 
     @property
     def rendered_factor(self) -> int:

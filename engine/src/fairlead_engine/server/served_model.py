@@ -20,7 +20,7 @@ from fairlead_engine.types import EngineInfo, SamplingParams
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
-from fairlead_protocol.prompts import PromptError, PromptFields, PromptTooLong
+from fairlead_protocol.prompts import AnswerLimit, PromptError, PromptFields, PromptTooLong
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 
@@ -81,6 +81,13 @@ class ServedModel:
         if len(token_ids) >= self.info.max_model_len:
             raise request_error(PromptTooLong(field, len(token_ids), self.info.max_model_len))
         self.check_token_ids(token_ids, field)
+
+    def check_room(self, token_ids: Sequence[int], limit: AnswerLimit) -> None:
+        """Raises `RequestError` where the context lacks room for the prompt and all of the answer asked for."""
+        try:
+            limit.check(len(token_ids), self.info.max_model_len)
+        except PromptError as error:
+            raise request_error(error) from error
 
     def check_token_ids(self, token_ids: Collection[int], field: str) -> None:
         """Raises `RequestError` for ids outside the vocabulary."""

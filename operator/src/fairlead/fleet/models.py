@@ -1,5 +1,6 @@
 """LLMDeployments → what the gateway needs of them: the model, and the outlook while no replica is ready. Pure."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,11 +25,18 @@ def served_model(deployment: LLMDeployment) -> ServedModel:
         served_name=spec.model.served_name,
         aliases=tuple(spec.model.aliases),
         created=metadata.creation_timestamp.timestamp(),
+        engine=_engine(deployment),
         policy=str(spec.routing.policy),
         prefix_hash=spec.routing.prefix_hash,
         max_queue_time=spec.routing.max_queue_time,
         cold_start_timeout=spec.routing.cold_start_timeout,
     )
+
+
+def _engine(deployment: LLMDeployment) -> str:
+    spec = deployment.spec
+    text = repr((spec.model.source, spec.engine, spec.resources, spec.template))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Outlook:

@@ -18,6 +18,8 @@ class ServedModel:
     aliases: tuple[str, ...] = ()
     created: float = 0.0
     """Seconds since the epoch."""
+    engine: str = ""
+    """Stands for all that decides what its engines take: the same text, the same limits."""
     policy: str = "PredictedTTFT"
     prefix_hash: PrefixHash = field(default_factory=PrefixHash)
     """Settings of the policy PrefixHash."""

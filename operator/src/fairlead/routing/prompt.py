@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fairlead.routing.replica import Replica
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.prompts import PromptTooLong
+from fairlead_protocol.prompts import PromptError
 
 DEFAULT_BLOCK_SIZE = 16
 
@@ -38,7 +38,7 @@ class Prompt:
     """The prompts in the request's order, per tokenizer that has seen them."""
     affinity: str = ""
     """The text whose hash says where PrefixHash sends it: the adapter and the beginning of the first user message."""
-    too_long: dict[str, PromptTooLong] = field(default_factory=dict)
+    too_long: dict[str, PromptError] = field(default_factory=dict)
     """Why it fits no replica with such a tokenizer, by digest."""
 
     def tokens(self, replica: Replica) -> tuple[Tokens, ...] | None:

@@ -1,11 +1,14 @@
-"""A model's waiting line: first come first served, bounded in requests and bytes; who is requeued keeps his place."""
+"""A model's waiting line: by priority, then first come first served; bounded in requests and bytes.
+
+Who is requeued keeps his place.
+"""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
-_number = attrgetter("number")
+_place = attrgetter("place")
 
 
 @dataclass(slots=True, eq=False)
@@ -13,8 +16,11 @@ class Ticket:
     """A request's place in line. It keeps its number, hence its place, through every attempt."""
 
     number: int
+    """By when it came."""
     num_bytes: int
     """Size of the request's body, held in memory while it waits."""
+    priority: int = 0
+    """The lower goes first, as in the engine; among equals, who came first."""
     waiting_since: float | None = None
     """When it entered the line, moved back by what it waited before; None while it is not in line."""
     waited_seconds: float = 0.0
@@ -25,6 +31,11 @@ class Ticket:
     """When it was foreseen what becomes of it: as soon as its prompt had been read, and once."""
     foreseen_ttft_seconds: float | None = None
     """From then to its first token, the wait included; None where nobody could tell."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What the line is in order of."""
+        return self.priority, self.number
 
     def foresee(self, ttft_seconds: float | None, now: float) -> None:
         """Notes what is foreseen, the first time: what has been waited since is known, and no forecast."""
@@ -58,10 +69,10 @@ class PoolQueue:
         """Who is next."""
         return self._tickets[0] if self._tickets else None
 
-    def issue(self, num_bytes: int) -> Ticket:
-        """A new ticket, behind all issued before; it is not in line until it enters."""
+    def issue(self, num_bytes: int, priority: int = 0) -> Ticket:
+        """A new ticket, behind all of its priority issued before; it is not in line until it enters."""
         self._issued += 1
-        return Ticket(self._issued, num_bytes)
+        return Ticket(self._issued, num_bytes, priority)
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether a newcomer of this size may enter; an empty line takes any size."""
@@ -70,9 +81,9 @@ class PoolQueue:
         return len(self._tickets) < self.max_waiting and self._num_bytes + num_bytes <= self.max_bytes
 
     def enter(self, ticket: Ticket, now: float) -> None:
-        """Puts `ticket` at its place by number. Bounds are for newcomers (`has_room`)."""
+        """Puts `ticket` at its place. Bounds are for newcomers (`has_room`)."""
         ticket.waiting_since = now - ticket.waited_seconds
-        insort(self._tickets, ticket, key=_number)
+        insort(self._tickets, ticket, key=_place)
         self._num_bytes += ticket.num_bytes
 
     def leave(self, ticket: Ticket, now: float) -> None:
@@ -81,23 +92,23 @@ class PoolQueue:
             return
         ticket.waited_seconds = max(0.0, now - ticket.waiting_since)
         ticket.waiting_since = None
-        del self._tickets[bisect_left(self._tickets, ticket.number, key=_number)]
+        del self._tickets[bisect_left(self._tickets, ticket.place, key=_place)]
         self._num_bytes -= ticket.num_bytes
 
     def num_ahead(self, ticket: Ticket) -> int:
         """How many wait before `ticket`, whether it is in line or not."""
-        return bisect_left(self._tickets, ticket.number, key=_number)
+        return bisect_left(self._tickets, ticket.place, key=_place)
 
     def oldest_wait_seconds(self, now: float) -> float:
-        """How long the head has waited; 0 when nobody waits."""
-        head = self.head
-        return 0.0 if head is None or head.waiting_since is None else max(0.0, now - head.waiting_since)
+        """How long who has waited longest has; 0 when nobody waits."""
+        since = min((each.waiting_since for each in self._tickets if each.waiting_since is not None), default=now)
+        return max(0.0, now - since)
 
     def check(self) -> None:
-        """The line's invariants: in order of numbers, each ticket once, bytes add up."""
-        numbers = [ticket.number for ticket in self._tickets]
-        if numbers != sorted(set(numbers)):
-            raise AssertionError(f"the line is out of order: {numbers}")
+        """The line's invariants: in order of places, each ticket once, bytes add up."""
+        places = [ticket.place for ticket in self._tickets]
+        if places != sorted(set(places)):
+            raise AssertionError(f"the line is out of order: {places}")
         if any(ticket.waiting_since is None for ticket in self._tickets):
             raise AssertionError("a ticket in line does not know since when it waits")
         if self._num_bytes != sum(ticket.num_bytes for ticket in self._tickets):

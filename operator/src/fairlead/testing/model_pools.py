@@ -37,7 +37,7 @@ def load(time: float, **figures: Any) -> Load:
     return Load(**{"time": time, **idle, "kv_tokens": 0, "token_budget": 64, "max_num_seqs": 1, **figures})
 
 
-def request(name: str, num_bytes: int = 1) -> InferenceRequest:
+def request(name: str, num_bytes: int = 1, priority: int = 0) -> InferenceRequest:
     return InferenceRequest(
         request_id=name,
         path="/v1/completions",
@@ -45,6 +45,7 @@ def request(name: str, num_bytes: int = 1) -> InferenceRequest:
         stream=False,
         wants_usage=False,
         fields={},
+        priority=priority,
         num_bytes=num_bytes,
     )
 
@@ -96,9 +97,9 @@ class Room:
         self.log: list[tuple[str, str, float]] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    def ask(self, name: str, *, seconds: float = 0.0, num_bytes: int = 1) -> asyncio.Task[None]:
+    def ask(self, name: str, *, seconds: float = 0.0, num_bytes: int = 1, priority: int = 0) -> asyncio.Task[None]:
         """Asks for a turn and keeps it for `seconds`."""
-        task = asyncio.create_task(self._ask(name, seconds, num_bytes))
+        task = asyncio.create_task(self._ask(name, seconds, request(name, num_bytes, priority)))
         self.tasks.append(task)
         return task
 
@@ -108,9 +109,9 @@ class Room:
         self.knowledge.loaded(uid, told)
         self.model_pool.load_changed(uid, told)
 
-    async def _ask(self, name: str, seconds: float, num_bytes: int) -> None:
+    async def _ask(self, name: str, seconds: float, asked: InferenceRequest) -> None:
         try:
-            place = self.model_pool.place(request(name, num_bytes))
+            place = self.model_pool.place(asked)
             await self.model_pool.tokenize(place)
             async with self.model_pool.admit(place) as turn:
                 self.log.append((name, turn.decision.replica.uid, self.model_pool.now()))

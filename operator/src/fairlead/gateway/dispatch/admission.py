@@ -1,9 +1,9 @@
 """Admission: a model's waiting line joined to its router. Who may go, who waits, who is refused.
 
 `ModelPool` is the gateway's side of one LLMDeployment. It holds a request only while no replica has room for it, or
-while none is ready but one is starting. First come first served, strictly: while the head's prompt fits nowhere, nobody
-behind it goes, though a shorter one might fit; else long prompts would starve. It does no network I/O: the director
-awaits it, the fleet and the engines' streams update it.
+while none is ready but one is starting. The lowest `priority` first, then first come first served, strictly: while the
+head's prompt fits nowhere, nobody behind it goes, though a shorter one might fit; else long prompts would starve. It
+does no network I/O: the director awaits it, the fleet and the engines' streams update it.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from fairlead.routing.policies import make_policy
 from fairlead.routing.queue import PoolQueue, deadline
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
+from fairlead_protocol.prompts import PromptError
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,10 @@ class ModelPool:
         """By ticket number: whoever is in line."""
         self.digests: frozenset[str] = frozenset()
         """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
+        self._outdated: frozenset[str] = frozenset()
+        """Replicas that were there when what the engines are to be was changed last, by uid."""
+        self._knows_engines = False
+        """Whether a replica of the present kind has been seen."""
         self._hangs = Hangs(pool.model.key)
         self._introductions = Introductions()
         self._introduction: asyncio.TimerHandle | None = None
@@ -105,8 +110,8 @@ class ModelPool:
     # What the director calls.
 
     def place(self, request: InferenceRequest) -> Place:
-        """A place behind everybody who has one."""
-        return Place(request, self.queue.issue(request.num_bytes))
+        """A place behind everybody of its priority who has one."""
+        return Place(request, self.queue.issue(request.num_bytes, request.priority))
 
     async def tokenize(self, place: Place) -> None:
         """Has the prompt read, if it is going to wait or be served. Raises OpenAIError where no replica could ever take
@@ -142,7 +147,7 @@ class ModelPool:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
         self._raise_if_unfit(place)
         head, ticket = self.queue.head, place.ticket
-        if (head is None or ticket.number < head.number) and self._has_been_read(place):
+        if (head is None or ticket.place < head.place) and self._has_been_read(place):
             grant = self.router.route(place.prompt, now, is_suspect=place.is_suspect)
             if grant is not None:
                 self._foresee(place, grant[0].predicted_ttft_seconds, now)
@@ -170,6 +175,9 @@ class ModelPool:
         before, self.pool = self.pool, pool
         if (pool.model.policy, pool.model.prefix_hash) != (before.model.policy, before.model.prefix_hash):
             self.router.policy = make_policy(pool.model.policy, pool.model.prefix_hash)
+        if pool.model.engine != before.model.engine:
+            self._outdated = frozenset(replica.uid for replica in (*before.replicas, *pool.replicas))
+            self._knows_engines = False
         self._take_replicas()
         if self._is_hopeless:
             self._refuse_all(QueueOutcome.NO_REPLICAS)
@@ -316,6 +324,7 @@ class ModelPool:
         if replicas:
             digests = {replica.digest for replica in replicas}
             self.digests = frozenset(digest for digest in digests if self._tokenizers.get(digest) is not None)
+            self._knows_engines |= any(replica.uid not in self._outdated for replica in replicas)
             self._read_line()
         self._note_readiness()
 
@@ -353,8 +362,16 @@ class ModelPool:
         return not self.pool.replicas and not self.pool.outlook.starting
 
     def _raise_if_unfit(self, place: Place) -> None:
-        if (misfit := self.router.misfit(place.prompt, self.now())) is not None:
+        if (misfit := self._misfit(place.prompt)) is not None:
             raise unfit(misfit)
+
+    def _misfit(self, prompt: ReadPrompt) -> PromptError | None:
+        """Why no replica could ever serve it. While there is none: by what those said that there were, so that nothing
+        is started for it."""
+        if self.router.replicas:
+            return self.router.misfit(prompt, self.now())
+        errors = [prompt.too_long.get(digest) for digest in self.digests] if self._knows_engines else []
+        return errors[0] if errors and None not in errors else None
 
     def _expire(self, place: Place) -> None:
         if not self.num_ready:

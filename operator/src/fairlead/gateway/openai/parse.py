@@ -20,6 +20,7 @@ from fairlead_protocol.budget import (
     MAX_MODEL_NAME_LENGTH,
     MAX_TOOLS,
     OverBudget,
+    Priority,
     check_json,
 )
 from fairlead_protocol.messages import FIELD_TOKENS
@@ -34,6 +35,7 @@ _REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _salt_decoder: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
 _list_decoder: msgspec.json.Decoder[list[msgspec.Raw] | None] = msgspec.json.Decoder(list[msgspec.Raw] | None)
+_priority_decoder: msgspec.json.Decoder[Priority | None] = msgspec.json.Decoder(Priority | None)
 _BOUNDS: tuple[tuple[str, msgspec.json.Decoder[Any], int, str], ...] = (
     ("messages", _list_decoder, MAX_MESSAGES, "messages"),
     ("tools", _list_decoder, MAX_TOOLS, "tools"),
@@ -60,6 +62,8 @@ class InferenceRequest:
     """The body's top level, private fields dropped; values are the client's bytes."""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Those of the client's headers that engines get."""
+    priority: int = 0
+    """Who goes first where not all can: the lower, in line here as in the engine."""
     num_bytes: int = 0
     """Size of the body as it came."""
 
@@ -106,6 +110,7 @@ def parse(
         wants_usage=any(_is_true(options.get(name)) for name in ("include_usage", "continuous_usage_stats")),
         fields=fields,
         headers=[(name, value) for name, value in headers if name in FORWARDED_HEADERS],
+        priority=_priority(fields.get("priority")),
         num_bytes=len(body),
     )
 
@@ -140,6 +145,13 @@ def _model(raw: msgspec.Raw | None) -> str:
     if len(name) > MAX_MODEL_NAME_LENGTH:
         raise bad_request(f"The field 'model' is longer than {MAX_MODEL_NAME_LENGTH} characters.", param="model")
     return name
+
+
+def _priority(raw: msgspec.Raw | None) -> int:
+    """0 where it is none; what is no priority at all is the engine's to refuse."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _priority_decoder.decode(raw or b"null") or 0
+    return 0
 
 
 def _is_true(raw: msgspec.Raw | None) -> bool:

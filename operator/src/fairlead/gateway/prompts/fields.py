@@ -13,7 +13,7 @@ import msgspec
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.budget import CacheSalt
-from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptFields, rendered_factor
+from fairlead_protocol.prompts import AnswerLimit, ChatPrompt, CompletionPrompt, PromptFields, rendered_factor
 
 MAX_BYTES = 1024 * 1024
 MAX_VALUES = 400_000
@@ -27,6 +27,8 @@ _DECODERS = {
     for schema in _SCHEMAS.values()
 }
 _salt: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(CacheSalt | None)
+_number: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
+NO_LIMIT = AnswerLimit.of(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class RawPrompt:
     """False where an engine is going to refuse them."""
     extra: bytes = NO_EXTRA
     """What else decides the prompt's blocks in a cache."""
+    limit: AnswerLimit = NO_LIMIT
+    """What it says of how long its answers may be."""
     least_ids: int = 0
     """Where they were not decoded: token ids that one of the prompts has at least."""
 
@@ -87,7 +91,17 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
         extra = NO_EXTRA if salt is None else extra_bytes(cache_salt=_salt.decode(salt))
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
-    return RawPrompt(num_bytes, fields, well_formed=True, extra=extra)
+    return RawPrompt(num_bytes, fields, well_formed=True, extra=extra, limit=_limit(request, schema))
+
+
+def _limit(request: InferenceRequest, schema: type[PromptFields]) -> AnswerLimit:
+    """What is no sensible number is the engine's to refuse."""
+    names = ("max_tokens", "max_completion_tokens") if schema is ChatPrompt else ("max_tokens",)
+    try:
+        limits = [_number.decode(request.fields.get(name, b"null")) for name in names]
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return NO_LIMIT
+    return AnswerLimit.of(*limits)
 
 
 def _least_ids(raw: bytes) -> int:

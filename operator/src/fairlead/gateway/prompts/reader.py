@@ -18,7 +18,7 @@ from fairlead.routing.prompt import Prompt
 from fairlead_protocol.hash_chains import HashChains
 from fairlead_protocol.lanes import Lanes
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import PromptError, PromptTooLong
+from fairlead_protocol.prompts import AnswerTooLong, PromptError, PromptTooLong
 
 MAX_WAITING = 64
 """Requests that may wait for a thread; while there are so many, further ones are left to their engines."""
@@ -117,7 +117,7 @@ class PromptReader:
             else:
                 self.num_left += raw.well_formed
             return
-        work = Tokenising(raw.fields, raw.extra, model, self._chains)
+        work = Tokenising(raw, raw.fields, model, self._chains)
         try:
             in_thread = raw.num_bytes > QUICK_BYTES or raw.most_rendered_bytes > QUICK_RENDERED_BYTES
             await self._do(work, raw.num_bytes, in_thread=in_thread)
@@ -125,7 +125,7 @@ class PromptReader:
             self.num_left += 1
         except PromptError as error:
             prompt.num_tokens = 0  # it is going to be refused, which costs an engine nothing
-            if isinstance(error, PromptTooLong):
+            if isinstance(error, PromptTooLong | AnswerTooLong):
                 prompt.too_long[digest] = error
         else:
             prompt.by_digest[digest] = work.prompts

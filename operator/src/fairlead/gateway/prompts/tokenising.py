@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import cast
 
 from fairlead.fleet.tokenizers import ModelTokenizer
+from fairlead.gateway.prompts.fields import RawPrompt
 from fairlead.routing.prompt import Tokens
 from fairlead_protocol.hash_chains import HashChains
 from fairlead_protocol.prefix_cache import Encoding, Ids
@@ -28,11 +29,12 @@ class LeftToEngine(Exception):
 class Tokenising:
     """`begin`, then `finish`, once each; `num_missing_characters` tells in between how long the second will take."""
 
-    def __init__(self, fields: PromptFields, extra: bytes, model: ModelTokenizer, chains: HashChains) -> None:
-        """`extra`: what else decides the prompts' blocks in a cache."""
+    def __init__(self, raw: RawPrompt, fields: PromptFields, model: ModelTokenizer, chains: HashChains) -> None:
+        """`fields`: those of `raw`, which has some."""
         self._fields = fields
         self._chains = chains
-        self._extra = extra
+        self._extra = raw.extra
+        self._limit = raw.limit
         self._model = model
         self._parts: list[tuple[Part, Encoding | None]] = []
         """Texts with what is known of them; ids as they came."""
@@ -89,6 +91,7 @@ class Tokenising:
             raise PromptError(part.place, "is empty")
         if len(ids) >= self._model.max_model_len:
             raise PromptTooLong(part.place, len(ids), self._model.max_model_len)
+        self._limit.check(len(ids), self._model.max_model_len)
         return ids
 
     @contextmanager
