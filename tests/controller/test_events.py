@@ -32,6 +32,14 @@ def test_each_step_on_the_way_is_told_once() -> None:
     assert told(loading, status((True, "ReplicasReady"))) == [("Normal", "ReplicasReady")]
 
 
+def test_a_second_replica_that_hangs_is_told_too() -> None:
+    one = status((True, "ReplicasReady"), (True, "ReplicaHangs"))
+    two = status((True, "ReplicasReady"), (True, "ReplicaHangs"))
+    next(each for each in two["conditions"] if each["type"] == "Degraded")["message"] += " So does b"
+    assert told(one, two) == [("Warning", "ReplicaHangs")]
+    assert told(two, two) == []
+
+
 def test_trouble_is_a_warning_and_its_end_is_told() -> None:
     well, ill = status((True, "ReplicasReady")), status((False, "Unschedulable"), (True, "Unschedulable"))
     assert told(well, ill) == [("Warning", "Unschedulable")]

@@ -399,6 +399,32 @@ def test_all_that_hang_are_named_and_what_fails_goes_first() -> None:
     assert Seen(pod("a", SCHEDULED, READY, deleted=True), hanging=hanging).brief("Degraded")[0] == "False"
 
 
+def test_one_that_hangs_stays_degraded_until_the_kubelet_restarts_it() -> None:
+    """Its /ready fails before that, so it is no longer among the ready ones that gateways tell of."""
+    lost = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-06-01T12:00:05Z"}
+    running = {"state": {"running": {"startedAt": "2026-06-01T12:00:01Z"}}, "started": True}
+    seen = Seen(ready_pod("a"), pod("b", SCHEDULED, lost, **running), spec={"replicas": 2})
+    assert seen.brief("Degraded") == ("True", "EngineNotReady")
+    assert seen.message("Degraded").startswith("b: ")
+    just_started = {**lost, "lastTransitionTime": "2026-06-01T12:00:00Z"}
+    assert Seen(pod("b", SCHEDULED, just_started, **running)).brief("Degraded")[0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "(120 s by default)"),
+        (["--step-timeout", "20s"], "(20s)"),
+        (["--step-timeout=20s", "--step-timeout=45"], "(45)"),
+        (["--step-timeout"], "(120 s by default)"),
+    ],
+)
+def test_the_step_timeout_that_is_told_is_the_engines_own(words: list[str], told: str) -> None:
+    hanging = ready_pod("b")
+    hanging["spec"]["containers"] = [{"name": "sidecar"}, {"name": "engine", "args": ["serve", *words]}]
+    assert told in Seen(hanging, hanging={"uid-b": SINCE}).message("Degraded")
+
+
 ROLLING = {"observedGeneration": 1, "replicas": 2, "updatedReplicas": 0}
 RESUME = "kubectl rollout resume deployment/dinghy-engine -n ns"
 

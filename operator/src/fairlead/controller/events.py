@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.conditions import ConditionStatus, ConditionType, find_condition
+from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.controller.apply import Change
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS
@@ -47,7 +47,7 @@ def announcements(before: Mapping[str, Any], after: Mapping[str, Any], changes: 
     found = list(_announce_changes(changes))
     for kind in (ConditionType.DEGRADED, ConditionType.READY):
         old, new = find_condition(before, kind) or {}, find_condition(after, kind)
-        if new is None or (old.get("status"), old.get("reason")) == (new["status"], new["reason"]):
+        if new is None or _said(old) == _said(new):
             continue
         is_good = (new["status"] == ConditionStatus.TRUE) is (kind is ConditionType.READY)
         if kind is ConditionType.DEGRADED and (not is_good or old.get("status") == ConditionStatus.TRUE):
@@ -55,6 +55,12 @@ def announcements(before: Mapping[str, Any], after: Mapping[str, Any], changes: 
         elif kind is ConditionType.READY and not _is_told_already(new, found):
             found.append(Announcement(EventType.NORMAL, new["reason"], new["message"]))
     return found
+
+
+def _said(condition: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What makes another Event of a condition when it changes: of replicas that hang, also which they are."""
+    told = (condition.get("status"), condition.get("reason"))
+    return (*told, condition.get("message")) if condition.get("reason") == Reason.REPLICA_HANGS else told
 
 
 class EventRecorder:

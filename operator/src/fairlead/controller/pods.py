@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from fairlead.api import names
@@ -34,6 +35,7 @@ WARNINGS = {
     "NetworkNotReady": _SANDBOX,
 }
 """What a warning about a pod whose containers are being created comes to: a reason, and what to do."""
+_STEP_TIMEOUT = "--step-timeout"
 _HAS_RUN = ("running", "terminated")
 """States of a container whose node has prepared its pod."""
 
@@ -89,7 +91,7 @@ def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None, hangs_si
     if pod["metadata"].get("deletionTimestamp") or is_marked(pod):
         return Diagnosis(name, Stage.DRAINING, message=_disruption(status))
     if is_ready(pod):
-        return _hanging(name, hangs_since) if hangs_since else Diagnosis(name, Stage.READY)
+        return _hanging(name, pod, hangs_since) if hangs_since else Diagnosis(name, Stage.READY)
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
@@ -103,13 +105,22 @@ def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None, hangs_si
     return starting if warning is None or starting.reason != Reason.CONTAINER_CREATING else _warned(name, warning)
 
 
-def _hanging(name: str, since: str) -> Diagnosis:
+def _hanging(name: str, pod: Mapping[str, Any], since: str) -> Diagnosis:
     message = (
         f"its engine has been in one step since {since}, far longer than any should take. It gets no new requests "
-        "while another replica is well; after its --step-timeout (120 s by default) /health fails and the kubelet "
-        f"restarts it. kubectl delete pod {name} replaces it at once"
+        f"while another replica is well; after its --step-timeout ({_step_timeout(pod)}) /health fails and the "
+        f"kubelet restarts it. kubectl delete pod {name} replaces it at once"
     )
     return Diagnosis(name, Stage.READY, Reason.REPLICA_HANGS, message)
+
+
+def _step_timeout(pod: Mapping[str, Any]) -> str:
+    """As its engine is started with; of two the last counts."""
+    containers = (pod.get("spec") or {}).get("containers") or []
+    words = next((each.get("args") or [] for each in containers if each.get("name") == names.ENGINE_CONTAINER), [])
+    told = [following for word, following in pairwise(words) if word == _STEP_TIMEOUT]
+    told += [word.removeprefix(f"{_STEP_TIMEOUT}=") for word in words if word.startswith(f"{_STEP_TIMEOUT}=")]
+    return told[-1] if told else "120 s by default"
 
 
 def _disruption(status: Mapping[str, Any]) -> str:

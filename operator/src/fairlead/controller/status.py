@@ -259,13 +259,15 @@ def _degraded(now: Situation, trouble: Problem | None) -> Condition:
 
 
 def _hang(now: Situation) -> Problem | None:
-    """Of those that hang, the one to tell of; the others by name."""
-    hanging = [pod for pod in now.of(Stage.READY) if pod.reason == Reason.REPLICA_HANGS]
+    """Of those that hang, the one to tell of; the others by name. One whose /ready has begun to fail for that, and that
+    the kubelet is going to restart, is still told of."""
+    reasons = (Reason.REPLICA_HANGS, Reason.ENGINE_NOT_READY)
+    hanging = [pod for pod in now.of(Stage.READY, Stage.STARTING) if pod.reason in reasons]
     if not hanging:
         return None
     first, *others = hanging
     also = f". So does {', '.join(pod.pod for pod in others)}" if others else ""
-    return Problem(Reason.REPLICA_HANGS, first.sentence + also)
+    return Problem(Reason(first.reason), first.sentence + also)
 
 
 def _is_asleep_after_failure(now: Situation) -> bool:
