@@ -139,3 +139,18 @@ def _choices(reply: Any, stream: bool) -> list[dict[str, Any]]:
     if not stream:
         return [reply.json()["choices"][0]]
     return [json.loads(line[6:])["choices"][0] for line in reply.text.splitlines() if line.startswith("data: {")]
+
+
+async def test_echo_makes_the_text_of_a_prompt_once_for_all_its_choices(
+    start_app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, lengths, decode = start_app(), [], PromptTokenizer.decode
+
+    def spy(self: PromptTokenizer, token_ids: Any, **options: Any) -> str:
+        lengths.append(len(token_ids))
+        return decode(self, token_ids, **options)
+
+    monkeypatch.setattr(PromptTokenizer, "decode", spy)
+    reply = (await app.complete(prompt=[[65] * 200, [66] * 201], n=8, echo=True, max_tokens=1)).json()
+    assert len({choice["text"] for choice in reply["choices"]}) == 2
+    assert (lengths.count(200), lengths.count(201)) == (1, 1)

@@ -199,3 +199,15 @@ def test_bytes_of_tokens_are_exact_even_where_they_are_no_text(
     raw = b"".join(vocabulary.token_bytes(token_id) for token_id in tokenizer.encode("🚢 é"))
     assert raw == "🚢 é".encode()
     assert vocabulary.token_bytes(VOCAB_SIZE + 7) == b""
+
+
+def test_a_character_that_begins_in_the_prompt_is_told_whole_behind_it(vocabulary: Vocabulary) -> None:
+    """A prompt may be sent as ids, and end anywhere."""
+    text = "one é🚢 two"
+    of_byte = {vocabulary.token_bytes(each): each for each in range(VOCAB_SIZE - 4)}
+    ids = [of_byte[bytes([byte])] for byte in text.encode()]
+    for cut_at in range(len(ids) + 1):
+        stream = vocabulary.stream(after=ids[:cut_at])
+        before = vocabulary.text_before(ids[:cut_at], skip_special_tokens=True)
+        after = "".join(map(stream.push, ids[cut_at:])) + stream.finish()
+        assert (before + after, before) == (text, text[: len(before)])

@@ -238,6 +238,8 @@ class CompletionReply(Reply[CompletionRequest]):
     ) -> None:
         super().__init__(generation, vocabulary, request, reply_id=reply_id)
         self._skip_special = request.skip_special_tokens is not False
+        self._prompts: dict[int, str] = {}
+        """Their texts, by place in the request, each made when first asked for."""
         self._offsets = [TextOffsets(self._text_stream(index)) for index in range(len(generation.choices))]
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
@@ -261,8 +263,11 @@ class CompletionReply(Reply[CompletionRequest]):
     def _prompt(self, index: int) -> str:
         if not self._request.echo:
             return ""
-        tokenizer = self._vocabulary.tokenizer
-        return tokenizer.decode(self._prompt_token_ids(index), skip_special_tokens=self._skip_special)
+        number = index // (self._request.n or 1)  # the choices of one prompt stand together
+        if number not in self._prompts:
+            ids = self._prompt_token_ids(index)
+            self._prompts[number] = self._vocabulary.text_before(ids, skip_special_tokens=self._skip_special)
+        return self._prompts[number]
 
     def _prompt_ids(self, index: int) -> dict[str, Any]:
         return {"prompt_token_ids": self._prompt_token_ids(index)} if self._request.return_token_ids else {}

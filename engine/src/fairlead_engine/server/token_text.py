@@ -48,11 +48,19 @@ class Vocabulary:
         self._bytes: dict[int, bytes] = {}
 
     def stream(self, *, after: Sequence[int] = (), skip_special_tokens: bool = True) -> TokenStream:
-        """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`."""
-        if self._is_byte_level:
-            return _ByteLevelStream(self, skip_special_tokens)
+        """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`, in a
+        byte-level vocabulary together with a character that begins in those."""
         shown = (each for each in reversed(after) if not (skip_special_tokens and self.is_special(each)))
-        return _WindowStream(self.tokenizer, [*islice(shown, _MAX_PENDING)][::-1], skip_special_tokens)
+        before = [*islice(shown, _MAX_PENDING)][::-1]
+        if self._is_byte_level:
+            return _ByteLevelStream(self, before, skip_special_tokens)
+        return _WindowStream(self.tokenizer, before, skip_special_tokens)
+
+    def text_before(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of the tokens, but for the beginning of a character that a stream after them begins with."""
+        text = self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        begun = self.stream(after=token_ids, skip_special_tokens=skip_special_tokens).finish()
+        return text[: len(text) - len(begun)]
 
     def is_special(self, token_id: int) -> bool:
         """Whether the token is markup (end of sequence, roles, …) that users do not see."""
@@ -92,10 +100,11 @@ class Vocabulary:
 
 
 class _ByteLevelStream:
-    def __init__(self, vocabulary: Vocabulary, skip_special_tokens: bool) -> None:
+    def __init__(self, vocabulary: Vocabulary, before: list[int], skip_special_tokens: bool) -> None:
         self._vocabulary = vocabulary
         self._skip_special = skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder.decode(b"".join(map(vocabulary.token_bytes, before)))  # keeps a character that has begun
 
     def push(self, token_id: int) -> str:
         if self._skip_special and self._vocabulary.is_special(token_id):
