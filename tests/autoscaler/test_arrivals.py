@@ -18,9 +18,17 @@ def seen(*per_second: int) -> Surge:
 
 
 def test_a_rise_is_seen_after_three_seconds_and_its_rate_is_that_since_it_began() -> None:
-    assert seen(*[0] * 55, 6, 5, 6) == Surge(pytest.approx(17 / 3), 3.0)
-    assert seen(*[1] * 50, 6, 5, 6, 6, 5, 6) == Surge(pytest.approx(34 / 6), 6.0)
-    assert seen(*[4] * 50, *[20] * 4) == Surge(20.0, 4.0)
+    assert seen(*[0] * 55, 6, 5, 6) == Surge(pytest.approx(17 / 3), 3.0, pytest.approx(17 / 3))
+    assert seen(*[1] * 50, 6, 5, 6, 6, 5, 6) == Surge(pytest.approx(34 / 6), 6.0, pytest.approx(34 / 6))
+    assert seen(*[4] * 50, *[20] * 4) == Surge(20.0, 4.0, 20.0)
+
+
+def test_a_queue_makes_less_of_a_rise_enough_and_a_little_more_likely_while_it_goes_on() -> None:
+    minute, lately = [Count(150, 60.0)], {3.0: [Count(21, 3.0)]}
+    assert surge(minute, lately) == Surge()
+    assert surge(minute, lately, queue=[Count(6, 1.0)]) == Surge(7.0, 3.0, pytest.approx((21 + 21**0.5) / 3))
+    over = surge(minute, lately, queue=[Count(0, 1.0)])
+    assert over.per_second_high == over.per_second > 0.0
 
 
 def test_what_chance_may_bring_is_no_rise() -> None:
@@ -44,7 +52,7 @@ def test_what_a_gateway_counts_right_after_its_start_is_no_rise() -> None:
 def test_a_rise_at_one_of_two_gateways_is_one() -> None:
     calm, risen = Count(120, 60.0), Count(180, 60.0)
     found = surge([calm, risen], {5.0: [Count(10, 5.0), Count(80, 5.0)]})
-    assert found == Surge(18.0, 5.0)
+    assert found == Surge(18.0, 5.0, 18.0)
     assert surge([calm, calm], {5.0: [Count(10, 5.0), Count(10, 5.0)]}) == Surge()
 
 

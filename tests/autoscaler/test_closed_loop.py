@@ -105,7 +105,7 @@ def test_a_slow_rise_finds_its_replicas_before_it_needs_them() -> None:
 
 
 def test_zero_one_zero_and_every_request_is_answered() -> None:
-    virtual = fleet(lambda now: 2.0 if 60.0 <= now < 90.0 else 0.0, TO_ZERO, cold_start=6.0)
+    virtual = fleet(lambda now: 2.0 if 60.0 <= now < 90.0 else 0.0, TO_ZERO, cold_start=6.0, seed=1)
     virtual.run(60.0)
     assert virtual.changes == [(8.0, 0)]
     virtual.run(30.0)
@@ -120,10 +120,23 @@ def test_zero_one_zero_and_every_request_is_answered() -> None:
 
 
 def test_a_single_request_into_a_fleet_at_zero_starts_a_single_replica() -> None:
-    virtual = fleet(lambda now: 0.001 if 60.0 <= now < 60.1 else 0.0, TO_ZERO, cold_start=6.0)
+    virtual = fleet(
+        lambda now: 60.0 if now >= 60.0 and not virtual.counted.num_arrivals else 0.0, TO_ZERO, cold_start=6.0
+    )
     virtual.run(120.0)
     assert virtual.counted.num_arrivals == virtual.counted.num_answered == 1
     assert [replicas for _, replicas in virtual.changes] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("at", [7.4, 7.95, 8.0, 8.05, 8.6])
+def test_a_request_around_the_second_in_which_the_last_replica_goes_is_answered(at: float) -> None:
+    virtual = fleet(
+        lambda now: 60.0 if now >= at and not virtual.counted.num_arrivals else 0.0, TO_ZERO, cold_start=6.0
+    )
+    virtual.run(40.0)
+    assert virtual.counted.num_arrivals == virtual.counted.num_answered == 1
+    assert virtual.changes[-1][1] == 0 and virtual.desired == 0
+    assert all(seconds <= 8.0 for _, seconds in virtual.first_tokens)
 
 
 def test_a_gateway_that_falls_silent_takes_nothing_away() -> None:

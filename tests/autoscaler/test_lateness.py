@@ -25,16 +25,21 @@ STEP = 60.0
 
 
 def fleet(
-    rate: Callable[[float], float], seed: int, *, spec: Autoscaling = SPEC, cold_start: float = 5.0
+    rate: Callable[[float], float], seed: int, *, spec: Autoscaling = SPEC, cold_start: float = 5.0, replicas: int = 1
 ) -> VirtualFleet:
     cost = StepCost(base=0.002, prefill_token=0.00005, prefill_step=0.0005, decode_seq=0.00034)
     workload = Workload(rate=rate, prompt_tokens=430, uncached_tokens=40, output_tokens=256)
-    return VirtualFleet(spec, workload, cost=cost, slots=4, cold_start=cold_start, seed=seed)
+    return VirtualFleet(spec, workload, cost=cost, slots=4, cold_start=cold_start, replicas=replicas, seed=seed)
+
+
+def slept(rate: Callable[[float], float]) -> Callable[[float], float]:
+    """A fleet at zero that has answered before, so that it is known how long answers are; then this rate."""
+    return lambda now: rate(now) if now >= STEP else 0.3 * CAPACITY if now < 15.0 else 0.0
 
 
 def burst(number: int) -> Callable[[float], float]:
     """So many requests, on average, within a second."""
-    return lambda now: float(number) if STEP <= now < STEP + 1.0 else 0.0
+    return slept(lambda now: float(number) if now < STEP + 1.0 else 0.0)
 
 
 def queue_began(virtual: VirtualFleet, until: float) -> float:
@@ -43,30 +48,52 @@ def queue_began(virtual: VirtualFleet, until: float) -> float:
     return max((time for time, waiting in ticks if not waiting), default=0.0)
 
 
-@pytest.mark.parametrize(("before", "soon"), [(0.0, 5.0), (0.2, 5.0), (0.5, 8.0)])
-def test_a_quarter_more_than_one_replica_takes_asks_for_the_second_within_seconds(before: float, soon: float) -> None:
-    """As in the demo, from the first request that has to wait on; and then hardly a first token takes 4 s. The more has
-    come before, the longer chance alone may look like it."""
+@pytest.mark.parametrize(("before", "most", "latest"), [(0.0, 5.0, 5.0), (0.2, 5.0, 5.0), (0.5, 8.0, 20.0)])
+def test_a_quarter_more_than_one_replica_takes_asks_for_the_second_within_seconds(
+    before: float, most: float, latest: float
+) -> None:
+    """As in the demo, from the first request that has to wait on; and then no first token takes 4 s. The more has come
+    before, the longer chance alone may look like it: docs/adr/0014 says why not each can be early."""
     late, worst = [], []
-    for seed in range(6):
+    for seed in range(12):
         virtual = fleet(lambda now: (before if now < STEP else 1.25) * CAPACITY, seed)
         virtual.run(STEP + 40.0)
         asked = next(time for time, replicas in virtual.changes if replicas >= 2)
         late.append(asked - max(STEP, queue_began(virtual, asked)))
         worst.append(max(seconds for _, seconds in virtual.first_tokens))
-    assert sorted(late)[len(late) // 2] <= soon, late
-    assert max(late) <= soon + 3.0, late
-    assert sorted(worst)[len(worst) // 2] <= 3.0, worst
-    assert max(worst) <= 4.5, worst
+    late.sort()
+    assert late[len(late) // 2] <= 5.0, late
+    assert late[-2] <= most, late
+    assert late[-1] <= latest, late
+    assert max(worst) <= 4.0, worst
 
 
 @pytest.mark.parametrize("times", [2.5, 3.5])
 def test_many_times_what_one_replica_takes_asks_for_enough_at_once(times: float) -> None:
-    virtual = fleet(lambda now: (0.3 if now < STEP else times) * CAPACITY, seed=1, cold_start=20.0)
-    virtual.run(STEP + 60.0)
-    asked = next(time for time, replicas in virtual.changes_since(STEP) if replicas >= times)
-    assert asked - queue_began(virtual, asked) <= 5.0, virtual.changes
-    assert max(replicas for _, replicas in virtual.changes) <= 3 * times, virtual.changes  # what waits asks as well
+    late = []
+    for seed in range(6):
+        virtual = fleet(lambda now: (0.3 if now < STEP else times) * CAPACITY, seed=seed, cold_start=20.0)
+        virtual.run(STEP + 40.0)
+        asked = next(time for time, replicas in virtual.changes_since(STEP) if replicas >= times)
+        late.append(asked - queue_began(virtual, asked))
+        assert max(replicas for _, replicas in virtual.changes) <= times + 2.5, virtual.changes  # and one for the queue
+    assert sorted(late)[-2] <= 5.0, late
+    assert max(late) <= 8.0, late
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("times", "needed"), [(1.25, 2), (2.5, 3), (3.5, 4)])
+def test_from_zero_it_asks_for_what_the_rate_needs_and_one_more(times: float, needed: int, seed: int) -> None:
+    """Hundreds of requests wait for the first replicas, which take half a minute to start. They are worked off by one
+    replica more than what keeps coming needs."""
+    virtual = fleet(slept(lambda _: times * CAPACITY), seed, spec=TO_ZERO, cold_start=30.0)
+    virtual.run(STEP)
+    assert virtual.desired == 0
+    virtual.run(5.0)
+    assert needed <= virtual.desired <= needed + 1, virtual.changes
+    virtual.run(125.0)
+    assert max(replicas for _, replicas in virtual.changes_since(STEP)) <= needed + 2, virtual.changes
+    assert not virtual.waiting or len(virtual.waiting) < 40
 
 
 @pytest.mark.parametrize(("number", "enough"), [(10, 1), (39, 3), (100, 4)])
@@ -87,34 +114,49 @@ def test_a_burst_into_a_fleet_at_zero_is_answered_by_enough_replicas(
     assert virtual.desired == 0
 
 
-def test_a_load_from_zero_is_not_chased_while_its_replicas_start() -> None:
-    """150 requests come while the first replicas start: they wait for those, and no more than the load needs are asked
-    for."""
-    virtual = fleet(lambda now: 5.0 if now >= STEP else 0.0, 1, spec=TO_ZERO, cold_start=30.0)
-    virtual.run(STEP + 30.0)
-    assert virtual.desired == 2, virtual.changes
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_burst_that_one_replica_clears_in_time_adds_none(seed: int) -> None:
     """Ten requests within a second, four of which find a slot: the last waits for about a second. Every quarter of a
     minute, over requests that come at random."""
-    virtual = fleet(lambda now: 10.0 if now >= STEP and now % 15.0 < 1.0 else 0.5, seed)
+    before: dict[float, int] = {}
+
+    def rate(now: float) -> float:
+        if now < STEP or now % 15.0 >= 1.0:
+            return 0.2
+        num = virtual.counted.num_arrivals
+        return 20.0 if num - before.setdefault(now // 15.0, num) < 10 else 0.0
+
+    virtual = fleet(rate, seed)
     virtual.run(STEP + 120.0)
-    assert max(seconds for _, seconds in virtual.first_tokens) <= 2.0 + 1.0
+    assert max(seconds for _, seconds in virtual.first_tokens) <= 2.0
     assert virtual.changes == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("share", [0.3, 0.8, 0.95])
-def test_an_hour_just_below_capacity_adds_at_most_what_is_kept(share: float, seed: int) -> None:
-    """At 95 % of what one replica's slots take, requests that come at random wait longer than the target: a second
-    replica is right, and it stays. At 30 % none is ever added."""
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.9, 0.95])
+def test_an_hour_at_one_rate_adds_at_most_what_is_kept(share: float, seed: int) -> None:
+    """At 90 % of what one replica's slots take, requests that come at random wait longer than the target: a second
+    replica is right, and it stays. At half none is ever added."""
     virtual = fleet(lambda _: share * CAPACITY, seed)
     virtual.run(3600.0)
     counts = [replicas for _, replicas in virtual.changes]
-    assert counts == ([] if share < 0.5 else [2]), virtual.changes
+    assert counts == ([] if share <= 0.5 else [2]), virtual.changes
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("replicas", "share", "target"), [(1, 0.8, 2.0), (1, 0.9, 10.0), (1, 0.95, 30.0), (2, 0.9, 2.0), (4, 0.9, 2.0)]
+)
+def test_just_below_capacity_chance_adds_none_while_the_target_is_met(
+    replicas: int, share: float, target: float, seed: int
+) -> None:
+    """Neither does what the first ten seconds happened to bring, nor a minute with more than the capacity."""
+    targets = ScalingTargets(queue_depth=round(6 * target), time_to_first_token=target)
+    rate = share * CAPACITY * replicas
+    virtual = fleet(lambda _: rate, seed, spec=replace(SPEC, targets=targets), replicas=replicas)
+    virtual.run(240.0)
+    assert virtual.changes == []
 
 
 def test_a_step_up_and_down_goes_up_once_and_down_once() -> None:
@@ -134,6 +176,6 @@ def test_a_days_tide_is_followed_without_a_flap() -> None:
     steps = [after - before for before, after in pairwise(counts)]
     turns = sum(one * other < 0 for one, other in pairwise(steps))
     assert turns <= 3, virtual.changes
-    assert max(counts) >= 4
+    assert max(counts) >= 3
     late = [seconds for _, seconds in virtual.first_tokens if seconds > 2.0]
     assert len(late) <= 0.1 * len(virtual.first_tokens)

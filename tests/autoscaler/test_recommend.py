@@ -145,10 +145,10 @@ def test_a_request_that_has_waited_longer_than_the_target_asks_at_once() -> None
 def test_a_rise_counts_before_all_of_it_is_certain() -> None:
     """8 requests/s for four seconds, against 4.3 that one replica answers."""
     spec = replace(SPEC, targets=ScalingTargets(time_to_first_token=2.0))
-    risen = working(1, 1.0, running=32, waiting=3, surge=Surge(8.0, 4.0), cold_start_seconds=20.0)
+    risen = working(1, 1.0, running=32, waiting=3, surge=Surge(8.0, 4.0, 8.0), cold_start_seconds=20.0)
     assert decided(risen, spec).replicas == 2
     assert decided(risen, spec).reason == "2 replicas: 1 could not keep up with 8 requests/s"
-    assert decided(working(1, 1.0, running=32, waiting=3, surge=Surge(4.0, 4.0)), spec).replicas == 1
+    assert decided(working(1, 1.0, running=32, waiting=3, surge=Surge(4.0, 4.0, 4.0)), spec).replicas == 1
 
 
 @pytest.mark.parametrize("seconds", [1.85, 2.1])
@@ -198,7 +198,9 @@ def test_where_nothing_is_known_of_replicas_the_same_arrivals_ask_once() -> None
 def test_replicas_that_have_just_become_ready_may_work_off_what_waits() -> None:
     history = replace(LONG_AGO, settled_at=NOW - 2.0, backlog=60, last=working(4, 7.0, waiting=50))
     assert decided(working(4, 7.0, waiting=48), history=history).replicas == 4  # a window of 10 s: 60 · (1 - 2/10)
-    assert decided(working(4, 7.0, waiting=49), history=history).replicas == 8
+    assert decided(working(4, 7.0, waiting=49), history=history).replicas == 4  # more slowly: within ten windows
+    late = replace(history, settled_at=NOW - 90.0)
+    assert decided(working(4, 7.0, waiting=49), history=late).replicas == 8  # by what engines say it should be gone
 
 
 def test_replicas_asked_for_a_moment_ago_count_before_their_pods_exist() -> None:
@@ -206,7 +208,17 @@ def test_replicas_asked_for_a_moment_ago_count_before_their_pods_exist() -> None
     history = LONG_AGO.remember(decided(before), before, SPEC)
     seen = working(4, 7.0, ready=1, waiting=40)
     assert decided(seen, history=history).replicas == 4
-    assert decided(replace(seen, time=NOW + 30.0), history=history.remember(decided(seen), seen, SPEC)).replicas == 8
+    later = replace(seen, time=NOW + 30.0)
+    slow = decided(later, history=history.remember(decided(seen), seen, SPEC))
+    assert slow.replicas == 4, slow  # two for 7 requests/s and one for the queue: those that fail explain its length
+
+
+def test_a_replica_that_hangs_is_no_capacity() -> None:
+    """Two answer what comes. Where all hang no more are tried than answer."""
+    assert decided(working(2, 7.0)).replicas == 2
+    assert decided(working(2, 7.0, ready=1, hanging=1)).replicas == 3
+    assert decided(working(3, 7.0, ready=2, hanging=1)).replicas == 3
+    assert decided(working(3, 7.0, ready=1, hanging=2)).replicas == 3
 
 
 def test_one_period_doubles_or_adds_four() -> None:

@@ -76,8 +76,10 @@ class World:
         self.statuses: list[Any] = []
         self.announced: list[Announcement] = []
         self.refusal: KubeError | None = None
+        self.hanging: dict[str, str] = {}
         self.autoscaler = Autoscaler(
-            Cluster(None), self, self, self, self.metrics, interval=5.0, clock=lambda: self.time,
+            Cluster(None, hanging=lambda: self.hanging), self, self, self, self.metrics,
+            interval=5.0, clock=lambda: self.time,
             now=lambda: datetime(2026, 6, 1, 12, 0, 0, tzinfo=UTC),
         )  # fmt: skip
 
@@ -133,6 +135,14 @@ async def test_replicas_follow_the_queue_up_at_once_and_down_after_the_window() 
     assert world.scales == [3], "more were needed a moment ago"
     await world.tick(seconds=11.0)
     assert world.scales == [3, 1]
+
+
+async def test_a_replica_that_hangs_is_no_capacity() -> None:
+    world = World(body(SCALED, replicas=2))
+    world.pods = [pod("a"), pod("b")]
+    await world.tick()
+    await world.tick(seconds=20.0, waiting=2, hanging={"uid-b": "2026-06-01T12:00:00Z"})
+    assert world.scales == [3], "two that answer for two that wait, and the one that hangs"
 
 
 async def test_only_a_change_is_written_told_and_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,8 +9,9 @@ alone moves a count of 10 s by 16 %. So every question has its own answer:
 - what most likely comes: the mean over the time since the rate last rose. It rose where a rate of its own explains the
   last seconds so much better than one rate for these and the time before that the ratio of likelihoods is that of 4.7
   deviations (a generalised likelihood ratio test, as in Siegmund's Sequential Analysis). With several thousand looks an
-  hour four deviations come by chance, 4.7 hardly. How much was counted before is part of it: to a gateway that has just
-  started the first seconds are the rate, and no rise.
+  hour four deviations come by chance, 4.7 hardly; where requests wait four are enough, as below the capacity few looks
+  find any. The queue is no evidence beside that: it follows from the same arrivals. How much was counted before is part
+  of it: to a gateway that has just started the first seconds are the rate, and no rise.
 """
 
 import math
@@ -19,8 +20,9 @@ from dataclasses import dataclass
 
 SURE, CAREFUL = 3.0, 2.0
 """Standard deviations of a count: for what is taken for certain, and for what is allowed for."""
-_RISE = 4.7
-"""Standard deviations that the last seconds lie above the time before, where the rate has risen."""
+_RISE, _RISE_WITH_QUEUE = 4.7, 4.0
+"""Standard deviations that the last seconds lie above the time before, where the rate has risen; and where requests
+wait."""
 SURGE_SECONDS = (3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 13.0, 16.0, 20.0)
 """How long ago a rise may have begun: not less, since what a moment brings is no rate; not more, since by then the rate
 of the last minute tells."""
@@ -45,6 +47,9 @@ class Surge:
     """Requests that most likely come; 0 where no rise is certain."""
     seconds: float = 0.0
     """For how long it has been so."""
+    per_second_high: float = 0.0
+    """Requests that may well come, where what came has made a queue already and still goes on: one deviation more, as
+    so short a time tells no better. Else the same."""
 
 
 NO_SURGE = Surge()
@@ -65,16 +70,18 @@ def at_least(counts: Sequence[Count]) -> float:
     return max(0.0, rate(counts) - SURE * error(counts))
 
 
-def surge(minute: Sequence[Count], lately: Mapping[float, Sequence[Count]]) -> Surge:
+def surge(minute: Sequence[Count], lately: Mapping[float, Sequence[Count]], *, queue: Sequence[Count] = ()) -> Surge:
     """The rise that explains best what came. `minute`: each gateway's count of the last minute; `lately`: the same of
-    the last seconds, for each of SURGE_SECONDS."""
-    found, most = NO_SURGE, _RISE**2 / 2.0
+    the last seconds, for each of SURGE_SECONDS. `queue`: of the last second, where requests wait and did before it."""
+    found, most = NO_SURGE, (_RISE_WITH_QUEUE if queue else _RISE) ** 2 / 2.0
+    newest = rate(queue) + CAREFUL * error(queue)
     for seconds, counts in lately.items():
         if max((count.seconds for count in counts), default=0.0) < seconds:
             break  # nobody has counted for so long
         evidence = _evidence(minute, counts)
         if evidence >= most:
-            found, most = Surge(rate(counts), seconds), evidence
+            likely = rate(counts)
+            found, most = Surge(likely, seconds, max(likely, min(likely + error(counts), newest))), evidence
     return found
 
 

@@ -55,7 +55,10 @@ class Demand:
     running: int = 0
     """Requests sent to replicas and not finished."""
     arrivals_per_second: float = 0.0
-    """Requests that come: what the figures are sure of, so that chance alone adds no replica."""
+    """Requests that come: as many as were counted, where that took long enough, and else what is certain."""
+    arrivals_per_second_low: float | None = None
+    """Requests that come for certain: what a replica is added for before anything waits, so that chance alone adds
+    none. Never above the rate above; None where that is certain itself."""
     arrivals_per_second_high: float = 0.0
     """Requests that may well come: what must find room before a replica is taken away. Never below the rate above."""
     num_recent_arrivals: int = 0

@@ -111,11 +111,12 @@ def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cos
     if not held or not slots:
         return 0.0
     per_second = slots / held
-    queue = demand.lasting_waiting
-    if demand.surge.per_second > per_second:
-        queue = demand.waiting + (demand.surge.per_second - per_second) * _seconds_ahead(signals)
+    queue, is_ready = demand.lasting_waiting, num_replicas <= signals.ready
+    surge = demand.surge.per_second_high if is_ready else demand.surge.per_second
+    if surge > per_second:
+        queue = demand.waiting + (surge - per_second) * _seconds_ahead(signals)
     wait = waits.seconds_to_slot(demand.running + queue - slots, per_second)
-    return max(wait, demand.oldest_wait_seconds) if num_replicas <= signals.ready else wait
+    return max(wait, demand.oldest_wait_seconds) if is_ready else wait
 
 
 def has_slots(num_replicas: int, demand: Demand, capacity: Capacity, *, deviations: float = 0.0) -> bool:
@@ -183,8 +184,18 @@ def foreseen(signals: Signals) -> Signals:
     demand = signals.demand
     grown = demand.arrivals_growth * TREND_TRUST * (signals.cold_start_seconds or 0.0)
     arrivals = min(demand.arrivals_per_second + grown, demand.arrivals_per_second * MAX_TREND)
-    high = max(arrivals, demand.arrivals_per_second_high)
-    return replace(signals, demand=replace(demand, arrivals_per_second=arrivals, arrivals_per_second_high=high))
+    high, low = max(arrivals, demand.arrivals_per_second_high), demand.arrivals_per_second_low
+    if low is not None and demand.arrivals_per_second:
+        low *= arrivals / demand.arrivals_per_second
+    expected = replace(demand, arrivals_per_second=arrivals, arrivals_per_second_high=high, arrivals_per_second_low=low)
+    return replace(signals, demand=expected)
+
+
+def surely(signals: Signals) -> Signals:
+    """The same with the arrivals that are certain: where more than these would be too many, what waits tells."""
+    demand = signals.demand
+    low = demand.arrivals_per_second if demand.arrivals_per_second_low is None else demand.arrivals_per_second_low
+    return replace(signals, demand=replace(demand, arrivals_per_second=low))
 
 
 def surged(signals: Signals) -> Signals:

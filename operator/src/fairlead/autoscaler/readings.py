@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from fairlead.api.signals import ModelSignals, ReplicaSignals, SignalsLine
+from fairlead.api.signals import INTERVAL_SECONDS, ModelSignals, ReplicaSignals, SignalsLine
 from fairlead.autoscaler.arrivals import CAREFUL, SURE, SURGE_SECONDS, Count, at_least, error, rate, surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.demand import Capacity, Demand
@@ -27,6 +27,8 @@ STALE_SECONDS = 5.0
 """A gateway silent for so long (it speaks every second) may have got requests that nobody knows of."""
 LASTING_SECONDS = 3.0
 """A queue that was there all this time is no chance of a moment."""
+QUEUE_SECONDS = 1.5
+"""A queue that was there at two lines is one by which a rise may be told."""
 ASSUMED_OUTPUT_TOKENS = 128.0
 """Tokens of an answer, until the first one has ended."""
 _KEPT_SECONDS = 0.5
@@ -151,6 +153,8 @@ class Readings:
         lasting = [each.arrivals for each in spans]
         sure = max(min(sum(map(_sure_rate, lasting)), sum(map(_sure_rate, minute))), at_least(last))
         lately = {seconds: [each.span(model, seconds).arrivals for each in windows] for seconds in SURGE_SECONDS}
+        is_queue = any(each.least(model, "waiting", QUEUE_SECONDS) for each in windows)
+        queue = [each.span(model, INTERVAL_SECONDS).arrivals for each in windows] if is_queue else ()
         return Demand(
             waiting=sum(each.waiting for each in now),
             waiting_uncached_tokens=sum(each.waiting_uncached_tokens for each in now),
@@ -160,12 +164,13 @@ class Readings:
             ),
             running=sum(each.running for each in now),
             arrivals_per_second=sure,
+            arrivals_per_second_low=max(min(at_least(lasting), at_least(minute)), at_least(last)),
             arrivals_per_second_high=max(
                 sure, min(rate(minute) + CAREFUL * error(minute), rate(lasting) + SURE * error(lasting))
             ),
             num_recent_arrivals=sum(count.number for count in last),
             arrivals_growth=max(0.0, at_least(last) - rate(minute)) / _BETWEEN_WINDOWS,
-            surge=surge(minute, lately),
+            surge=surge(minute, lately, queue=queue),
             uncached_tokens_per_request=_mean(workload, "uncached_prompt_tokens", _dispatched, _waiting_uncached(now)),
             prompt_tokens_per_request=_mean(workload, "prompt_tokens", _dispatched, _waiting_uncached(now)),
             output_tokens_per_request=_mean(workload, "output_tokens", _answered, ASSUMED_OUTPUT_TOKENS),

@@ -25,6 +25,15 @@ class Signals:
     """How long a replica of this model takes from being asked for to being ready, as measured; None = never
     measured."""
 
+    hanging: int = 0
+    """Replicas that are in a step which will hardly end: asked for, and no capacity."""
+
+    @property
+    def lost(self) -> int:
+        """Replicas to ask for in the place of those that hang: at most as many as answer, so that what makes every one
+        hang is not tried without end."""
+        return min(self.hanging, self.ready)
+
     @property
     def is_complete(self) -> bool:
         """Whether all demand is seen: only then may replicas be taken away."""
@@ -38,6 +47,7 @@ class Signals:
             "ready": self.ready,
             "starting": self.starting,
             "draining": self.draining,
+            "hanging": self.hanging,
             "waiting": demand.waiting,
             "oldest_wait_seconds": demand.oldest_wait_seconds,
             "running": demand.running,

@@ -6,6 +6,7 @@ is room for chance (`shortfall.lack_of_room`). Between the two, what there is, i
 nothing.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from fairlead.api.llmdeployment import Autoscaling
+from fairlead.autoscaler.arrivals import NO_SURGE
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import (
     LONGEST_DEMAND_WINDOW,
@@ -22,7 +24,7 @@ from fairlead.autoscaler.policy import (
     scale_to_zero_after,
     targets_of,
 )
-from fairlead.autoscaler.prediction import expected_ttft, measured_ttft, recent_ttft, surged, worked_off
+from fairlead.autoscaler.prediction import expected_ttft, measured_ttft, recent_ttft, surely, surged, worked_off
 from fairlead.autoscaler.recommendation import Draft
 from fairlead.autoscaler.shortfall import lack_of_room, shortfall
 from fairlead.autoscaler.signals import Signals
@@ -30,6 +32,8 @@ from fairlead.autoscaler.words import counted, per_second, seconds_in_words
 
 STILL_WORTH = 0.9
 """A number that proved too few is tried again only for less than this share of the arrivals then."""
+SLOW_STARTS = 10.0
+"""A queue that will be gone within as many starts of a replica asks for one replica more than what keeps coming."""
 
 
 def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
@@ -42,15 +46,16 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
     signals = history.borne_by_these(signals)
     current, most = max(1, min(signals.desired, most_replicas(spec))), most_replicas(spec)
     measured = _measured(signals, spec, history)
-    tolerance = targets_of(spec).tolerance / 100.0
+    tolerance, lost = targets_of(spec).tolerance / 100.0, signals.lost
 
     def lacking(number: int) -> str:
-        return shortfall(number, worked_off(surged(signals)), spec, measured=measured)
+        return shortfall(max(1, number - lost), worked_off(surged(signals)), spec, measured=measured)
 
     def tight(number: int) -> str:
-        return lack_of_room(number, signals, spec, measured=measured) or _regretted(number, signals, history)
+        room = lack_of_room(max(1, number - lost), signals, spec, measured=measured)
+        return room or _regretted(number, signals, history)
 
-    if shortfall(current, signals, spec, measured=measured, tolerance=tolerance):
+    if shortfall(max(1, current - lost), surely(signals), spec, measured=measured, tolerance=tolerance):
         number = _smallest(current, most, lacking)
         credited = _credit(number, signals, spec, history)
         if credited < number:
@@ -84,8 +89,8 @@ def _enough(signals: Signals, spec: Autoscaling, measured: float | None) -> str:
     if not (demand.waiting or demand.running or demand.arrivals_per_second_high):
         parts = ["no requests lately"]
     if targets.time_to_first_token is not None:
-        expected = expected_ttft(1, signals, targets.percentile, measured)
-        if expected is not None:
+        expected = expected_ttft(1, surely(signals), targets.percentile, measured)
+        if expected is not None and math.isfinite(expected):
             target = seconds_in_words(targets.time_to_first_token)
             parts.append(f"first tokens at p{targets.percentile} in {seconds_in_words(expected)} (target {target})")
     return ", ".join(parts)
@@ -132,11 +137,20 @@ def _regretted(number: int, signals: Signals, history: History) -> str:
 def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) -> int:
     """Replicas on their way count as if they were there, and what waits meanwhile waits for them: it asks for no
     others, while they start and, once they are ready, as long as they get through it in time. More than they are is
-    wanted only for what keeps coming. Returns at most `number`, which is what is wanted without all that."""
-    if not _are_coming(signals, history) and not _on_course(signals, spec, history):
-        return number
+    wanted only for what keeps coming, and one more for a queue that takes them long. Where it does not shrink, though
+    there are enough by what the engines say, they are wrong, and it asks for itself. Returns at most `number`, which
+    is what is wanted without all that."""
     lasting = _for_what_keeps_coming(signals, spec, history)
-    return number if lasting is None else min(number, max(signals.desired, lasting))
+    if lasting is None:
+        return number
+    start, seconds = max(demand_window(spec), signals.cold_start_seconds or 0.0), history.settled_seconds(signals)
+    if _are_coming(signals, history) or _on_course(signals, history, start):
+        return min(number, max(signals.desired, lasting))
+    is_early = seconds < demand_window(spec) or signals.ready <= lasting  # nothing shrinks yet, or cannot
+    is_explained = history.backlog and seconds < SLOW_STARTS * start and is_early
+    if is_explained or _on_course(signals, history, SLOW_STARTS * start):
+        return min(number, max(signals.desired, lasting + 1))
+    return number
 
 
 def _credit_in_words(number: int, lacking: Callable[[int], str], signals: Signals) -> str:
@@ -167,8 +181,10 @@ def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History
         running=0,  # all slots are taken as long as a queue is worked off
         loads=loads,
     )
-    calm = surged(replace(signals, demand=empty))
-    return _smallest(1, most_replicas(spec), lambda number: lack_of_room(number, calm, spec, measured=None))
+    most = max(demand.likely_arrivals_per_second, demand.surge.per_second_high)
+    calm = replace(signals, demand=replace(empty, arrivals_per_second=most, surge=NO_SURGE))
+    enough = _smallest(1, most_replicas(spec), lambda number: shortfall(number, calm, spec, measured=None))
+    return enough + signals.lost
 
 
 def _are_coming(signals: Signals, history: History) -> bool:
@@ -177,11 +193,10 @@ def _are_coming(signals: Signals, history: History) -> bool:
     return signals.starting > 0 or (asked_lately and signals.desired > signals.ready)
 
 
-def _on_course(signals: Signals, spec: Autoscaling, history: History) -> bool:
-    """Whether what waited when the last replica became ready will be gone within a demand window, or within as long as
-    a replica takes to start."""
-    if history.last is None or not history.last.demand.waiting:
+def _on_course(signals: Signals, history: History, seconds: float) -> bool:
+    """Whether what waited when the last replica became ready will be gone within so long."""
+    if history.last is None:
         return False
-    passed, start = history.settled_seconds(signals), signals.cold_start_seconds or 0.0
+    passed = history.settled_seconds(signals)
     backlog = history.backlog if passed else history.last.demand.waiting
-    return signals.demand.waiting <= backlog * (1.0 - passed / max(demand_window(spec), start))
+    return backlog > 0 and signals.demand.waiting <= backlog * (1.0 - passed / seconds)

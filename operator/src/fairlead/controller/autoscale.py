@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from fairlead.api.conditions import Reason
 from fairlead.api.crd import SCALING_HISTORY_LENGTH
 from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode
@@ -177,7 +178,8 @@ class Autoscaler:
 
     def signals(self, target: Target, readings: Readings) -> Signals:
         """Pods and gateways together."""
-        stages, memory = [each.stage for each in target.observed.diagnoses], self.memory(target)
+        diagnoses, memory = target.observed.diagnoses, self.memory(target)
+        stages = [each.stage for each in diagnoses if each.reason != Reason.REPLICA_HANGS]
         memory.cold_start = memory.cold_start.observe(target.observed.pods)
         return Signals(
             time=readings.time,
@@ -185,6 +187,7 @@ class Autoscaler:
             ready=stages.count(Stage.READY),
             starting=stages.count(Stage.STARTING),
             draining=stages.count(Stage.DRAINING),
+            hanging=len(diagnoses) - len(stages),
             demand=readings.demand(target.name, demand_window(target.autoscaling)),
             cold_start_seconds=memory.cold_start.seconds,
         )

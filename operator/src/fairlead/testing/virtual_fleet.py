@@ -5,6 +5,7 @@ the gateway counts goes through `SignalsLine`, as in a real fleet; replicas take
 finish what they have. Time moves in steps of the engines: coarse, but every queue is a real one.
 """
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +27,11 @@ from fairlead.routing.predictor import step_seconds
 MODEL = "default/virtual"
 WAKE_SECONDS = 0.25
 """From a request for which no replica is ready to a look at it."""
+LOOK_SECONDS = 0.1
+"""How often it is looked at what the rate is: a time to the next request that was drawn at one rate says nothing at
+another."""
+STEP_SECONDS = 0.02
+"""Steps without a prompt that are shorter are taken together up to this: nothing else happens in them."""
 
 
 @dataclass(slots=True)
@@ -50,6 +56,8 @@ class VirtualReplica:
     ready_at: float
     running: list[Request] = field(default_factory=list)
     step_ends: float = 0.0
+    num_steps: int = 1
+    """Steps that end then."""
     draining: bool = False
 
 
@@ -99,7 +107,8 @@ class VirtualFleet:
         """When each first token came, and how long after the request."""
         self.is_silent = False
         """Whether the gateway says nothing at present; set it while time stands."""
-        self._next_arrival = 0.0
+        self._next_arrival, self._arrives = 0.0, False
+        """When to look at the rate again, and whether a request comes then."""
         self._draw_arrival()
 
     def run(self, seconds: float) -> None:
@@ -125,7 +134,7 @@ class VirtualFleet:
         return [change for change in self.changes if change[0] >= time]
 
     def _arrive(self) -> None:
-        if self.workload.rate(self.time) > 0.0:
+        if self._arrives:
             uncached, output = self._spread(self.workload.uncached_tokens), self._spread(self.workload.output_tokens)
             self.waiting.append(Request(self.time, uncached, output))
             self.counted.num_arrivals += 1
@@ -133,7 +142,9 @@ class VirtualFleet:
 
     def _draw_arrival(self) -> None:
         rate = self.workload.rate(self.time)
-        self._next_arrival = self.time + (self.random.expovariate(rate) if rate > 0.0 else 0.1)
+        seconds = self.random.expovariate(rate) if rate > 0.0 else math.inf
+        self._arrives = seconds <= LOOK_SECONDS
+        self._next_arrival = self.time + min(seconds, LOOK_SECONDS)
 
     def _spread(self, mean: int) -> int:
         return max(1, round(self.random.uniform(0.5, 1.5) * mean))
@@ -157,23 +168,27 @@ class VirtualFleet:
 
     def _begin_step(self, replica: VirtualReplica) -> None:
         decoding = [request for request in replica.running if not request.uncached]
-        replica.step_ends = self.time + step_seconds(
+        seconds = step_seconds(
             self.cost,
             running=len(decoding),
             kv_tokens=sum(request.context for request in decoding),
             prefill_tokens=sum(request.uncached for request in replica.running),
         )
+        left = min(request.output for request in replica.running) if len(decoding) == len(replica.running) else 1
+        replica.num_steps = max(1, min(left, int(STEP_SECONDS / seconds)))
+        replica.step_ends = self.time + replica.num_steps * seconds
 
     def _end_step(self, replica: VirtualReplica) -> None:
         """Every request gets a token. Those that came during the step wait for the next one with their prompt."""
+        steps = replica.num_steps
         for request in list(replica.running):
             if request.uncached:
                 request.context, request.uncached = request.context + request.uncached, 0
                 seconds = self.time - request.arrived
                 self.first_tokens.append((self.time, seconds))
                 count_seconds(self.counted.ttft, seconds)
-            request.output, request.context = request.output - 1, request.context + 1
-            request.answered += 1
+            request.output, request.context = request.output - steps, request.context + steps
+            request.answered += steps
             if request.output <= 0:
                 replica.running.remove(request)
                 self.counted.output_tokens += request.answered
