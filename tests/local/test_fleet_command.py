@@ -192,6 +192,16 @@ def test_up_that_is_ended_while_it_waits_leaves_nothing_behind(data: Path, numbe
     wait_until_nothing_runs(data)
 
 
+def test_a_detached_fleet_lives_on_when_its_reader_has_read_enough(data: Path) -> None:
+    command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
+    with subprocess.Popen([*command, "--api-port", "0", "--gateway-port", "0"], stdout=subprocess.PIPE) as starting:
+        assert starting.stdout is not None and starting.stdout.readline()
+        starting.stdout.close()  # as `| head -1` does
+        assert starting.wait(timeout=90) == 0
+    running = running_fleet(FleetFolder(data))
+    assert running is not None and running.phase is Phase.READY
+
+
 def test_of_two_at_once_one_comes_up_and_the_other_says_so(data: Path) -> None:
     command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
     command += ["--api-port", "0", "--gateway-port", "0"]

@@ -139,7 +139,7 @@ def _up_detached(folder: FleetFolder, args: argparse.Namespace) -> int:
     arguments = ["--api-port", str(args.api_port)]
     arguments += ["--gateway-port", str(args.gateway_port), "--gateways", str(args.gateways)]
     arguments += [word for file in args.file for word in ("--file", str(file.absolute()))]
-    return start_detached(folder, arguments, lambda text: print(text, end="", flush=True))
+    return start_detached(folder, arguments, lambda text: _say(text, end=""))
 
 
 def _down(folder: FleetFolder) -> int:
@@ -286,10 +286,10 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _say(line: str) -> None:
+def _say(line: str, end: str = "\n") -> None:
     """To whoever reads. A fleet does not end because they have read enough (`| head`)."""
     try:
-        print(line, flush=True)
+        print(line, end=end, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
