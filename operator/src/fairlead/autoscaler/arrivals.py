@@ -49,7 +49,7 @@ class Surge:
     """For how long it has been so."""
     per_second_high: float = 0.0
     """Requests that may well come, where what came has made a queue already and still goes on: one deviation more, as
-    so short a time tells no better. Else the same."""
+    so short a time tells no better. Else no more than the above."""
 
 
 NO_SURGE = Surge()
