@@ -10,6 +10,7 @@ from fairlead.gateway.upstream import sse
 from fairlead.testing.fake_engine import FakeEngine
 from fairlead.testing.harm import measured_harm
 from fairlead.testing.hostile_bodies import Hostile, hostile_bodies
+from fairlead_protocol.lanes import LARGE_BYTES, Turns
 
 SIZE = 8 * 2**20
 GENEROUS_STALL_SECONDS = 0.5
@@ -28,6 +29,20 @@ async def test_what_costs_too_much_is_refused_and_holds_nobody_up(start: Any, ho
     assert harm.stalled_seconds < GENEROUS_STALL_SECONDS
     assert harm.grown_bytes < GENEROUS_GROWTH_BYTES
     assert setup.engines[0].requests == []
+
+
+async def test_large_bodies_are_decoded_in_turn(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, take = list[int](), Turns.take
+
+    async def noted(self: Turns, num_bytes: int) -> None:
+        turns.append(num_bytes)
+        await take(self, num_bytes)
+
+    monkeypatch.setattr(Turns, "take", noted)
+    setup = await start(follow=True)
+    body = json.dumps({**CHAT, "user": "x" * LARGE_BYTES}).encode()
+    await setup.post(body)
+    assert turns == [len(body)] * 2, "once taken apart, once read"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Answering:
 
 
 class RawEndpoint:
-    """A handler as an ASGI application. It answers through the exchange, past the layers Starlette has in between."""
+    """A handler as an ASGI application. It answers through the exchange, past the layers FastAPI has in between."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -54,7 +54,7 @@ class RawEndpoint:
 
 
 async def refuse(request: Request, error: Exception) -> Response:
-    """Starlette's handler of the errors its router raises: no such path, or not with this method."""
+    """FastAPI's handler of the errors its router raises: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
         raise NotFound(None, f"there is nothing at {request.scope['path']}; the OpenAI API is below /v1", "not_found")

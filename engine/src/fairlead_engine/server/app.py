@@ -1,19 +1,15 @@
-"""The ASGI application: which path leads where, and what `/openapi.json` says about it.
+"""The FastAPI application: which path leads where.
 
-Control endpoints answer as Starlette's do. What reads a body or streams is raw ASGI. Both are on msgspec's schemas, and
-`Answering` is around both, so that errors, counts and logs are the same everywhere. Not FastAPI: an engine that starts
-beside a busy one would wait half a second of processor time longer for its classes.
+Control endpoints are FastAPI's path operations. What reads a body or streams is raw ASGI on msgspec's schemas, at about
+half the processor time. `Answering` is around both, so that errors, counts and logs are the same everywhere.
 """
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from starlette.applications import Starlette
+from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fairlead_engine import __version__
@@ -21,8 +17,8 @@ from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, re
 from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
 from fairlead_engine.server.kv_endpoints import KVEndpoints
 from fairlead_engine.server.model_endpoints import ModelCard, ModelEndpoints, ModelList, TextReply, TokensReply
-from fairlead_engine.server.openapi import JSON, NDJSON, PLAIN_TEXT, Documentation, Operation, Schema
-from fairlead_engine.server.probe_endpoints import DrainReply, ProbeEndpoints, Status
+from fairlead_engine.server.openapi import NDJSON, Documentation, RawOperation, Schema
+from fairlead_engine.server.probe_endpoints import READY_PARAMETERS, DrainReply, ProbeEndpoints, Status
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from fairlead_engine.server.service import Service
 from fairlead_protocol.messages import (
@@ -35,33 +31,35 @@ from fairlead_protocol.messages import (
     StreamLine,
 )
 
-_CHAT = Operation(path="/v1/chat/completions", name="chat", summary="Answer a chat", request=ChatRequest, streams=True)
-_COMPLETION = Operation(
+_CHAT = RawOperation(
+    path="/v1/chat/completions", name="chat", summary="Answer a chat", request=ChatRequest, streams=True
+)
+_COMPLETION = RawOperation(
     path="/v1/completions", name="complete", summary="Continue prompts", request=CompletionRequest, streams=True
 )
-_TOKENIZE = Operation(
+_TOKENIZE = RawOperation(
     path="/tokenize",
     name="tokenize",
     summary="The token ids of a text or chat",
     request=TokenizeRequest,
     reply=TokensReply,
 )
-_DETOKENIZE = Operation(
+_DETOKENIZE = RawOperation(
     path="/detokenize", name="detokenize", summary="The text of token ids", request=DetokenizeRequest, reply=TextReply
 )
-_KV_EVENTS = Operation(
+_KV_EVENTS = RawOperation(
     path=PATH_KV_EVENTS,
     name="kv_events",
     method="GET",
     summary="Changes of the reusable blocks and loads, as they happen",
-    required={"epoch": "`epoch` of the list of blocks", "seq": "The last change the client has"},
+    parameters={"epoch": "`epoch` of the list of blocks", "seq": "The last change the client has"},
     reply=StreamLine,
     reply_type=NDJSON,
     tag="control",
 )
 
 
-def build_app(service: Service) -> "EngineApplication":
+def build_app(service: Service) -> FastAPI:
     """The server's application on `service`. Reading order: this table, then the endpoint it names."""
     app = EngineApplication(service)
     model, kv, probe = ModelEndpoints(service), KVEndpoints(service), ProbeEndpoints(service)
@@ -72,27 +70,34 @@ def build_app(service: Service) -> "EngineApplication":
     app.add_control("GET", "/v1/models", model.list_models, ModelList)
     app.add_control("GET", "/v1/models/{id:path}", model.get_model, ModelCard)
     app.add_control("GET", "/health", probe.health, Status)
-    app.add_control("GET", "/ready", probe.ready, Status, parameters={"wait": "Seconds to wait for readiness, 0 to 10"})
-    app.add_control("GET", "/metrics", probe.metrics, None)
+    app.add_control("GET", "/ready", probe.ready, Status, openapi_extra={"parameters": READY_PARAMETERS})
+    app.add_control("GET", "/metrics", probe.metrics, None, response_class=PlainTextResponse)
     app.add_control("GET", PATH_MODEL, model.protocol_model, ModelInfo)
     app.add_control("GET", PATH_KV_BLOCKS, kv.kv_blocks, KVBlocks)
     app.add_raw(_KV_EVENTS, kv.kv_events)
-    app.add_control("POST", PATH_DRAIN, probe.drain, DrainReply, status=202)
-    app.add_route("/openapi.json", app.tell_document, methods=["GET"])
+    app.add_control("POST", PATH_DRAIN, probe.drain, DrainReply, status_code=202)
     return app
 
 
-class EngineApplication(Starlette):
-    """Starlette with two kinds of operations, both in `/openapi.json`, and without redirects to another slash."""
+class EngineApplication(FastAPI):
+    """FastAPI with raw operations beside its own, both in `/openapi.json`.
+
+    Without `/docs` and `/redoc`, which load scripts from the internet, and without redirects to another slash.
+    """
 
     def __init__(self, service: Service) -> None:
         super().__init__(
-            middleware=[Middleware(Answering, service=service)], exception_handlers={HTTPException: refuse}
+            title="Fairlead engine",
+            version=__version__,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            exception_handlers={HTTPException: refuse},
         )
-        self.router.redirect_slashes = False
+        self.add_middleware(Answering, service=service)
         self._documentation = Documentation()
 
-    def add_raw(self, operation: Operation, handler: Handler) -> None:
+    def add_raw(self, operation: RawOperation, handler: Handler) -> None:
         """Adds an operation that `handler` answers on raw ASGI."""
         self.router.routes.append(Route(operation.path, RawEndpoint(handler), methods=[operation.method]))
         self._documentation.add(operation)
@@ -101,32 +106,28 @@ class EngineApplication(Starlette):
         self,
         method: str,
         path: str,
-        endpoint: Callable[[Request], Awaitable[Response]],
+        endpoint: Callable[..., Awaitable[Response]],
         reply: Schema | None,
         *,
-        status: int = 200,
-        parameters: Mapping[str, str] | None = None,
+        status_code: int = 200,
+        **options: Any,
     ) -> None:
-        """Adds an operation whose `endpoint` encodes its `reply` itself; None = plain text. It may be given
-        `parameters`, in the query: name → meaning."""
-        self.router.routes.append(Route(path, endpoint, methods=[method]))
-        operation = Operation(
-            path=path.replace(":path}", "}"),
-            name=endpoint.__name__,
-            method=method,
-            summary=inspect.getdoc(endpoint) or "",
-            optional=parameters or {},
-            reply=reply,
-            reply_type=JSON if reply else PLAIN_TEXT,
-            status=status,
-            tag="control",
+        """Adds a path operation whose `endpoint` encodes its `reply` itself; None = not JSON."""
+        responses = self._documentation.responses(reply, status_code)
+        self.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            status_code=status_code,
+            tags=["control"],
+            responses=responses,
+            operation_id=endpoint.__name__,
+            **options,
         )
-        self._documentation.add(operation)
 
     def openapi(self) -> dict[str, Any]:
-        """The document of `/openapi.json`."""
-        return self._documentation.document("Fairlead engine", __version__)
-
-    async def tell_document(self, request: Request) -> Response:
-        """What this server answers, in OpenAPI's terms."""
-        return JSONResponse(self.openapi())
+        """The document of `/openapi.json`, made once."""
+        if self.openapi_schema is None:
+            self._documentation.complete(super().openapi())
+        assert self.openapi_schema is not None  # FastAPI keeps what it has made
+        return self.openapi_schema

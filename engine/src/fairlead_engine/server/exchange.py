@@ -1,6 +1,6 @@
 """One HTTP request and its answer on raw ASGI: the body, JSON or an event stream, and a client that leaves.
 
-Raw ASGI because a stream's cost per token is ours to keep small; routing and the control endpoints are Starlette's.
+Raw ASGI because a stream's cost per token is ours to keep small; routing and the control endpoints are FastAPI's.
 Knows HTTP, nothing of models.
 """
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from urllib.parse import parse_qs
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead_engine.errors import Draining, EngineDead, RequestError
@@ -23,7 +22,7 @@ class KVEndpoints:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def kv_blocks(self, request: Request) -> Response:
+    async def kv_blocks(self) -> Response:
         """Every reusable block, and the point in the stream of changes from which to watch."""
         return StructResponse(self._stream().mirror.blocks())
 

@@ -1,7 +1,6 @@
 """Endpoints about the model rather than for generating: names, tokenizer, limits."""
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead_engine.errors import RequestError
@@ -55,17 +54,17 @@ class ModelEndpoints:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def list_models(self, request: Request) -> Response:
+    async def list_models(self) -> Response:
         """The one model this engine serves."""
         return StructResponse(ModelList(data=[_card(self._service.model())]))
 
-    async def get_model(self, request: Request) -> Response:
+    async def get_model(self, id: str) -> Response:
         """The model of this name."""
         model = self._service.model()
-        model.check_name(request.path_params["id"])
+        model.check_name(id)
         return StructResponse(_card(model))
 
-    async def protocol_model(self, request: Request) -> Response:
+    async def protocol_model(self) -> Response:
         """What a gateway needs to prepare prompts for this engine."""
         return Response(self._service.model().protocol_json, media_type="application/json")
 
@@ -76,6 +75,7 @@ class ModelEndpoints:
 
     async def _tokenize(self, exchange: Exchange, body: bytes) -> None:
         model = self._service.model()
+        await self._service.turns.take(len(body))
         request = decode(body, TokenizeRequest)
         model.check_name(request.model or model.name)
         size = len(body) * request.rendered_factor
@@ -90,6 +90,7 @@ class ModelEndpoints:
         """`POST /detokenize`, in vLLM's shape; special tokens are shown."""
         body = await exchange.body()
         model = self._service.model()
+        await self._service.turns.take(len(body))
         request = decode(body, DetokenizeRequest)
         model.check_name(request.model or model.name)
         if len(request.tokens) > (longest := model.info.max_model_len):

@@ -15,6 +15,16 @@ from fairlead_protocol.messages import HEADER_REASON
 from fairlead_protocol.scrapes import Scrapes
 
 _MAX_WAIT_SECONDS = 10.0
+READY_PARAMETERS = [
+    {
+        "name": "wait",
+        "in": "query",
+        "required": False,
+        "description": f"Seconds to wait for readiness, 0 to {_MAX_WAIT_SECONDS:g}",
+        "schema": {"type": "string"},
+    }
+]
+"""OpenAPI's description of what `/ready` may be asked with. It is read here, so that its refusal is like all others."""
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,7 +50,7 @@ class ProbeEndpoints:
         self._service = service
         self._scrapes = Scrapes(service.metrics.render)
 
-    async def health(self, request: Request) -> Response:
+    async def health(self) -> Response:
         """503 when only a restart helps, because the core died or hangs."""
         problem = self._service.health_problem()
         return StructResponse(Status("failed", problem), 503) if problem else StructResponse(Status("ok"))
@@ -55,11 +65,11 @@ class ProbeEndpoints:
         reason, message = problem
         return StructResponse(Status(reason, message), 503, headers={HEADER_REASON: reason})
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self) -> Response:
         """Everything this engine counts, in Prometheus' text format."""
         return Response(await self._scrapes.text(), media_type=metrics.CONTENT_TYPE)
 
-    async def drain(self, request: Request) -> Response:
+    async def drain(self) -> Response:
         """Begins to drain, as SIGTERM does; answers at once."""
         self._service.drain()
         lifecycle = self._service.lifecycle

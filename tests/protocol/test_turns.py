@@ -1,0 +1,44 @@
+"""Large bodies are decoded one by one, and everybody else's work goes on between two of them."""
+
+import asyncio
+
+from fairlead_protocol.lanes import LARGE_BYTES, Turns
+
+
+async def decode(turns: Turns, num_bytes: int, events: list[str]) -> None:
+    await turns.take(num_bytes)
+    events.append("decoded")
+
+
+async def others(events: list[str]) -> None:
+    while True:
+        events.append("token")
+        await asyncio.sleep(0)
+
+
+async def test_between_two_large_bodies_tokens_go_on() -> None:
+    turns, events = Turns(), list[str]()
+    streams = asyncio.create_task(others(events))
+    await asyncio.gather(*(decode(turns, LARGE_BYTES, events) for _ in range(5)))
+    streams.cancel()
+    assert events.count("decoded") == 5
+    assert "decoded,decoded" not in ",".join(events)
+
+
+async def test_small_bodies_wait_for_none() -> None:
+    turns, events = Turns(), list[str]()
+    large = asyncio.create_task(decode(turns, LARGE_BYTES, events))
+    await asyncio.sleep(0)
+    await decode(turns, LARGE_BYTES - 1, events)
+    assert events == ["decoded"] and not large.done()
+    await large
+
+
+async def test_a_client_that_leaves_leaves_its_turn() -> None:
+    turns, events = Turns(), list[str]()
+    first, second, third = (asyncio.create_task(decode(turns, LARGE_BYTES, events)) for _ in range(3))
+    await asyncio.sleep(0)
+    first.cancel()
+    second.cancel()
+    await asyncio.wait_for(third, 5)
+    assert events == ["decoded"]
