@@ -21,6 +21,8 @@ CUT = 0
 """The status of a connection that was closed without an answer."""
 REFUSED = frozenset({CUT, *range(400, 500)}) - {429}
 """What is wrong with these requests will not go away: 429 and 5xx would say so."""
+LOADING = "x-fairlead-reason: loading"
+"""In the head of a 503: the engine has just been started again, and cannot judge a request yet."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,10 @@ class Attackers:
         else:
             if status in attack.allowed:
                 self._verdicts.enter(attack.name, Outcome.ANSWERED)
+            elif status == 503 and LOADING in text:
+                self._verdicts.enter(attack.name, Outcome.EXCUSED)
             else:
-                self._verdicts.failed(attack.name, f"{status}: {text}", started)
+                self._verdicts.failed(attack.name, f"{status}: {text[-300:]}", started)
 
     async def _send(self, attack: Attack) -> tuple[int, str]:
         reader, writer = await asyncio.open_connection(self._host, self._port)
@@ -70,7 +74,7 @@ class Attackers:
             if not head:
                 return CUT, ""
             text = await reader.read(2000)
-            return int(head.split()[1]), text.decode(errors="replace")[-300:]
+            return int(head.split()[1]), text.decode(errors="replace")
         except (ConnectionError, IndexError, ValueError):
             return CUT, ""
         finally:
