@@ -41,11 +41,13 @@ class Attack:
 class Attackers:
     """Attacks on one server, drawn at random."""
 
-    def __init__(self, url: str, model: str, verdicts: Verdicts) -> None:
+    def __init__(self, url: str, model: str, verdicts: Verdicts, *, may_go: bool) -> None:
+        """`may_go`: it may be taken away meanwhile; whether it ended by itself is told by the books."""
         address = urlsplit(url)
         self._host, self._port = address.hostname or "", address.port or 80
         self._model = model
         self._verdicts = verdicts
+        self._may_go = may_go
 
     async def one(self, draw: Random) -> None:
         """One attack; its outcome is entered."""
@@ -57,6 +59,9 @@ class Attackers:
         except TimeoutError:
             self._verdicts.failed(attack.name, f"no answer within {PATIENCE_SECONDS:.0f} s", started)
         except OSError as error:
+            if self._may_go:
+                self._verdicts.enter(attack.name, Outcome.EXCUSED)
+                return
             self._verdicts.failed(attack.name, f"no connection: {error!r}", started)
         else:
             if status in attack.allowed:

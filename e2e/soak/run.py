@@ -121,8 +121,11 @@ class Soak:
         """Traffic from everybody; the name of what happened meanwhile."""
         until = time.monotonic() + self._options.burst_seconds
         engine = next(iter((await asyncio.to_thread(self._books.engines)).values()))
-        targets = [self._fleet.gateway, f"http://{engine['status']['podIP']}:{ENGINE_PORT}"]
-        attackers = [Attackers(url, NAME, self._verdicts) for url in targets]
+        address = f"http://{engine['status']['podIP']}:{ENGINE_PORT}"
+        attackers = [
+            Attackers(self._fleet.gateway, NAME, self._verdicts, may_go=False),
+            Attackers(address, NAME, self._verdicts, may_go=True),
+        ]
         work: list[Awaitable[None]] = [
             self._repeat(clients.one, until, pause=0.0) for _ in range(self._options.num_clients)
         ]

@@ -19,7 +19,7 @@ class Outcome(StrEnum):
     LEFT = "left"
     """The client went away, as it meant to."""
     EXCUSED = "excused"
-    """Failed by the death of an engine or gateway."""
+    """Failed by the death of an engine or gateway, or meant for an engine that is not there (any more, or yet)."""
     WRONG = "wrong"
     """Anything else."""
 
