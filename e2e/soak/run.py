@@ -68,7 +68,8 @@ class SoakReport:
                 f"disturbances: {', '.join(f'{n} x {name}' for name, n in self.disturbances.items()) or 'none'}",
                 *self.memory,
                 f"{len(self.problems)} problems" if self.problems else "no problems",
-                *self.problems[:40],
+                *self.problems[:20],
+                *self.problems[20:][-20:],  # the last are of what has grown
             ]
         )
 

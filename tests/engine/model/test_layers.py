@@ -1,6 +1,8 @@
 """Linear layers and rotary positions against their definitions."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -19,6 +21,24 @@ LLAMA3 = RopeConfig(
     high_freq_factor=4.0,
     original_max_position_embeddings=128,
 )
+
+MANY_SHAPES = """
+import ctypes, torch
+from fairlead_engine.model.linear import make_linear
+
+class Heap(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+libc = ctypes.CDLL("libc.so.6")
+libc.mallinfo2.restype = Heap
+linears = [make_linear(torch.zeros(rows, 512)) for rows in (512, 768, 1536)]
+for rows in range(1, 401):
+    for linear in linears:
+        linear(torch.zeros(rows, 512))
+    if rows in (100, 400):
+        print(libc.mallinfo2().uordblks)
+"""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -42,6 +62,14 @@ def test_a_build_without_packing_falls_back_to_plain_products(monkeypatch):
         assert isinstance(linear.make_linear(torch.ones(2, 2)), PlainLinear)
     finally:
         can_pack.cache_clear()
+
+
+@pytest.mark.skipif(not can_pack(torch.float32), reason="this build of torch has no packed products")
+def test_prompts_of_all_lengths_do_not_fill_the_memory() -> None:
+    """In a process of its own, since what is kept is bounded when the first product is computed."""
+    run = subprocess.run([sys.executable, "-c", MANY_SHAPES], capture_output=True, text=True, check=True, timeout=120)
+    early, late = map(int, run.stdout.split())
+    assert late - early < 20 * 2**20
 
 
 def test_plain_frequencies_follow_the_definition():

@@ -5,6 +5,7 @@ bfloat16 (3072 x 512: 239 us packed against 299 us plain, one thread, AVX512-BF1
 """
 
 import logging
+import os
 from functools import cache
 from typing import Protocol
 
@@ -13,6 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 logger = logging.getLogger(__name__)
+
+NUM_SHAPES = 128
+"""Products that oneDNN and torch each keep a compiled routine for, one for every number of rows and every shape of a
+weight. Their own bound is 1024, which prompts of all lengths fill within the hour with some 500 MiB. A step of decoding
+needs as many as there are shapes of weights; to compile one anew costs a prefill less than it takes anyway."""
+for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(name, str(NUM_SHAPES))  # read when the first product is computed
 
 
 class Linear(Protocol):

@@ -114,7 +114,7 @@ def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cos
     queue, is_ready = demand.lasting_waiting, num_replicas <= signals.ready
     surge = max(demand.surge.per_second, demand.surge.per_second_high if is_ready else 0.0)
     if surge > per_second:
-        queue = demand.waiting + (surge - per_second) * _seconds_ahead(signals)
+        queue = max(queue, demand.waiting + (surge - per_second) * _seconds_ahead(signals))
     wait = waits.seconds_to_slot(demand.running + queue - slots, per_second)
     return max(wait, demand.oldest_wait_seconds) if is_ready else wait
 
