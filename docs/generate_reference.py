@@ -60,7 +60,7 @@ from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.server.service import Service
 from fairlead_engine.testing.scripted_engine import ScriptedEngine
 from fairlead_engine.types import EngineLoad, FinishReason
-from fairlead_protocol.lanes import Turns
+from fairlead_protocol.lanes import Pacer
 
 FOLDER = Path(__file__).parent / "reference"
 CHART = Path(__file__).parent.parent / "charts" / "fairlead"
@@ -277,7 +277,7 @@ def _gateway_scrape() -> str:
     limits = GatewaySettings()
     replica = Replica(uid="uid", name="replica", host="127.0.0.1", port=8000, digest="digest")
     knowledge, tokenizers = Knowledge(), Tokenizers()
-    reader = PromptReader(tokenizers, Turns())
+    reader = PromptReader(tokenizers, Pacer())
     shared = Shared(limits, "gateway", knowledge, tokenizers, reader)
     pools = Pools(StaticFleet([make_pool([replica])]), shared, Upstream(limits))
     seen = GatewayMetrics(pools, knowledge, reader)

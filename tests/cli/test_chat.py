@@ -29,6 +29,14 @@ async def test_a_fleet_on_this_machine_is_found_by_its_folder(fairlead, tmp_path
     assert (ended.status, ended.out, ended.err) == (0, "Hello, world!\n", "")
 
 
+async def test_answers_are_as_long_as_there_is_room_unless_one_says(fairlead) -> None:
+    """A limit of the command's own would end a long conversation with a refusal that its user cannot help."""
+    async with FakeEngine() as engine:
+        for limit in ([], ["--max-tokens", "2"]):
+            await fairlead("chat", "--gateway", engine.url, "--model", "fake", *limit, "Hi")
+        assert [request.json().get("max_tokens") for request in engine.requests] == [None, 2]
+
+
 async def test_verbose_says_what_it_took(fairlead) -> None:
     async with FakeEngine() as engine:
         engine.num_cached_tokens = 1

@@ -10,7 +10,7 @@ from fairlead.gateway.upstream import sse
 from fairlead.testing.fake_engine import FakeEngine
 from fairlead.testing.harm import measured_harm
 from fairlead.testing.hostile_bodies import Hostile, hostile_bodies
-from fairlead_protocol.lanes import LARGE_BYTES, Turns
+from fairlead_protocol.lanes import LARGE_BYTES, Pacer
 
 SIZE = 8 * 2**20
 GENEROUS_STALL_SECONDS = 0.5
@@ -32,17 +32,17 @@ async def test_what_costs_too_much_is_refused_and_holds_nobody_up(start: Any, ho
 
 
 async def test_large_bodies_are_decoded_in_turn(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, take = list[int](), Turns.take
+    seen, pace = list[int](), Pacer.pace
 
-    async def noted(self: Turns, num_bytes: int) -> None:
-        turns.append(num_bytes)
-        await take(self, num_bytes)
+    async def noted(self: Pacer, num_bytes: int) -> None:
+        seen.append(num_bytes)
+        await pace(self, num_bytes)
 
-    monkeypatch.setattr(Turns, "take", noted)
+    monkeypatch.setattr(Pacer, "pace", noted)
     setup = await start(follow=True)
     body = json.dumps({**CHAT, "user": "x" * LARGE_BYTES}).encode()
     await setup.post(body)
-    assert turns == [len(body)] * 2, "once taken apart, once read"
+    assert seen == [len(body)] * 2, "once taken apart, once read"
 
 
 @pytest.mark.parametrize(

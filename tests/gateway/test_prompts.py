@@ -28,7 +28,7 @@ from fairlead_engine.server.service import Service
 from fairlead_engine.testing import ScriptedEngine
 from fairlead_engine.testing.scripted_engine import scripted_info
 from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.lanes import Turns
+from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import FIELD_TOKENS, ModelInfo, PromptTokens
 from fairlead_protocol.tokenizing import PromptTokenizer
 
@@ -62,7 +62,7 @@ async def tokenizers() -> Tokenizers:
 
 @pytest.fixture
 async def reader(tokenizers: Tokenizers) -> AsyncIterator[PromptReader]:
-    reader = PromptReader(tokenizers, Turns())
+    reader = PromptReader(tokenizers, Pacer())
     yield reader
     reader.close()
 
@@ -140,7 +140,7 @@ def old_reader() -> Iterator[PromptReader]:
     """One that goes on from example to example, and so has the more in its cache."""
     tokenizers = Tokenizers()
     asyncio.run(tokenizers.add(MODEL_INFO))
-    reader = PromptReader(tokenizers, Turns())
+    reader = PromptReader(tokenizers, Pacer())
     yield reader
     reader.close()
 
@@ -448,7 +448,7 @@ async def test_what_a_template_indents_is_rendered_in_a_thread() -> None:
     kept = tokenizers.get(tokenizer.digest)
     assert kept is not None and kept.encoder.tokenizer.chat_template is not None
     kept.encoder.tokenizer.chat_template.special_tokens["note"] = lambda: note("")  # type: ignore[assignment]
-    reader = PromptReader(tokenizers, Turns())
+    reader = PromptReader(tokenizers, Pacer())
     deep: Any = [1] * 20_000
     for _ in range(50):
         deep = [deep]

@@ -1,4 +1,4 @@
-"""Where what takes long is done: prompts in lanes, off the event loop; bodies in turns, on it.
+"""Where what takes long is done: prompts in lanes, off the event loop; bodies at a pace, on it.
 
 Tokenising takes some two hundred times the memory of its text, so what many clients send at once is done in turn: very
 long prompts one by one, and beside them the others, which never wait for one of those. A thread that is at work stays
@@ -43,13 +43,13 @@ class Lanes:
             lane.shutdown(wait=False, cancel_futures=True)
 
 
-class Turns:
-    """Large bodies, one after the other."""
+class Pacer:
+    """Lets large bodies be decoded one after the other."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
-    async def take(self, num_bytes: int) -> None:
+    async def pace(self, num_bytes: int) -> None:
         """Returns when what takes as long as decoding so many bytes may be done, at once for what is not large. It is
         to be done before anything else is awaited."""
         if num_bytes >= LARGE_BYTES:

@@ -14,7 +14,7 @@ from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.testing import ScriptedEngine
 from fairlead_engine.testing.scripted_engine import scripted_info
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
-from fairlead_protocol.lanes import LARGE_BYTES, Turns
+from fairlead_protocol.lanes import LARGE_BYTES, Pacer
 from fairlead_protocol.prompts import CompletionPrompt
 from fairlead_protocol.tokenizing import PromptTokenizer
 
@@ -25,15 +25,15 @@ GENEROUS_GROWTH_BYTES = 100 * 2**20
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"])
 async def test_large_bodies_are_decoded_in_turn(start_app: Any, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    turns = list[int]()
+    seen = list[int]()
 
-    async def take(self: Turns, num_bytes: int) -> None:
-        turns.append(num_bytes)
+    async def pace(self: Pacer, num_bytes: int) -> None:
+        seen.append(num_bytes)
 
-    monkeypatch.setattr(Turns, "take", take)
+    monkeypatch.setattr(Pacer, "pace", pace)
     body = json.dumps({"model": "tiny", "unknown": "x" * LARGE_BYTES}).encode()
     assert (await start_app().http.post(path, content=body)).status_code == 400
-    assert turns == [len(body)]
+    assert seen == [len(body)]
 
 
 @pytest.mark.parametrize("hostile", list(hostile_bodies("tiny", SIZE)), ids=str)

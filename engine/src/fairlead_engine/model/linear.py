@@ -19,8 +19,9 @@ NUM_SHAPES = 128
 """Products that oneDNN and torch each keep a compiled routine for, one for every number of rows and every shape of a
 weight. Their own bound is 1024, which prompts of all lengths fill within the hour with some 500 MiB. A step of decoding
 needs as many as there are shapes of weights; to compile one anew costs a prefill less than it takes anyway."""
-for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(name, str(NUM_SHAPES))  # read when the first product is computed
+# Both are read when the first product is computed; neither library has a call for it.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(NUM_SHAPES))
+os.environ.setdefault("LRU_CACHE_CAPACITY", str(NUM_SHAPES))
 
 
 class Linear(Protocol):

@@ -40,7 +40,7 @@ class GenerateEndpoint(ABC, Generic[Request]):
     async def _answer(self, exchange: Exchange, body: bytes, arrival_time: float, dispatch: Dispatch) -> None:
         with self._service.lifecycle.admitted() as admission:
             model = self._service.model()
-            await self._service.turns.take(len(body))
+            await self._service.pacer.pace(len(body))
             request = decode(body, self.schema)
             model.check_name(request.model)
             check(request)

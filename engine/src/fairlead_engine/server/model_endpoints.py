@@ -75,7 +75,7 @@ class ModelEndpoints:
 
     async def _tokenize(self, exchange: Exchange, body: bytes) -> None:
         model = self._service.model()
-        await self._service.turns.take(len(body))
+        await self._service.pacer.pace(len(body))
         request = decode(body, TokenizeRequest)
         model.check_name(request.model or model.name)
         size = len(body) * request.rendered_factor
@@ -90,7 +90,7 @@ class ModelEndpoints:
         """`POST /detokenize`, in vLLM's shape; special tokens are shown."""
         body = await exchange.body()
         model = self._service.model()
-        await self._service.turns.take(len(body))
+        await self._service.pacer.pace(len(body))
         request = decode(body, DetokenizeRequest)
         model.check_name(request.model or model.name)
         if len(request.tokens) > (longest := model.info.max_model_len):

@@ -20,7 +20,7 @@ from fairlead_engine.server.schemas import GenerationRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, SamplingParams
 from fairlead_protocol import messages
-from fairlead_protocol.lanes import Lanes, Turns
+from fairlead_protocol.lanes import Lanes, Pacer
 
 Result = TypeVar("Result")
 
@@ -38,7 +38,7 @@ class Service:
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self.lanes = Lanes()
-        self.turns = Turns()
+        self.pacer = Pacer()
         self._name = name
         self._model: ServedModel | None = None
         self._ids = itertools.count()

@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_gateway(parser)
     parser.add_argument("--system", type=text, help="a system message before the conversation")
-    parser.add_argument("--max-tokens", type=at_least(1), default=256, help="longest answer, in tokens (default: 256)")
+    parser.add_argument(
+        "--max-tokens", type=at_least(1), help="longest answer, in tokens (default: what fits the context)"
+    )
     parser.add_argument(
         "--temperature", type=between(0, 100), default=0.0, help="0 = the likeliest answer (default: 0)"
     )
@@ -115,7 +117,9 @@ class Conversation:
         self._client = client
         self._model = model
         self._verbose = args.verbose
-        self._parameters = {"max_tokens": args.max_tokens, "temperature": args.temperature}
+        self._parameters = {"temperature": args.temperature}
+        if args.max_tokens is not None:  # a limit that one chooses must fit the context, to the end of a conversation
+            self._parameters["max_tokens"] = args.max_tokens
         self._messages = [{"role": "system", "content": args.system}] if args.system else []
 
     async def ask(self, question: str) -> None:

@@ -29,7 +29,7 @@ from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
-from fairlead_protocol.lanes import Turns
+from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 from fairlead_protocol.scrapes import Scrapes
 
@@ -53,7 +53,7 @@ class GatewayApp:
         director: Director,
         metrics: Metrics,
         refusals: Refusals,
-        turns: Turns,
+        pacer: Pacer,
         settings: GatewaySettings,
         access: Access,
     ) -> None:
@@ -61,7 +61,7 @@ class GatewayApp:
         self._director = director
         self._metrics = metrics
         self._refusals = refusals
-        self._turns = turns
+        self._pacer = pacer
         self._settings = settings
         self._access = access
         self._bodies = BodyReader(
@@ -142,7 +142,7 @@ class GatewayApp:
         try:
             body = await self._bodies.read(call.headers, call.receive)
             call.client.closing = self.draining  # whatever comes next on this connection is another request
-            await self._turns.take(len(body))
+            await self._pacer.pace(len(body))
             request = parse(target.path, body, call.headers.items(), request_id=seen.request_id, chosen=target.chosen)
             del body  # what is needed of it is in the request
             seen.parsed(request)

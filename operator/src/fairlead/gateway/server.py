@@ -32,7 +32,7 @@ from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.knowledge import Knowledge
 from fairlead_protocol.connections import CutConnections
-from fairlead_protocol.lanes import Turns
+from fairlead_protocol.lanes import Pacer
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class Gateway:
         tokenizers, news = Tokenizers(), EngineNews(self.knowledge)
         self.fleet = make_fleet(news, tokenizers)
         self.upstream = Upstream(settings)
-        turns = Turns()
-        self.reader = PromptReader(tokenizers, turns)
+        pacer = Pacer()
+        self.reader = PromptReader(tokenizers, pacer)
         shared = Shared(settings, self.id, self.knowledge, tokenizers, self.reader)
         self.pools = Pools(self.fleet, shared, self.upstream)
         self.signals = SignalsStream(self.pools, self.id)
@@ -71,7 +71,7 @@ class Gateway:
         proxy = Proxy(self.upstream, settings, self.id)
         director = Director(self.pools, proxy, max_attempts=settings.max_attempts)
         refusals = Refusals(self.metrics)
-        self.app = GatewayApp(self.pools, director, self.metrics, refusals, turns, settings, access)
+        self.app = GatewayApp(self.pools, director, self.metrics, refusals, pacer, settings, access)
         self.metrics.watch_readiness(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = _listen(settings.host, settings.port)

@@ -16,7 +16,7 @@ from fairlead.gateway.prompts.fields import RawPrompt, raw_prompt
 from fairlead.gateway.prompts.tokenising import LeftToEngine, Tokenising
 from fairlead.routing.prompt import Prompt
 from fairlead_protocol.hash_chains import HashChains
-from fairlead_protocol.lanes import Lanes, Turns
+from fairlead_protocol.lanes import Lanes, Pacer
 from fairlead_protocol.messages import PromptTokens
 from fairlead_protocol.prompts import AnswerTooLong, PromptError, PromptTooLong
 
@@ -59,9 +59,9 @@ class ReadPrompt(Prompt):
 class PromptReader:
     """Knows the tokenizers; not where a request goes. Its counters are for metrics."""
 
-    def __init__(self, tokenizers: Tokenizers, turns: Turns) -> None:
+    def __init__(self, tokenizers: Tokenizers, pacer: Pacer) -> None:
         self._tokenizers = tokenizers
-        self._turns = turns
+        self._pacer = pacer
         self._lanes = Lanes()
         self._chains = HashChains()
         self._num_in_threads = 0
@@ -96,7 +96,7 @@ class PromptReader:
         wanted = set(digests)
         if prompt is not None and not self._open(prompt, wanted):
             return prompt
-        await self._turns.take(request.num_bytes)
+        await self._pacer.pace(request.num_bytes)
         raw = raw_prompt(request)
         if prompt is None:
             num_tokens = raw.num_bytes // BYTES_PER_TOKEN if raw.well_formed else 0

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from fairlead_protocol.lanes import LARGE_BYTES, Turns
+from fairlead_protocol.lanes import LARGE_BYTES, Pacer
 
 
-async def decode(turns: Turns, num_bytes: int, events: list[str]) -> None:
-    await turns.take(num_bytes)
+async def decode(pacer: Pacer, num_bytes: int, events: list[str]) -> None:
+    await pacer.pace(num_bytes)
     events.append("decoded")
 
 
@@ -17,26 +17,26 @@ async def others(events: list[str]) -> None:
 
 
 async def test_between_two_large_bodies_tokens_go_on() -> None:
-    turns, events = Turns(), list[str]()
+    pacer, events = Pacer(), list[str]()
     streams = asyncio.create_task(others(events))
-    await asyncio.gather(*(decode(turns, LARGE_BYTES, events) for _ in range(5)))
+    await asyncio.gather(*(decode(pacer, LARGE_BYTES, events) for _ in range(5)))
     streams.cancel()
     assert events.count("decoded") == 5
     assert "decoded,decoded" not in ",".join(events)
 
 
 async def test_small_bodies_wait_for_none() -> None:
-    turns, events = Turns(), list[str]()
-    large = asyncio.create_task(decode(turns, LARGE_BYTES, events))
+    pacer, events = Pacer(), list[str]()
+    large = asyncio.create_task(decode(pacer, LARGE_BYTES, events))
     await asyncio.sleep(0)
-    await decode(turns, LARGE_BYTES - 1, events)
+    await decode(pacer, LARGE_BYTES - 1, events)
     assert events == ["decoded"] and not large.done()
     await large
 
 
 async def test_a_client_that_leaves_leaves_its_turn() -> None:
-    turns, events = Turns(), list[str]()
-    first, second, third = (asyncio.create_task(decode(turns, LARGE_BYTES, events)) for _ in range(3))
+    pacer, events = Pacer(), list[str]()
+    first, second, third = (asyncio.create_task(decode(pacer, LARGE_BYTES, events)) for _ in range(3))
     await asyncio.sleep(0)
     first.cancel()
     second.cancel()
