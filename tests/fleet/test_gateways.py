@@ -92,16 +92,19 @@ async def test_every_ready_gateway_is_followed_and_summed(gateways: Gateways) ->
     assert gateways.demand.num_missing == 0
 
 
-async def test_a_line_out_of_turn_wakes_whoever_waits_and_others_do_not(gateways: Gateways) -> None:
+async def test_a_line_out_of_turn_or_with_a_queue_wakes_whoever_waits_and_others_do_not(gateways: Gateways) -> None:
     gateway = FakeGateway(MODEL)
     async with gateway.serving() as port:
         await gateways.pod("one", port)
         await asyncio.wait_for(gateways.follower.woken.wait(), 10)  # nobody knows what it was asked before
         gateways.follower.woken.clear()
-        gateway.say(waiting=1)
-        await gateways.until(lambda: gateways.demand.waiting == 1)
+        gateway.say(running=1)
+        await gateways.until(lambda: gateways.demand.running == 1)
         assert not gateways.follower.woken.is_set()
-        gateway.say(waiting=2, wake=True)
+        gateway.say(running=1, wake=True)
+        await asyncio.wait_for(gateways.follower.woken.wait(), 10)
+        gateways.follower.woken.clear()
+        gateway.say(running=1, waiting=2)
         await asyncio.wait_for(gateways.follower.woken.wait(), 10)
         assert gateways.demand.waiting == 2
 

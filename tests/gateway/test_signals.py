@@ -10,13 +10,15 @@ import msgspec
 import pytest
 
 from fairlead.api.signals import SECONDS_BOUNDS, TOKENS_BOUNDS, ModelSignals, SignalsLine
+from fairlead.gateway.dispatch import admission
 from fairlead.gateway.dispatch.counters import ModelCounters
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import PromptTokensDetails, Usage
 from fairlead.routing.load import Load, StepCost
 from fairlead.routing.queue import Ticket
-from fairlead.routing.replica import Decision, Replica
+from fairlead.routing.replica import Decision, Limits, Replica
+from fairlead.testing.fake_engine import FakeEngine
 from fairlead.testing.gateways import SCALED_TO_ZERO, make_pool
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -148,6 +150,39 @@ async def test_a_request_that_nobody_is_going_to_serve_is_told_too(start) -> Non
         while not (woken := await line()).wake:
             pass
         assert woken.models["default/fake"].num_arrivals == 1
+
+
+async def test_a_line_that_begins_is_told_at_once_but_not_again_before_a_lull(start, monkeypatch) -> None:
+    monkeypatch.setattr(admission, "LULL_SECONDS", 60.0)
+    engine = FakeEngine(limits=Limits(max_num_seqs=1, max_num_queued_tokens=0))
+    setup = await start(engines=[engine])
+    pool = setup.gateway.pools.find("fake", None)
+    engine.gate.clear()
+    asking = [asyncio.create_task(setup.post(CHAT))]
+    await setup.until(lambda: len(engine.requests) == 1)
+    async with following(setup) as line:
+        await line()
+        asking += [asyncio.create_task(setup.post(CHAT)) for _ in range(2)]
+        while not (woken := await line()).wake:
+            assert not woken.models["default/fake"].waiting, "a line in its turn was the first to tell of them"
+        assert woken.models["default/fake"].waiting >= 1
+        asking[1].cancel()
+        asking[2].cancel()
+        await setup.until(lambda: not len(pool.queue))
+        asking.append(asyncio.create_task(setup.post(CHAT)))
+        await setup.until(lambda: len(pool.queue) == 1)
+        assert not (await line()).wake, "the line was empty for a moment only"
+    engine.gate.set()
+    await asyncio.gather(*asking, return_exceptions=True)
+    monkeypatch.setattr(admission, "LULL_SECONDS", 0.0)
+    engine.gate.clear()
+    async with following(setup) as line:
+        await line()
+        asking = [asyncio.create_task(setup.post(CHAT)) for _ in range(2)]
+        while not (await line()).wake:
+            pass
+    engine.gate.set()
+    await asyncio.gather(*asking)
 
 
 async def test_replicas_loads_are_passed_on(start) -> None:

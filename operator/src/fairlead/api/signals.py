@@ -103,7 +103,7 @@ class SignalsLine(msgspec.Struct, kw_only=True):
     uptime_seconds: float
     """Since the gateway's start, on its own monotonic clock: differences between lines are exact."""
     wake: bool = False
-    """Whether it comes out of turn: a model without a ready replica got a request."""
+    """Whether it comes out of turn: a model without a ready replica got a request, or requests began to wait."""
     draining: bool = False
     models: dict[str, ModelSignals] = msgspec.field(default_factory=dict)
     """By `namespace/name`."""

@@ -2,8 +2,8 @@
 
 Who calls it: the operator, while it holds the Lease. It decides nothing itself (`fairlead.autoscaler` does) and writes
 nothing but the scale and `status.scaling`, which of what it does not scale says only what gateways see: the controller
-alone brings the count to the Deployment. It looks at regular intervals, and at once when a gateway has a request for
-which no replica is ready.
+alone brings the count to the Deployment. It looks at regular intervals, and at once when a gateway says that somebody
+waits.
 """
 
 import asyncio

@@ -73,8 +73,9 @@ class GatewayFollower:
     ) -> None:
         """`namespace` and label `selector` say which pods are gateways. `sleep` waits out pauses."""
         self.woken = asyncio.Event()
-        """Set when something was said that should not wait: a model without a ready replica got a request, or a gateway
-        is heard (again) of which nobody knows what it has been asked meanwhile. Whoever waits for it clears it."""
+        """Set when something was said that should not wait: somebody waits, a model without a ready replica got a
+        request, or a gateway is heard (again) of which nobody knows what it has been asked meanwhile. Whoever waits for
+        it clears it."""
         self._pods = Reflector(
             client, PODS, namespace=namespace, label_selector=selector, on_change=lambda *_: self._changed.set()
         )
@@ -173,7 +174,7 @@ class GatewayFollower:
     def _hear(self, uid: str, line: SignalsLine, *, is_first: bool) -> None:
         self._windows[uid] = self._windows.get(uid, GatewayWindow()).hear(line, self._clock())
         self._silent.discard(uid)
-        if is_first or line.wake:
+        if is_first or line.wake or any(model.waiting for model in line.models.values()):
             self.woken.set()
 
     def _by_uid(self) -> dict[str, JsonObject]:

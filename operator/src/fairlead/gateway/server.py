@@ -65,7 +65,7 @@ class Gateway:
         self.pools = Pools(self.fleet, shared, self.upstream)
         self.signals = SignalsStream(self.pools, self.id)
         news.on_load = self.pools.load_changed
-        self.pools.on_cold_request = self.signals.wake
+        self.pools.on_urgent = self.signals.wake
         self.metrics = Metrics(self.pools, self.knowledge, self.reader)
         self.metrics.watch_access(access)
         proxy = Proxy(self.upstream, settings, self.id)

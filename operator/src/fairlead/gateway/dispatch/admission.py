@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line that load lines cause: many replicas tell their load many times a second."""
+LULL_SECONDS = 1.0
+"""A line that begins after nobody has waited for so long is told at once; one that comes and goes, in its turn."""
 APART_SECONDS = 3.0
 """How long a request with which a replica died waits at most for a replica without another such request. One that kills
 does so soon after its dispatch, mostly: then the others have not seen a second replica die, and are served."""
@@ -56,8 +58,9 @@ class Shared:
 class ModelPool:
     """One model's queue, books and policy. They outlive every change of its replicas and of its spec."""
 
-    def __init__(self, pool: Pool, shared: Shared, on_cold_request: Callable[[], None] = lambda: None) -> None:
-        """`on_cold_request`: called when a request comes while no replica is ready."""
+    def __init__(self, pool: Pool, shared: Shared, on_urgent: Callable[[], None] = lambda: None) -> None:
+        """`on_urgent`: called when the autoscaler should hear at once: a request came while no replica is ready, or a
+        line began."""
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self.pool = pool
@@ -69,7 +72,7 @@ class ModelPool:
         self.counters = ModelCounters()
         self._reader = shared.reader
         self._tokenizers = shared.tokenizers
-        self._on_cold_request = on_cold_request
+        self._on_urgent = on_urgent
         self._places: dict[int, Place] = {}
         """By ticket number: whoever is in line."""
         self.digests: frozenset[str] = frozenset()
@@ -90,6 +93,8 @@ class ModelPool:
         self._next_pump: asyncio.TimerHandle | None = None
         self._pumped_at = float("-inf")
         self._was_ready = False
+        self._emptied_at = float("-inf")
+        """When somebody waited last."""
         self._state_since = self.now()
         self._take_replicas()
 
@@ -142,7 +147,7 @@ class ModelPool:
             await self._until_apart(place)
         now = self.now()
         if not self.num_ready:
-            self._on_cold_request()
+            self._on_urgent()
         if self._is_hopeless:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
         self._raise_if_unfit(place)
@@ -230,6 +235,8 @@ class ModelPool:
     async def _wait_in_line(self, place: Place, now: float) -> Grant:
         granted: asyncio.Future[Grant] = self._loop.create_future()
         place.granted = granted
+        if not len(self.queue) and now - self._emptied_at >= LULL_SECONDS:
+            self._on_urgent()
         self.queue.enter(place.ticket, now)
         self._places[place.ticket.number] = place
         if place.ticket.foreseen_at is None:
@@ -259,7 +266,8 @@ class ModelPool:
         """Out of the line; the future that is awaited."""
         granted = place.granted
         assert granted is not None and place.timer is not None
-        self.queue.leave(place.ticket, self.now())
+        self._emptied_at = self.now()
+        self.queue.leave(place.ticket, self._emptied_at)
         del self._places[place.ticket.number]
         place.timer.cancel()
         place.granted = place.timer = None
@@ -352,7 +360,7 @@ class ModelPool:
             self._state_since = self.now()
             self._set_timers()
             if not self._was_ready and len(self.queue):
-                self._on_cold_request()  # who waits needs a replica now
+                self._on_urgent()  # who waits needs a replica now
 
     # Refusing.
 

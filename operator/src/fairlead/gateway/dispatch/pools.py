@@ -21,8 +21,8 @@ class Pools:
         self._by_uid: dict[str, ModelPool] = {}
         self._by_replica: dict[str, ModelPool] = {}
         """By the uid of each of its replicas."""
-        self.on_cold_request: Callable[[], None] = lambda: None
-        """Called when a request comes for a model without a ready replica."""
+        self.on_urgent: Callable[[], None] = lambda: None
+        """Called when the autoscaler should hear of a model at once."""
         fleet.subscribe(self._follow)
 
     def __iter__(self) -> Iterator[ModelPool]:
@@ -68,7 +68,7 @@ class Pools:
         for pool in directory.pools:
             known = self._by_uid.get(pool.model.uid)
             if known is None:
-                self._by_uid[pool.model.uid] = ModelPool(pool, self._shared, self._tell_of_cold_request)
+                self._by_uid[pool.model.uid] = ModelPool(pool, self._shared, self._tell_urgently)
             elif known.pool != pool:
                 known.update(pool)
         self._by_replica = {replica.uid: pool for pool in self for replica in pool.pool.replicas}
@@ -76,5 +76,5 @@ class Pools:
         replicas = (replica for pool in directory.pools for replica in pool.replicas)
         self._upstream.keep_only(frozenset((replica.host, replica.port) for replica in replicas))
 
-    def _tell_of_cold_request(self) -> None:
-        self.on_cold_request()
+    def _tell_urgently(self) -> None:
+        self.on_urgent()

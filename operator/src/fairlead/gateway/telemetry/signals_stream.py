@@ -51,7 +51,7 @@ class SignalsStream:
         self.num_followers = 0
 
     def wake(self) -> None:
-        """A model without a ready replica got a request: a line goes out at once."""
+        """A model without a ready replica got a request, or requests begin to wait: a line goes out at once."""
         self._wake = True
         self._asked.set()
 
