@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
-from fairlead.routing.in_flight import Slot
+from fairlead.routing.in_flight import TRIAL_SECONDS, Slot
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import StepCost
 from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make_policy
@@ -436,17 +437,70 @@ def test_limits_are_what_the_engine_says() -> None:
     assert router.route(PROMPT, 0.0) is None
 
 
-def test_suspects_are_kept_apart_where_there_is_a_choice() -> None:
+def suspect(router: Router, now: float = 0.0, *, patient: bool = False) -> Slot | None:
+    routed = router.route(PROMPT, now, is_suspect=True, patient=patient)
+    return None if routed is None else routed[1]
+
+
+def test_a_suspect_is_kept_apart_until_its_trial_is_over() -> None:
+    router = make_router(unlimited("a"), unlimited("b"), unlimited("c"))
+    first, second = suspect(router), suspect(router)
+    assert first.uid != second.uid
+    assert router.holds_back(PROMPT, 0.0, patient=False) and suspect(router) is None, "one is left to the others"
+    [left] = {"a", "b", "c"} - {first.uid, second.uid}
+    assert {route(router).uid for _ in range(4)} == {left}
+    assert router.next_change(0.0) == TRIAL_SECONDS
+    router.first_token(first, 0.1)
+    assert not router.holds_back(PROMPT, 0.1, patient=False)
+    assert suspect(router, 0.1).uid == first.uid
+    assert suspect(router, TRIAL_SECONDS) is not None, "time ends a trial as well"
+
+
+def test_a_patient_suspect_gets_a_replica_where_no_prompt_is_being_computed() -> None:
     router = make_router(unlimited("a"), unlimited("b"))
-    assert not router.crowds_suspects(PROMPT, 0.0)
-    first = router.route(PROMPT, 0.0, is_suspect=True)[1]
-    for _ in range(3):
-        route(router)  # the others do not mind
-    assert not router.crowds_suspects(PROMPT, 0.0)
-    second = router.route(PROMPT, 0.0, is_suspect=True)[1]
-    assert {first.uid, second.uid} == {"a", "b"}
-    assert router.crowds_suspects(PROMPT, 0.0)
-    assert router.route(PROMPT, 0.0, is_suspect=True)[1].uid in "ab", "rather together than not at all"
-    for slot in (first, second):
+    slots = {slot.uid: slot for slot in (route(router), route(router))}
+    assert slots.keys() == {"a", "b"}
+    assert suspect(router, patient=True) is None
+    assert {route(router).uid for _ in range(3)} == {"b"}, "the other one empties for it"
+    router.first_token(slots["a"], 0.1)
+    assert suspect(router, 0.1, patient=True).uid == "a"
+
+
+def test_the_last_replica_that_is_well_takes_others_beside_a_suspect() -> None:
+    router = make_router(unlimited("a"))
+    suspect(router)
+    assert route(router).uid == "a"
+    assert suspect(router) is None
+
+
+def test_a_load_with_nothing_to_compute_proves_whom_it_counts() -> None:
+    router = make_router(unlimited("a"))
+    old, new = route(router), route(router)
+    router.told("a", make_load(time=0.1, seen={"gateway": old.dispatch}, queued_prefill_tokens=5))
+    assert router.in_flight.is_unproven(old, 0.1)
+    router.told("a", make_load(time=0.2, seen={"gateway": old.dispatch}))
+    assert not router.in_flight.is_unproven(old, 0.2)
+    assert router.failed(old, Failure.DIED, 0.3) is Suspicion.NONE
+    router.release(old, 0.3)
+    assert router.failed(new, Failure.DIED, 0.3) is Suspicion.SOLE
+
+
+def test_requests_that_die_together_share_the_suspicion() -> None:
+    router = make_router(unlimited("a"))
+    slots = [route(router) for _ in range(3)]
+    for slot in slots:  # one after another, as their connections break
+        assert router.failed(slot, Failure.DIED, 0.1) is Suspicion.SHARED
         router.release(slot, 0.1)
-    assert not router.crowds_suspects(PROMPT, 0.1)
+    alone = route(router, 1.0)
+    assert router.failed(alone, Failure.DIED, 1.2) is Suspicion.SOLE
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [({"seen": {"other": 2}, "queued_prefill_tokens": 9}, Suspicion.SHARED), ({"seen": {"other": 2}}, Suspicion.SOLE)],
+)
+def test_what_another_gateway_has_just_sent_is_suspect_as_well(last: dict, expected: Suspicion) -> None:
+    router = make_router(unlimited("a"))
+    router.told("a", make_load(time=0.0, seen={"other": 1}))
+    router.told("a", make_load(time=0.1, **last))
+    assert router.failed(route(router), Failure.DIED, 0.2) is expected

@@ -4,12 +4,13 @@ from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.proxy import Proxy, ReplicaFailed
 from fairlead.gateway.downstream.client import Client
 from fairlead.gateway.observation import Observation
-from fairlead.gateway.openai.errors import replicas_died
+from fairlead.gateway.openai.errors import OpenAIError, replicas_died
 from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
 
 MAX_DEATHS = 2
-"""Replicas that may die on one request: then it is the request, and another replica would die of it, too."""
+"""Replicas that may die on one request: another might die of it, too."""
 
 
 class Director:
@@ -34,10 +35,17 @@ class Director:
                 try:
                     return await self.proxy.stream(turn, request, pool.model.served_name, client, seen)
                 except ReplicaFailed as failed:
-                    turn.failed(failed.failure)
+                    suspicion = turn.failed(failed.failure)
                     num_failures += failed.failure is not None  # a full engine did not fail: back to the old place
                     num_deaths += failed.failure is Failure.DIED
                     again = failed.retryable and num_failures < self.max_attempts and num_deaths < MAX_DEATHS
                     seen.attempt_failed(failed.failure, failed.error.message, again=again)
                     if not again:
-                        raise (replicas_died(num_deaths) if num_deaths >= MAX_DEATHS else failed.error) from failed
+                        raise _final(failed, suspicion, num_deaths) from failed
+
+
+def _final(failed: ReplicaFailed, suspicion: Suspicion, num_deaths: int) -> OpenAIError:
+    """What the client gets when no further attempt is made."""
+    if num_deaths < MAX_DEATHS:
+        return failed.error
+    return replicas_died(num_deaths, is_to_blame=suspicion is Suspicion.SOLE)

@@ -5,13 +5,17 @@ Together with a load line it tells what the engine has not counted yet: requests
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from fairlead.routing.kv_index import Expectation
 from fairlead.routing.predictor import prefill_work
 from fairlead.routing.replica import Decision
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
+
+TRIAL_SECONDS = 3.0
+"""A request that has been on a replica for so long, or whose prompt has been computed there, is not what kills it: what
+does so does it soon, mostly."""
 
 
 class Slot:
@@ -41,6 +45,7 @@ class Slot:
         cached_tokens: int = 0,
         uncached_tokens: int = 0,
         num_seqs: int = 1,
+        is_suspect: bool = False,
     ) -> None:
         self.decision = decision
         self.dispatched_at = dispatched_at
@@ -54,8 +59,8 @@ class Slot:
         """What the engine's steps should take of the predicted time; None where nothing was predicted."""
         self.expectations: tuple[Expectation, ...] = ()
         """The blocks that it makes the replica compute, while their prefill is not over."""
-        self.is_suspect = False
-        """Whether a replica has died while it had this request."""
+        self.is_suspect = is_suspect
+        """Whether another replica may have died of this request."""
         self.accepted = False
         """Whether the replica has begun to answer: until then it may yet refuse."""
         self.num_generated: int | None = None
@@ -84,7 +89,10 @@ class InFlightBook:
         self._last_dispatch: dict[str, int] = {}
         self._ended: dict[str, deque[tuple[float, Slot]]] = {}
         """Slots released lately, and when."""
+        self._num_proven: dict[str, int] = {}
+        """By uid: up to which dispatch number an engine has told that the prompts are computed."""
         self._total = 0
+        self._num_suspects = 0
 
     @property
     def total(self) -> int:
@@ -95,14 +103,32 @@ class InFlightBook:
         """Requests in flight on one replica."""
         return len(self._slots.get(uid, ()))
 
-    def has_suspect(self, uid: str) -> bool:
-        """Whether a request is in flight there with which another replica has died."""
-        return any(slot.is_suspect for slot in self._slots.get(uid, {}).values())
+    def slots(self, uid: str) -> Iterable[Slot]:
+        """What is in flight on one replica, in the order of dispatch."""
+        return self._slots.get(uid, {}).values()
 
-    @property
-    def has_suspects(self) -> bool:
-        """The same of any replica."""
-        return any(self.has_suspect(uid) for uid in self._slots)
+    def is_unproven(self, slot: Slot, now: float) -> bool:
+        """Whether it is so new to its replica that this might yet die of it."""
+        is_computed = slot.first_token_at is not None or slot.dispatch <= self._num_proven.get(slot.uid, 0)
+        return not is_computed and now < slot.dispatched_at + TRIAL_SECONDS
+
+    def has_unproven(self, uid: str, now: float) -> bool:
+        """Whether one that is in flight there is."""
+        return any(self.is_unproven(slot, now) for slot in self._prefilling.get(uid, {}).values())
+
+    def has_trial(self, uid: str, now: float) -> bool:
+        """Whether a request is on trial there: one that another replica may have died of, and this one yet might."""
+        return any(self.is_unproven(slot, now) for slot in self.suspects(uid))
+
+    def suspects(self, *uids: str) -> Iterator[Slot]:
+        """Suspects without a first token, on these replicas or on all."""
+        if self._num_suspects:
+            for uid in uids or self._prefilling:
+                yield from (slot for slot in self._prefilling.get(uid, {}).values() if slot.is_suspect)
+
+    def computed(self, uid: str, num_seen: int) -> None:
+        """The replica has computed every prompt up to this dispatch."""
+        self._num_proven[uid] = max(num_seen, self._num_proven.get(uid, 0))
 
     def next_dispatch(self, uid: str, num_seen: int = 0) -> int:
         """The number of the next dispatch to a replica. `num_seen`: what the engine already counts of ours, which is
@@ -115,6 +141,7 @@ class InFlightBook:
         self._prefilling.setdefault(slot.uid, {})[slot.dispatch] = slot
         self._last_dispatch[slot.uid] = slot.dispatch
         self._total += 1
+        self._num_suspects += slot.is_suspect
 
     def first_token(self, slot: Slot, now: float) -> bool:
         """The slot's first token came. Counts once, and only before the release: whether it did."""
@@ -130,6 +157,7 @@ class InFlightBook:
             return False
         slot.released = True
         self._total -= 1
+        self._num_suspects -= slot.is_suspect
         _remove(self._slots, slot)
         if slot.first_token_at is None:
             _remove(self._prefilling, slot)
@@ -164,6 +192,7 @@ class InFlightBook:
         for uid in self._last_dispatch.keys() - uids - self._slots.keys():
             del self._last_dispatch[uid]
             self._ended.pop(uid, None)
+            self._num_proven.pop(uid, None)
 
     def check(self) -> None:
         """The book's invariants: only slots in flight are kept, in order, and they add up."""
@@ -182,6 +211,8 @@ class InFlightBook:
             raise AssertionError(f"prompts without a first token are {prefilling}, not {self._prefilling}")
         if sum(map(len, self._slots.values())) != self._total:
             raise AssertionError(f"the slots do not add up to {self._total}")
+        if sum(slot.is_suspect for slots in self._slots.values() for slot in slots.values()) != self._num_suspects:
+            raise AssertionError(f"the suspects do not add up to {self._num_suspects}")
 
 
 def _remove(slots: dict[str, dict[int, Slot]], slot: Slot) -> None:

@@ -10,16 +10,20 @@ from math import inf
 from typing import NamedTuple
 
 from fairlead.routing.capacity import CapacityBook
+from fairlead.routing.deaths import DeathBook, Suspicion
 from fairlead.routing.fit import misfit
 from fairlead.routing.health import Failure, HealthBook
 from fairlead.routing.in_flight import InFlightBook, Slot
 from fairlead.routing.knowledge import Knowledge, stale_at
+from fairlead.routing.load import Load
 from fairlead.routing.overhead import OverheadBook
 from fairlead.routing.policies import Policy
 from fairlead.routing.predictor import prefill_work
 from fairlead.routing.prompt import Prompt, block_size_of
 from fairlead.routing.replica import Candidate, Decision, Replica
 from fairlead.routing.standing import Standing
+from fairlead.routing.strangers import StrangerBook
+from fairlead.routing.trials import Trials
 from fairlead.routing.waits import Held, HeldBook, seconds_to_slot
 from fairlead_protocol.prompts import PromptError
 
@@ -47,7 +51,10 @@ class Router:
         self.knowledge = Knowledge() if knowledge is None else knowledge
         self.gateway_id = gateway_id
         self.in_flight = InFlightBook()
+        self.trials = Trials(self.in_flight)
         self.health = HealthBook()
+        self.deaths = DeathBook()
+        self.strangers = StrangerBook()
         self.capacity = CapacityBook()
         self.overhead = OverheadBook()
         self.held = HeldBook()
@@ -64,28 +71,43 @@ class Router:
         uids = frozenset(replica.uid for replica in replicas)
         self.in_flight.keep_only(uids)
         self.health.keep_only(uids)
+        self.deaths.keep_only(uids)
+        self.strangers.keep_only(uids)
         self.capacity.keep_only(uids)
         self.overhead.keep_only(uids)
 
-    def route(self, prompt: Prompt, now: float, *, is_suspect: bool = False) -> tuple[Decision, Slot] | None:
+    def route(
+        self, prompt: Prompt, now: float, *, is_suspect: bool = False, patient: bool = False
+    ) -> tuple[Decision, Slot] | None:
         """A decision and its slot, which the caller releases when the attempt is over; None when nobody has room.
 
-        `is_suspect`: a replica has died while it had this request. Of several that were there one may have killed it:
-        they are kept apart where there is a choice, so that the others do not see two replicas die for it.
+        `is_suspect`: another replica may have died of it, so that it is kept apart from others (`trials`); `patient`:
+        it can wait until nobody's prompt is computed beside it.
         """
         candidates = self.candidates(prompt, now)
+        if is_suspect:
+            candidates = self.trials.for_suspect(candidates, self._well(now), now, patient=patient)
+        else:
+            candidates = self.trials.for_others(candidates, self._well(now), now)
         if not candidates:
             return None
-        if is_suspect:
-            candidates = [each for each in candidates if not self.in_flight.has_suspect(each.replica.uid)] or candidates
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
         decision = self.policy.pick(candidates, prompt, now, in_flight)
         chosen = next(each for each in candidates if each.replica.uid == decision.replica.uid)
-        slot = self._dispatch(decision, chosen, prompt, now)
-        slot.is_suspect = is_suspect
+        slot = self._dispatch(decision, chosen, prompt, now, is_suspect=is_suspect)
         return slot.decision, slot
 
-    def candidates(self, prompt: Prompt, now: float) -> list[Candidate]:
+    def holds_back(self, prompt: Prompt, now: float, *, patient: bool) -> bool:
+        """Whether a suspect waits only for the sake of keeping it apart: there is room for it."""
+        found = self.candidates(prompt, now)
+        return bool(found) and not self.trials.for_suspect(found, self._well(now), now, patient=patient)
+
+    def _well(self, now: float) -> list[str]:
+        """Replicas that take requests, full ones too."""
+        uids = (replica.uid for replica in self.replicas)
+        return [uid for uid in uids if not self.knowledge.drains(uid) and self.health.available(uid, now)]
+
+    def candidates(self, prompt: Prompt, now: float) -> Sequence[Candidate]:
         """The replicas that have room for this prompt now, with what is foreseen for it on each.
 
         A replica that hangs is none while another is well, even if that one is full. One that fell silent is none
@@ -101,12 +123,6 @@ class Router:
         ]
         heard = [each for each in found if not self.knowledge.fell_silent(each.replica.uid, now)]
         return heard or found
-
-    def crowds_suspects(self, prompt: Prompt, now: float) -> bool:
-        """Whether a suspect that is routed now would join another one, whichever replica it is sent to."""
-        if not self.in_flight.has_suspects:
-            return False
-        return all(self.in_flight.has_suspect(each.replica.uid) for each in self.candidates(prompt, now))
 
     def foreseen_ttft(self, prompt: Prompt, num_ahead: int, now: float) -> float | None:
         """For a prompt that nobody has room for now: from now to its first token, behind so many that wait before it.
@@ -172,9 +188,24 @@ class Router:
         if slot.num_seqs == 1:  # else they came side by side
             slot.num_generated = num_tokens
 
-    def failed(self, slot: Slot, failure: Failure, now: float) -> None:
-        """The replica failed the request of this slot."""
+    def failed(self, slot: Slot, failure: Failure, now: float) -> Suspicion:
+        """The replica failed the request of this slot; whether that may have been the request's doing."""
         self.health.failed(slot.uid, failure, now)
+        if failure is not Failure.DIED:
+            return Suspicion.NONE
+        book = self.in_flight
+        strangers = self.strangers.has_unproven(slot.uid, now)
+        return self.deaths.died(
+            slot, book.slots(slot.uid), lambda each: book.is_unproven(each, now), now, strangers=strangers
+        )
+
+    def told(self, uid: str, load: Load) -> None:
+        """A replica has told its load. With nothing left to compute, whatever it counts is past its prompt."""
+        own = load.seen.get(self.gateway_id, 0)
+        is_computed = not load.waiting and not load.queued_prefill_tokens
+        if is_computed:
+            self.in_flight.computed(uid, own)
+        self.strangers.told(uid, sum(load.seen.values()) - own, load.time, are_computed=is_computed)
 
     def full(self, slot: Slot, now: float) -> None:
         """The replica refused the request of this slot because its queue is full: it answered, so it is healthy."""
@@ -199,7 +230,8 @@ class Router:
         """When time alone may give a replica room again; None when only an event can, such as an end or a load line."""
         loads = (self.knowledge.load(replica.uid, now) for replica in self.replicas)
         times = [stale_at(load) for load in loads if load is not None]
-        times += [time for time in (self.health.next_change(now), self.capacity.next_change(now)) if time is not None]
+        changes = self.health.next_change(now), self.capacity.next_change(now), self.trials.next_change(now)
+        times += [time for time in changes if time is not None]
         return min(times, default=None)
 
     def _may_send(self, uid: str, now: float) -> bool:
@@ -290,7 +322,7 @@ class Router:
             load=standing.load,
         )
 
-    def _dispatch(self, decision: Decision, chosen: Candidate, prompt: Prompt, now: float) -> Slot:
+    def _dispatch(self, decision: Decision, chosen: Candidate, prompt: Prompt, now: float, *, is_suspect: bool) -> Slot:
         """Numbers the request and enters it into the books."""
         replica, uid = chosen.replica, chosen.replica.uid
         num_seen = 0 if chosen.load is None else chosen.load.seen.get(self.gateway_id, 0)
@@ -301,6 +333,7 @@ class Router:
             cached_tokens=chosen.cached_tokens,
             uncached_tokens=chosen.uncached_tokens,
             num_seqs=max(1, len(prompts)),
+            is_suspect=is_suspect,
         )
         due = None
         if chosen.predicted_ttft_seconds is not None:

@@ -2,8 +2,9 @@
 
 `ModelPool` is the gateway's side of one LLMDeployment. It holds a request only while no replica has room for it, or
 while none is ready but one is starting. The lowest `priority` first, then first come first served, strictly: while the
-head's prompt fits nowhere, nobody behind it goes, though a shorter one might fit; else long prompts would starve. It
-does no network I/O: the director awaits it, the fleet and the engines' streams update it.
+head's prompt fits nowhere, nobody behind it goes, though a shorter one might fit; else long prompts would starve. Only
+who waits to be kept apart (a suspect: a replica may have died of it) is passed by, since there is room for the others.
+It does no network I/O: the director awaits it, the fleet and the engines' streams update it.
 """
 
 import asyncio
@@ -37,10 +38,6 @@ PUMP_GAP_SECONDS = 0.005
 """Least time between two looks at the line that load lines cause: many replicas tell their load many times a second."""
 LULL_SECONDS = 1.0
 """A line that begins after nobody has waited for so long is told at once; one that comes and goes, in its turn."""
-APART_SECONDS = 3.0
-"""How long a request with which a replica died waits at most for a replica without another such request. One that kills
-does so soon after its dispatch, mostly: then the others have not seen a second replica die, and are served."""
-APART_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +72,8 @@ class ModelPool:
         self._on_urgent = on_urgent
         self._places: dict[int, Place] = {}
         """By ticket number: whoever is in line."""
+        self._num_suspects = 0
+        """Of them, how many a replica may have died of."""
         self.digests: frozenset[str] = frozenset()
         """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
         self._outdated: frozenset[str] = frozenset()
@@ -143,35 +142,21 @@ class ModelPool:
 
     async def wait(self, place: Place) -> Grant:
         """Until it is this place's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
-        if place.is_suspect:
-            await self._until_apart(place)
         now = self.now()
         if not self.num_ready:
             self._on_urgent()
         if self._is_hopeless:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
         self._raise_if_unfit(place)
-        head, ticket = self.queue.head, place.ticket
-        if (head is None or ticket.place < head.place) and self._has_been_read(place):
-            grant = self.router.route(place.prompt, now, is_suspect=place.is_suspect)
+        ticket = place.ticket
+        if self._is_next(place, now) and self._has_been_read(place):
+            grant = self._route(place, now)
             if grant is not None:
                 self._foresee(place, grant[0].predicted_ttft_seconds, now)
                 return grant
         if not ticket.admitted and not self.queue.has_room(ticket.num_bytes):
             raise self._refusal(QueueOutcome.QUEUE_FULL)
         return await self._wait_in_line(place, now)
-
-    async def _until_apart(self, place: Place) -> None:
-        """Outside of the line, which it must not hold up."""
-        last = self.now() + APART_SECONDS
-        while (now := self.now()) < last:
-            if not (self._has_suspect_in_line or self.router.crowds_suspects(place.prompt, now)):
-                return
-            await asyncio.sleep(APART_POLL_SECONDS)
-
-    @property
-    def _has_suspect_in_line(self) -> bool:
-        return any(place.is_suspect for place in self._places.values())
 
     # What the fleet and the engines' streams call.
 
@@ -193,12 +178,19 @@ class ModelPool:
     def load_changed(self, uid: str, load: Load | None) -> None:
         """A replica of this pool has told its load; None: its stream is lost, and with it what it told."""
         self._hangs.told(uid, load)
+        if load is not None:
+            self.router.told(uid, load)
         if load is not None and self._introductions.awaits(uid):
             self._take_replicas()
         if self.knowledge.drains(uid) != (uid in self._draining):
             self._note_readiness()
         if len(self.queue) and self._next_pump is None:
             self._next_pump = self._loop.call_at(max(self.now(), self._pumped_at + PUMP_GAP_SECONDS), self.pump)
+
+    def proven(self) -> None:
+        """A request has had its first token: a suspect that is kept apart from it may have waited for that."""
+        if self._num_suspects:
+            self.pump()
 
     def remove(self) -> None:
         """The LLMDeployment is gone: nobody waits any longer, and a request that comes back finds nothing."""
@@ -213,11 +205,10 @@ class ModelPool:
         if self._next_pump is not None:
             self._next_pump.cancel()
             self._next_pump = None
-        while (ticket := self.queue.head) is not None:
-            place = self._places[ticket.number]
+        while (place := self._first_in_line(now)) is not None:
             if not self._has_been_read(place):
                 break  # who reads it pumps again
-            grant = self.router.route(place.prompt, now, is_suspect=place.is_suspect)
+            grant = self._route(place, now)
             if grant is None:
                 if (misfit := self.router.misfit(place.prompt, now)) is None:
                     break
@@ -232,6 +223,31 @@ class ModelPool:
 
     # The line.
 
+    def _route(self, place: Place, now: float) -> Grant | None:
+        patient = now < place.patient_until
+        return self.router.route(place.prompt, now, is_suspect=place.is_suspect, patient=patient)
+
+    def _is_next(self, place: Place, now: float) -> bool:
+        """Whether a place that is not in line would be the first to go."""
+        if self._is_held_back(place, now):
+            return False
+        first = self._first_in_line(now)
+        return first is None or place.ticket.place < first.ticket.place
+
+    def _first_in_line(self, now: float) -> Place | None:
+        """Who is to go next. Suspects that are kept apart hold up nobody else; where one is, all others of them are."""
+        is_crowded = False
+        for ticket in self.queue:
+            place = self._places[ticket.number]
+            is_crowded = is_crowded or self._is_held_back(place, now)
+            if not (is_crowded and place.is_suspect):
+                return place
+        return None
+
+    def _is_held_back(self, place: Place, now: float) -> bool:
+        """Whether it waits only to be kept apart from others."""
+        return place.is_suspect and self.router.holds_back(place.prompt, now, patient=now < place.patient_until)
+
     async def _wait_in_line(self, place: Place, now: float) -> Grant:
         granted: asyncio.Future[Grant] = self._loop.create_future()
         place.granted = granted
@@ -239,6 +255,7 @@ class ModelPool:
             self._on_urgent()
         self.queue.enter(place.ticket, now)
         self._places[place.ticket.number] = place
+        self._num_suspects += place.is_suspect
         if place.ticket.foreseen_at is None:
             ttft = self.router.foreseen_ttft(place.prompt, self.queue.num_ahead(place.ticket), now)
             self._foresee(place, ttft, now)
@@ -269,6 +286,7 @@ class ModelPool:
         self._emptied_at = self.now()
         self.queue.leave(place.ticket, self._emptied_at)
         del self._places[place.ticket.number]
+        self._num_suspects -= place.is_suspect
         place.timer.cancel()
         place.granted = place.timer = None
         return granted
@@ -295,6 +313,9 @@ class ModelPool:
             self._wake_up.cancel()
             self._wake_up = None
         when = self.router.next_change(now) if len(self.queue) else None
+        if self._num_suspects:
+            patience_ends = (place.patient_until for place in self._places.values() if place.patient_until > now)
+            when = min((time for time in (when, *patience_ends) if time is not None), default=None)
         if when is not None:
             self._wake_up = self._loop.call_at(when, self.pump)
 

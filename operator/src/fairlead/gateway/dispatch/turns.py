@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
+from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import Slot
 from fairlead.routing.queue import Ticket
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 Grant = tuple[Decision, Slot]
 _PLURAL_FIELDS = ("n", "best_of")
 """With these, the tokens of an answer may have come side by side: their number does not say how long they took."""
+
+PATIENCE_SECONDS = 3.0
+"""How long a suspect waits at most for a replica where nobody else's prompt is being computed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +39,9 @@ class Place:
     digests_read: set[str] = field(default_factory=set)
     """The tokenizers that have been tried on the prompt."""
     is_suspect: bool = False
-    """Whether a replica has died while it had this request."""
+    """Whether a replica may have died of this request: it waits to be kept apart from others."""
+    patient_until: float = 0.0
+    """A suspect waits so long for a replica on which no other prompt is being computed."""
     granted: "asyncio.Future[Grant] | None" = None
     """While in line: what it awaits."""
     timer: asyncio.TimerHandle | None = None
@@ -81,6 +87,7 @@ class Turn:
         """The first token has come, so the prompt has been computed. `whole`: all tokens have come, so it is not known
         when the first one was there."""
         self._model_pool.router.first_token(self._slot, self._model_pool.now(), learn=not whole)
+        self._model_pool.proven()
 
     def generated(self, num_tokens: int | None) -> None:
         """So many tokens came, if that is known."""
@@ -91,11 +98,13 @@ class Turn:
         """The client has got a byte, so this attempt is the last."""
         self.place.forget()
 
-    def failed(self, failure: Failure | None) -> None:
-        """The replica failed the request; None: it is well, but full."""
+    def failed(self, failure: Failure | None) -> Suspicion:
+        """The replica failed the request; None: it is well, but full. Whether a death may have been its doing."""
         now = self._model_pool.now()
-        self.place.is_suspect |= failure is Failure.DIED
         if failure is None:
             self._model_pool.router.full(self._slot, now)
-        else:
-            self._model_pool.router.failed(self._slot, failure, now)
+            return Suspicion.NONE
+        suspicion = self._model_pool.router.failed(self._slot, failure, now)
+        if suspicion is not Suspicion.NONE:
+            self.place.is_suspect, self.place.patient_until = True, now + PATIENCE_SECONDS
+        return suspicion

@@ -202,8 +202,12 @@ def upstream_failed(message: str, *, status: int = 502) -> OpenAIError:
     )
 
 
-def replicas_died(number: int) -> OpenAIError:
-    """502: so many replicas broke down on this one request. OpenAI's clients leave it at that, for the header."""
+def replicas_died(number: int, *, is_to_blame: bool) -> OpenAIError:
+    """So many replicas broke down with this one request. 502 where nothing else can have caused the last time: OpenAI's
+    clients leave it at that, for the header. 503 where others were there that can: it may well be served next time."""
+    if not is_to_blame:
+        message = f"{number} replicas broke down while they had this request among others; send it again."
+        return upstream_failed(message, status=503)
     message = f"{number} replicas broke down on this request, so it is not tried on another; do not send it again."
     return OpenAIError(
         502,
