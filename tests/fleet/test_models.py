@@ -56,6 +56,20 @@ def test_defaults_and_routing_are_taken_over() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("engine", "template", "known"),
+    [
+        ({"maxModelLen": 512}, {}, 512),
+        ({}, {}, None),
+        ({"maxModelLen": 512, "extraArgs": ["--max-model-len=1024"]}, {}, None),
+        ({"maxModelLen": 512, "extraArgs": ["--seed=1"]}, {"spec": {"priorityClassName": "high"}}, 512),
+        ({"maxModelLen": 512}, {"spec": {"containers": [{"name": "engine", "args": ["--max-model-len=9"]}]}}, None),
+    ],
+)
+def test_the_context_is_known_as_far_as_nothing_else_may_set_it(engine, template, known) -> None:
+    assert served_model(deployment({"engine": engine, "template": template})).max_model_len == known
+
+
 def test_a_new_object_without_pods_is_expected_to_get_some() -> None:
     assert (outlook(deployment(), []).starting, outlook(deployment(), []).asleep) == (True, False)
 

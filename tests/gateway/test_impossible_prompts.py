@@ -144,3 +144,39 @@ async def test_a_model_at_zero_is_not_woken_for_what_its_engines_could_never_tak
     pool.update(replace(asleep, model=larger))
     assert (await setup.post(huge, "/v1/completions"))[0] == 503
     assert woken
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({"prompt": [7] * 512}, "prompt", "but the prompt has 512"),
+        ({"prompt": [[7], [7] * 600]}, "prompt[1]", "but the prompt has 600"),
+        ({"prompt": [7] * 500, "max_tokens": 13}, "max_tokens", "but the prompt has 500 and max_tokens asks for 13"),
+        ({"prompt": [7] * 2_000_000}, "prompt", "but the prompt has at least"),
+        ({"prompt": "hi", "max_tokens": 512}, "max_tokens", "but the prompt has at least 1 and"),
+        ({"prompt": ["hi", "ho"], "max_tokens": 512}, "max_tokens", "but the prompt has at least 1 and"),
+    ],
+)
+async def test_a_model_whose_engines_nobody_has_seen_is_not_woken_for_what_its_spec_rules_out(
+    start, body, field: str, words: str
+) -> None:
+    asleep = pool_of(outlook=Outlook(True, "It is scaled to zero.", asleep=True), max_model_len=512)
+    setup = await start(engines=[FakeEngine()], pools=lambda engines: [asleep])
+    pool = setup.gateway.pools.find("fake", None)
+    woken: list[int] = []
+    pool._on_urgent = lambda: woken.append(1)
+    status, document, _ = await setup.post({"model": "fake", **body}, "/v1/completions")
+    assert (status, document["error"]["code"], document["error"]["param"]) == (400, "context_length_exceeded", field)
+    assert words in document["error"]["message"]
+    assert (woken, pool.counters.num_arrivals) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "body", [{"prompt": "word " * 5000}, {"prompt": [7] * 511, "max_tokens": 1}, {"prompt": []}, {"prompt": [[], "x"]}]
+)
+async def test_what_may_fit_for_all_its_spec_says_waits_for_an_engine(start, body) -> None:
+    """How many tokens a text has only a tokenizer knows."""
+    asleep = pool_of(outlook=Outlook(True, "", asleep=True), max_model_len=512, cold_start_timeout=0.1)
+    setup = await start(engines=[FakeEngine()], pools=lambda engines: [asleep])
+    status, document, _ = await setup.post({"model": "fake", **body}, "/v1/completions")
+    assert (status, document["error"]["code"]) == (503, "cold_start_timeout")

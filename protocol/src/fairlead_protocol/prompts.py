@@ -52,12 +52,15 @@ class AnswerTooLong(PromptError):
 
     code = "context_length_exceeded"
 
-    def __init__(self, field: str, max_tokens: int, num_tokens: int, max_model_len: int) -> None:
-        """`field`: the one that says how long the answer may be."""
+    def __init__(
+        self, field: str, max_tokens: int, num_tokens: int, max_model_len: int, *, or_more: bool = False
+    ) -> None:
+        """`field`: the one that says how long the answer may be. `or_more`: of `num_tokens`; it was not tokenised."""
         super().__init__(
             field,
-            f"This model's maximum context length is {max_model_len} tokens, but the prompt has {num_tokens} and "
-            f"{field} asks for {max_tokens} more; lower {field} to at most {max_model_len - num_tokens}, or shorten "
+            f"This model's maximum context length is {max_model_len} tokens, but the prompt has "
+            f"{'at least ' if or_more else ''}{num_tokens} and {field} asks for "
+            f"{max_tokens} more; lower {field} to at most {max_model_len - num_tokens}, or shorten "
             "the prompt",
         )
 
@@ -189,10 +192,10 @@ class AnswerLimit(NamedTuple):
             return cls("max_tokens", max_tokens)
         return cls("max_completion_tokens", max_completion_tokens)
 
-    def check(self, num_tokens: int, max_model_len: int) -> None:
+    def check(self, num_tokens: int, max_model_len: int, *, or_more: bool = False) -> None:
         """Raises `AnswerTooLong` where a prompt of `num_tokens` leaves less room than that, as OpenAI and vLLM do."""
         if self.max_tokens is not None and num_tokens + self.max_tokens > max_model_len:
-            raise AnswerTooLong(self.field, self.max_tokens, num_tokens, max_model_len)
+            raise AnswerTooLong(self.field, self.max_tokens, num_tokens, max_model_len, or_more=or_more)
 
 
 def rendered_factor(messages: Sequence[Message] | None, tools: Any = None, variables: Any = None) -> int:

@@ -26,6 +26,7 @@ def served_model(deployment: LLMDeployment) -> ServedModel:
         aliases=tuple(spec.model.aliases),
         created=metadata.creation_timestamp.timestamp(),
         engine=_engine(deployment),
+        max_model_len=_max_model_len(deployment),
         policy=str(spec.routing.policy),
         prefix_hash=spec.routing.prefix_hash,
         max_queue_time=spec.routing.max_queue_time,
@@ -37,6 +38,13 @@ def _engine(deployment: LLMDeployment) -> str:
     spec = deployment.spec
     text = repr((spec.model.source, spec.engine, spec.resources, spec.template))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _max_model_len(deployment: LLMDeployment) -> int | None:
+    """What the engines are sure to be started with: arguments and templates win over the field."""
+    spec = deployment.spec
+    said_elsewhere = "max-model-len" in repr((spec.engine.extra_args, spec.template))
+    return None if said_elsewhere else spec.engine.max_model_len
 
 
 def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Outlook:

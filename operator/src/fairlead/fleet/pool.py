@@ -20,6 +20,8 @@ class ServedModel:
     """Seconds since the epoch."""
     engine: str = ""
     """Stands for all that decides what its engines take: the same text, the same limits."""
+    max_model_len: int | None = None
+    """Tokens of prompt and answer that its spec sets as its engines' limit; None where it leaves that to them."""
     policy: str = "PredictedTTFT"
     prefix_hash: PrefixHash = field(default_factory=PrefixHash)
     """Settings of the policy PrefixHash."""

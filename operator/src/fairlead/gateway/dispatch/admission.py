@@ -395,12 +395,15 @@ class ModelPool:
             raise unfit(misfit)
 
     def _misfit(self, prompt: ReadPrompt) -> PromptError | None:
-        """Why no replica could ever serve it. While there is none: by what those said that there were, so that nothing
-        is started for it."""
+        """Why no replica could ever serve it. While there is none: by what those said that there were, or else by what
+        the spec says, so that nothing is started for it."""
         if self.router.replicas:
             return self.router.misfit(prompt, self.now())
         errors = [prompt.too_long.get(digest) for digest in self.digests] if self._knows_engines else []
-        return errors[0] if errors and None not in errors else None
+        if errors:
+            return errors[0] if None not in errors else None
+        limit = self.model.max_model_len
+        return None if limit is None else prompt.excess(limit)
 
     def _expire(self, place: Place) -> None:
         if not self.num_ready:

@@ -13,7 +13,15 @@ import msgspec
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.budget import CacheSalt
-from fairlead_protocol.prompts import AnswerLimit, ChatPrompt, CompletionPrompt, PromptFields, rendered_factor
+from fairlead_protocol.prompts import (
+    AnswerLimit,
+    ChatPrompt,
+    CompletionPrompt,
+    PromptError,
+    PromptFields,
+    PromptTooLong,
+    rendered_factor,
+)
 
 MAX_BYTES = 1024 * 1024
 MAX_VALUES = 400_000
@@ -32,6 +40,23 @@ NO_LIMIT = AnswerLimit.of(None)
 
 
 @dataclass(frozen=True, slots=True)
+class LeastTokens:
+    """How many tokens the longest of a request's prompts has at least."""
+
+    place: str = "prompt"
+    num_tokens: int = 0
+    is_exact: bool = False
+    """Whether it has no more."""
+
+    def check(self, limit: AnswerLimit, max_model_len: int) -> None:
+        """Raises PromptError where an engine with this context is sure to refuse it."""
+        or_more = not self.is_exact
+        if self.num_tokens >= max_model_len:
+            raise PromptTooLong(self.place, self.num_tokens, max_model_len, or_more=or_more)
+        limit.check(self.num_tokens, max_model_len, or_more=or_more)
+
+
+@dataclass(frozen=True, slots=True)
 class RawPrompt:
     """A request's prompt before it is rendered and tokenised."""
 
@@ -47,6 +72,19 @@ class RawPrompt:
     """What it says of how long its answers may be."""
     least_ids: int = 0
     """Where they were not decoded: token ids that one of the prompts has at least."""
+
+    def least(self) -> LeastTokens:
+        """What is sure of its length without a tokenizer: ids count, a text has some token."""
+        try:
+            places = self.fields.places() if self.fields is not None else ["prompt"]
+        except PromptError:
+            return LeastTokens("prompt", 0)  # its engine says what is wrong
+        if isinstance(self.fields, CompletionPrompt) and isinstance(self.fields.prompt, list):
+            contents = [self.fields.prompt] if places == ["prompt"] else self.fields.prompt
+            lengths = [len(each) if isinstance(each, list) else 1 for each in contents]
+            longest = max(range(len(lengths)), key=lengths.__getitem__)
+            return LeastTokens(places[longest], lengths[longest], is_exact=isinstance(contents[longest], list))
+        return LeastTokens(places[0], max(self.least_ids, 1 if self.well_formed else 0))
 
     @property
     def most_rendered_bytes(self) -> int:

@@ -12,13 +12,13 @@ import msgspec
 
 from fairlead.fleet.tokenizers import ModelTokenizer, Tokenizers
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.prompts.fields import RawPrompt, raw_prompt
+from fairlead.gateway.prompts.fields import NO_LIMIT, LeastTokens, RawPrompt, raw_prompt
 from fairlead.gateway.prompts.tokenising import LeftToEngine, Tokenising
 from fairlead.routing.prompt import Prompt
 from fairlead_protocol.hash_chains import HashChains
 from fairlead_protocol.lanes import Lanes, Pacer
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import AnswerTooLong, PromptError, PromptTooLong
+from fairlead_protocol.prompts import AnswerLimit, AnswerTooLong, PromptError, PromptTooLong
 
 MAX_WAITING = 64
 """Requests that may wait for a thread; while there are so many, further ones are left to their engines."""
@@ -44,7 +44,18 @@ class ReadPrompt(Prompt):
     """Tokens that did not have to be made, since the text they stand for was known."""
     settled: set[str] = field(default_factory=set)
     """Digests of the tokenizers that have tried, with success or without."""
+    least: LeastTokens = field(default_factory=LeastTokens)
+    limit: AnswerLimit = NO_LIMIT
+    """What it says of how long its answers may be."""
     _encoded: dict[str, bytes] = field(default_factory=dict)
+
+    def excess(self, max_model_len: int) -> PromptError | None:
+        """Why engines with this context, whatever their tokenizer, would refuse it; None where one may not."""
+        try:
+            self.least.check(self.limit, max_model_len)
+        except PromptError as error:
+            return error
+        return None
 
     def tokens_field(self, digest: str) -> bytes | None:
         """The JSON of `fairlead_prompt_tokens` for an engine of this digest; None: it gets no such field."""
@@ -100,7 +111,12 @@ class PromptReader:
         raw = raw_prompt(request)
         if prompt is None:
             num_tokens = raw.num_bytes // BYTES_PER_TOKEN if raw.well_formed else 0
-            prompt = ReadPrompt(num_tokens=num_tokens, affinity=raw.beginning(affinity_length))
+            prompt = ReadPrompt(
+                num_tokens=num_tokens,
+                affinity=raw.beginning(affinity_length),
+                least=raw.least(),
+                limit=raw.limit,
+            )
         for digest, model in self._open(prompt, wanted).items():
             await self._settle(prompt, digest, raw, model)
         return prompt
