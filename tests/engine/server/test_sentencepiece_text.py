@@ -154,3 +154,58 @@ async def test_echo_makes_the_text_of_a_prompt_once_for_all_its_choices(
     reply = (await app.complete(prompt=[[65] * 200, [66] * 201], n=8, echo=True, max_tokens=1)).json()
     assert len({choice["text"] for choice in reply["choices"]}) == 2
     assert (lengths.count(200), lengths.count(201)) == (1, 1)
+
+
+SHIP = [ID[f"<0x{byte:02X}>"] for byte in "🚢".encode()]
+ECHOED = {
+    "whole in the answer": ([ID["the"], *SHIP[:2]], [*SHIP[2:], ID["fox"]]),
+    "one byte of it": ([ID["the"], *SHIP[:1]], [*SHIP[1:], ID[f"{SPACE}fox"]]),
+    "behind another character": ([ID["the"], ID["é"], ID["<0xC3>"], ID["<0xA9>"], *SHIP[:3]], [*SHIP[3:], ID["fox"]]),
+    "nothing but its beginning": (SHIP[:3], SHIP[3:]),
+    "never whole": ([ID["the"], *SHIP[:2]], [ID["fox"], ID["s"]]),
+    "not begun": ([ID["<s>"], ID[f"{SPACE}fox"]], [*SHIP, ID["fox"]]),
+    "with markup in it": ([ID["the"], *SHIP[:2], ID["[INST]"]], [*SHIP[2:], ID["fox"]]),
+}
+
+
+@pytest.mark.parametrize("case", ECHOED)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_echoed_prompt_may_end_inside_a_character(start_app: Any, case: str, stream: bool) -> None:
+    prompt, answer = ECHOED[case]
+
+    def entry(token_id: int) -> TokenLogprobs:
+        return TokenLogprobs(token_id, -0.5, [(token_id, -0.5)])
+
+    def script(request: EngineRequest) -> list[SequenceOutput]:
+        made = [
+            SequenceOutput(request_id=request.request_id, new_token_ids=[token_id], logprobs=[entry(token_id)])
+            for token_id in answer
+        ]
+        made[0].prompt_logprobs = [entry(token_id) for token_id in prompt[1:]]
+        made[-1].finish_reason = FinishReason.LENGTH
+        return made
+
+    app = start_app(ScriptedEngine(script), tokenizer=TOKENIZERS["llama2"])
+    choices = _choices(await app.complete(prompt=prompt, logprobs=1, echo=True, stream=stream), stream)
+    text = "".join(choice["text"] for choice in choices)
+    decode = reference("llama2").decode
+    assert text == decode(prompt + answer, skip_special_tokens=True)
+    told = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+    offsets = [offset for each in told for offset in each["text_offset"]]
+    assert len(offsets) == len(prompt + answer) == sum(len(each["tokens"]) for each in told)
+    whole = ""
+    for number, offset in enumerate(offsets):
+        before = decode((prompt + answer)[:number], skip_special_tokens=True).rstrip("\N{REPLACEMENT CHARACTER}")
+        whole = max(whole, before, key=len)  # behind a broken byte the ones before it are shown as broken, too
+        assert text[:offset] == whole, (number, offset)
+
+
+@by_name
+@settings(deadline=None, max_examples=200)
+@given(tokens=outputs, cut=st.integers(0, 40))
+def test_a_text_cut_anywhere_joins_to_that_of_the_whole(name: str, tokens: list[int], cut: int) -> None:
+    vocabulary, prompt, answer = Vocabulary(TOKENIZERS[name]), tokens[:cut], tokens[cut:]
+    stream = vocabulary.stream(after=prompt)
+    text = vocabulary.text_before(prompt, skip_special_tokens=True)
+    joined = text + "".join(map(stream.push, answer)) + stream.finish()
+    assert joined == reference(name).decode(tokens, skip_special_tokens=True)

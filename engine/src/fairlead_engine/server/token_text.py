@@ -19,6 +19,8 @@ from fairlead_protocol.tokenizing import PromptTokenizer
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _MAX_PENDING = 16
 """Tokens whose text may wait for the rest of a character; no character needs more than four byte tokens."""
+_MOST_BEGUN = 3
+"""Bytes that a character may have without being whole."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 """How vocabularies with byte fallback, as Llama 2's, write the token of a single byte."""
 
@@ -48,19 +50,48 @@ class Vocabulary:
         self._bytes: dict[int, bytes] = {}
 
     def stream(self, *, after: Sequence[int] = (), skip_special_tokens: bool = True) -> TokenStream:
-        """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`, in a
-        byte-level vocabulary together with a character that begins in those."""
+        """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`, together with a
+        character that begins in those."""
         shown = (each for each in reversed(after) if not (skip_special_tokens and self.is_special(each)))
         before = [*islice(shown, _MAX_PENDING)][::-1]
         if self._is_byte_level:
             return _ByteLevelStream(self, before, skip_special_tokens)
-        return _WindowStream(self.tokenizer, before, skip_special_tokens)
+        return _WindowStream(self.tokenizer, before, self._num_begun(before), skip_special_tokens)
 
     def text_before(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of the tokens, but for the beginning of a character that a stream after them begins with."""
+        token_ids = self._without_begun(token_ids, skip_special_tokens)
         text = self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        if not self._is_byte_level:
+            return text
         begun = self.stream(after=token_ids, skip_special_tokens=skip_special_tokens).finish()
         return text[: len(text) - len(begun)]
+
+    def _num_begun(self, token_ids: Sequence[int]) -> int:
+        """How many of the last tokens are single bytes that begin a character without ending it."""
+        if not self._has_byte_tokens:
+            return 0
+        for number in range(1, min(len(token_ids), _MOST_BEGUN) + 1):
+            tokens = [self.tokenizer.backend.id_to_token(each) or "" for each in token_ids[-number:]]
+            if not all(map(_BYTE_TOKEN.fullmatch, tokens)):
+                break
+            try:
+                if not codecs.utf_8_decode(b"".join(map(self.token_bytes, token_ids[-number:])), "strict", False)[0]:
+                    return number
+            except UnicodeDecodeError:
+                continue  # in the middle of one
+        return 0
+
+    def _without_begun(self, token_ids: Sequence[int], skip_special_tokens: bool) -> Sequence[int]:
+        """Up to a character that begins in them, for decoders that are asked for a text as a whole: such as fall back
+        to bytes take all bytes in a row for broken where one is."""
+        if not self._has_byte_tokens:
+            return token_ids
+        places = range(len(token_ids) - 1, -1, -1)
+        shown = (each for each in places if not (skip_special_tokens and self.is_special(token_ids[each])))
+        last = [*islice(shown, _MOST_BEGUN)][::-1]
+        num_begun = self._num_begun([token_ids[place] for place in last])
+        return token_ids[: last[-num_begun]] if num_begun else token_ids
 
     def is_special(self, token_id: int) -> bool:
         """Whether the token is markup (end of sequence, roles, …) that users do not see."""
@@ -118,12 +149,15 @@ class _ByteLevelStream:
 class _WindowStream:
     """Decodes the last whole piece together with what came after it, so that spacing between tokens comes out right."""
 
-    def __init__(self, tokenizer: PromptTokenizer, before: list[int], skip_special_tokens: bool) -> None:
+    def __init__(
+        self, tokenizer: PromptTokenizer, before: list[int], num_begun: int, skip_special_tokens: bool
+    ) -> None:
+        """`num_begun`: tokens at the end of `before` that are the beginning of a character."""
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
-        self._settled = before
-        """Tokens whose text was handed out last: the context of the next ones."""
-        self._pending: list[int] = []
+        num_settled = len(before) - num_begun
+        self._settled, self._pending = before[:num_settled], before[num_settled:]
+        """Tokens whose text was handed out last, the context of the next ones; and those whose text is not whole."""
 
     def push(self, token_id: int) -> str:
         self._pending.append(token_id)
