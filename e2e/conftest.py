@@ -3,7 +3,7 @@
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +53,17 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield fleet
 
 
-@pytest.fixture
-def name() -> str:
-    """A fresh LLMDeployment name, so that scenarios do not meet."""
+def fresh_name() -> str:
     return f"boat-{uuid.uuid4().hex[:6]}"
 
 
-@pytest.fixture
-def deployed(fleet: Fleet) -> Iterator[Callable[..., str]]:
-    """Applies LLMDeployments and deletes them when the scenario is over."""
-    names: list[str] = []
+@contextmanager
+def deploying(fleet: Fleet) -> Iterator[Callable[..., str]]:
+    """Applies LLMDeployments and deletes them at the end of the block."""
+    names: set[str] = set()
 
     def deploy(name: str, *args: Any, **spec: Any) -> str:
-        names.append(name)
+        names.add(name)
         fleet.apply(llm(name, *args, **spec))
         return name
 
@@ -74,6 +72,32 @@ def deployed(fleet: Fleet) -> Iterator[Callable[..., str]]:
         fleet.delete("llm", name)
     if fleet.home == "kubernetes":  # what ends slowly would take the next scenario's cores
         fleet.wait("its engines to end", lambda: not any(fleet.num_running(name) for name in names))
+
+
+@pytest.fixture
+def name() -> str:
+    """A fresh LLMDeployment name, so that scenarios do not meet."""
+    return fresh_name()
+
+
+@pytest.fixture
+def deployed(fleet: Fleet) -> Iterator[Callable[..., str]]:
+    """Applies LLMDeployments that are gone when the scenario is over."""
+    with deploying(fleet) as deploy:
+        yield deploy
+
+
+@pytest.fixture(scope="module")
+def shared_name() -> str:
+    """The name of an LLMDeployment that the scenarios of a module share."""
+    return fresh_name()
+
+
+@pytest.fixture(scope="module")
+def deployed_for_all(fleet: Fleet) -> Iterator[Callable[..., str]]:
+    """Applies LLMDeployments that are gone when the module's scenarios are over."""
+    with deploying(fleet) as deploy:
+        yield deploy
 
 
 @pytest.fixture(scope="session")

@@ -194,9 +194,9 @@ def undisturbed(endpoint: Endpoint) -> dict[str, str]:
 
 
 @contextmanager
-def steady_load(endpoint: Endpoint, *, num_clients: int = 6) -> Iterator[ClientLoad]:
-    """Load from before the block to after it; its verdict is final afterwards."""
-    load = ClientLoad(endpoint, undisturbed(endpoint))
+def steady_load(endpoint: Endpoint, expected: dict[str, str], *, num_clients: int = 6) -> Iterator[ClientLoad]:
+    """Load from before the block to after it; its verdict is final afterwards. `expected`: what `undisturbed` told."""
+    load = ClientLoad(endpoint, expected)
     clients = [threading.Thread(target=load.client, args=(first,)) for first in range(num_clients)]
     for client in clients:
         client.start()
@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--stop-file", type=Path, required=True, help="ends once this file is there")
     options = parser.parse_args()
     endpoint = Endpoint(options.url, options.model, os.environ.get(API_KEY_VARIABLE, ""))
-    with steady_load(endpoint, num_clients=options.num_clients) as load:
+    with steady_load(endpoint, undisturbed(endpoint), num_clients=options.num_clients) as load:
         while not options.stop_file.exists():
             print(json.dumps({**load.told(), "final": False}), flush=True)
             time.sleep(TELL_SECONDS)

@@ -10,6 +10,16 @@ from urllib.parse import urlsplit
 import pytest
 
 
+@pytest.fixture
+def model(fleet, deployed_for_all: Callable[..., str], shared_name: str) -> str:
+    """One replica, as the scenario before has left it, or a new one."""
+    if not fleet.exists("llm", shared_name):
+        deployed_for_all(shared_name)
+    fleet.kubectl("scale", "llm", shared_name, "--replicas=1")
+    fleet.wait_ready(shared_name)
+    return shared_name
+
+
 def stream(fleet, model: str, num_tokens: int) -> Generator[str, None, None]:
     """The `data:` payloads of a long completion, as they come."""
     address = urlsplit(fleet.gateway)
@@ -31,26 +41,19 @@ def answers(fleet, model: str) -> bool:
         return bool(json.loads(next(payloads))["choices"])
 
 
-def test_an_engine_killed_in_the_middle_of_a_stream_is_reported_and_replaced(
-    fleet, deployed: Callable[..., str], name: str
-) -> None:
-    deployed(name)
-    fleet.wait_ready(name)
-    [pod] = fleet.pods(name)
-    payloads = stream(fleet, name, 1800)
+def test_an_engine_killed_in_the_middle_of_a_stream_is_reported_and_replaced(fleet, model: str) -> None:
+    [pod] = fleet.pods(model)
+    before = fleet.num_restarts(pod)
+    payloads = stream(fleet, model, 1800)
     first = json.loads(next(payloads))
     assert first["choices"]
     fleet.kill(fleet.get("pod", pod))
     rest = list(payloads)
     assert "[DONE]" not in rest
     assert json.loads(rest[-1])["error"]["message"]
-    fleet.wait("the container to be restarted", lambda: _restarts(fleet, pod) >= 1)
-    fleet.wait_ready(name)
-    assert answers(fleet, name)
-
-
-def _restarts(fleet, pod: str) -> int:
-    return sum(status["restartCount"] for status in fleet.get("pod", pod)["status"].get("containerStatuses", []))
+    fleet.wait("the container to be restarted", lambda: fleet.num_restarts(pod) > before)
+    fleet.wait_ready(model)
+    assert answers(fleet, model)
 
 
 @contextmanager
@@ -69,31 +72,39 @@ def stopped(fleet, pod: str) -> Iterator[None]:
             core.resume()
 
 
-def test_an_engine_that_hangs_is_named_while_it_does_and_its_stream_goes_on_after(
-    fleet, deployed: Callable[..., str], name: str
-) -> None:
-    deployed(name)
-    fleet.wait_ready(name)
-    [pod] = fleet.pods(name)
-    with closing(stream(fleet, name, 1800)) as payloads:
+def test_an_engine_that_hangs_is_named_while_it_does_and_its_stream_goes_on_after(fleet, model: str) -> None:
+    [pod] = fleet.pods(model)
+    before = fleet.num_restarts(pod)
+    with closing(stream(fleet, model, 1800)) as payloads:
         assert json.loads(next(payloads))["choices"]
         with stopped(fleet, pod):
-            condition = fleet.wait_condition(name, "Degraded", "True", "ReplicaHangs")
+            condition = fleet.wait_condition(model, "Degraded", "True", "ReplicaHangs")
             assert condition["message"].startswith(f"{pod}: its engine has been in one step since ")
-        fleet.wait_condition(name, "Degraded", "False", "AsExpected")
+        fleet.wait_condition(model, "Degraded", "False", "AsExpected")
         for payload in itertools.islice(payloads, 200):
             assert json.loads(payload)["choices"]
-    assert _restarts(fleet, pod) == 0
+    assert fleet.num_restarts(pod) == before
 
 
-def test_an_operator_that_restarts_loses_nothing(fleet, deployed: Callable[..., str], name: str) -> None:
-    deployed(name)
-    fleet.wait_ready(name)
-    before = fleet.pods(name)
+def test_nothing_of_ours_writes_annotations_or_finalizers_onto_the_user_s_object(fleet, model: str) -> None:
+    metadata = fleet.get("llm", model)["metadata"]
+    assert "finalizers" not in metadata
+    assert set(metadata.get("annotations", {})) <= {"kubectl.kubernetes.io/last-applied-configuration"}
+
+
+def test_a_client_that_leaves_frees_the_engine(fleet, model: str) -> None:
+    payloads = stream(fleet, model, 1800)
+    next(payloads)
+    payloads.close()
+    fleet.wait("the engine to run nothing", lambda: fleet.engine_running(model) == 0)
+
+
+def test_an_operator_that_restarts_loses_nothing(fleet, model: str) -> None:
+    before = fleet.pods(model)
     [operator] = fleet.system_pods("operator").values()
     fleet.kill(operator)
-    fleet.kubectl("scale", "llm", name, "--replicas=0")
-    fleet.wait("the change made meanwhile to be acted on", lambda: not fleet.pods(name))
+    fleet.kubectl("scale", "llm", model, "--replicas=0")
+    fleet.wait("the change made meanwhile to be acted on", lambda: not fleet.pods(model))
     assert before
 
 
@@ -109,22 +120,3 @@ def test_uninstalling_the_operator_leaves_no_stuck_object(fleet, manifest, name:
         fleet.wait("its children to go", lambda: not fleet.children(name))
     finally:
         fleet.kubectl("scale", "deployment", "fairlead-operator", "--replicas=1", *system)
-
-
-def test_nothing_of_ours_writes_annotations_or_finalizers_onto_the_user_s_object(
-    fleet, deployed: Callable[..., str], name: str
-) -> None:
-    deployed(name)
-    fleet.wait_ready(name)
-    metadata = fleet.get("llm", name)["metadata"]
-    assert "finalizers" not in metadata
-    assert set(metadata.get("annotations", {})) <= {"kubectl.kubernetes.io/last-applied-configuration"}
-
-
-def test_a_client_that_leaves_frees_the_engine(fleet, deployed: Callable[..., str], name: str) -> None:
-    deployed(name)
-    fleet.wait_ready(name)
-    payloads = stream(fleet, name, 1800)
-    next(payloads)
-    payloads.close()
-    fleet.wait("the engine to run nothing", lambda: fleet.engine_running(name) == 0)

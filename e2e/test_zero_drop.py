@@ -2,6 +2,9 @@
 
 In every scenario: no request failed, no stream was cut, and each answer is, in float32, the text of an undisturbed run.
 `--times N` repeats each disturbance N times in a row, on one deployment and under one load that never pauses.
+
+One deployment lives through all scenarios, as a user's does: each finds it as the one before has left it, once it has
+two ready replicas again.
 """
 
 import threading
@@ -11,7 +14,7 @@ from collections.abc import Callable
 import pytest
 from homes import Load
 from homes.fleet import in_threads
-from streaming_load import stream, undisturbed
+from streaming_load import PROMPTS, stream
 
 ENGINE = {"dtype": "float32", "maxNumSeqs": 8}
 
@@ -20,11 +23,13 @@ Disturbance = Callable[[int], None]
 
 
 @pytest.fixture
-def model(fleet, deployed: Callable[..., str], name: str) -> str:
+def model(fleet, deployed_for_all: Callable[..., str], shared_name: str) -> str:
     """Two replicas that compute in float32."""
-    deployed(name, engine=ENGINE, replicas=2, routing={"maxQueueTime": "120s"})
-    fleet.wait_ready(name, 2)
-    return name
+    if not fleet.exists("llm", shared_name):
+        deployed_for_all(shared_name, engine=ENGINE, replicas=2, routing={"maxQueueTime": "120s"})
+    fleet.kubectl("scale", "llm", shared_name, "--replicas=2")
+    fleet.wait_ready(shared_name, 2)
+    return shared_name
 
 
 @pytest.fixture
@@ -82,9 +87,9 @@ def test_a_scale_down_under_way_that_is_taken_back_drops_nothing(
 def test_a_changed_engine_rolls_out_and_drops_nothing(
     fleet, model: str, under_load: Callable[[Disturbance], None]
 ) -> None:
-    def change(done: int) -> None:
+    def change(_: int) -> None:
         before = set(fleet.pods(model))
-        slots = 6 if done % 2 == 0 else 8
+        slots = 6 if fleet.get("llm", model)["spec"]["engine"]["maxNumSeqs"] == 8 else 8
         patch = f'{{"spec": {{"engine": {{"maxNumSeqs": {slots}}}}}}}'
         fleet.kubectl("patch", "llm", model, "--type=merge", "-p", patch)
         fleet.wait("every old pod to be gone", lambda: not before & set(fleet.pods(model)))
@@ -159,9 +164,26 @@ def test_nodes_that_are_about_to_go_drain_and_requests_wait_for_the_next_ones(
     under_load(taint)
 
 
+def test_the_judge_sees_what_was_dropped(fleet, model: str) -> None:
+    """A load whose engines are killed must not be found without fault: else the zeros above would mean nothing."""
+    with fleet.steady_load(model) as load:
+        fleet.wait_for_answers(load)
+        for pod in fleet.pods(model).values():
+            fleet.kill(pod)
+        fleet.wait("the load to meet it", lambda: load.verdict != (0, 0, 0))
+    assert_faulty(load)
+    fleet.wait("both to be started again", lambda: all(fleet.num_restarts(pod) for pod in fleet.pods(model)))
+
+
+def assert_faulty(load: Load) -> None:
+    failed, truncated, _ = load.verdict
+    assert failed + truncated > 0
+    assert load.problems
+
+
 def test_streams_outlive_the_llmdeployment_that_is_deleted(fleet, model: str, say: Callable[[str], None]) -> None:
     endpoint = fleet.endpoint(model)
-    prompt = next(iter(undisturbed(endpoint)))
+    prompt = PROMPTS[0]
     whole = stream(endpoint, prompt, 1500)
     answers, num_begun = [], threading.Semaphore(0)
     clients = in_threads(4, lambda _: answers.append(stream(endpoint, prompt, 1500, begun=num_begun.release)))
@@ -178,19 +200,3 @@ def test_streams_outlive_the_llmdeployment_that_is_deleted(fleet, model: str, sa
     assert {answer.text for answer in answers} == {whole.text}
     assert stream(endpoint, prompt).status == 404
     fleet.wait("its pods to go", lambda: not fleet.pods(model))
-
-
-def test_the_judge_sees_what_was_dropped(fleet, model: str) -> None:
-    """A load whose engines are killed must not be found without fault: else the zeros above would mean nothing."""
-    with fleet.steady_load(model) as load:
-        fleet.wait_for_answers(load)
-        for pod in fleet.pods(model).values():
-            fleet.kill(pod)
-        fleet.wait("the load to meet it", lambda: load.verdict != (0, 0, 0))
-    assert_faulty(load)
-
-
-def assert_faulty(load: Load) -> None:
-    failed, truncated, _ = load.verdict
-    assert failed + truncated > 0
-    assert load.problems

@@ -69,6 +69,10 @@ class Fleet(Kubectl, ABC):
         statuses = [each for pod in self.pods(name).values() for each in pod["status"].get("containerStatuses", [])]
         return sum("running" in each.get("state", {}) for each in statuses)
 
+    def num_restarts(self, pod: str) -> int:
+        """How often the containers of a pod were started again."""
+        return sum(each["restartCount"] for each in self.get("pod", pod)["status"].get("containerStatuses", []))
+
     def system_pods(self, component: str) -> dict[str, Json]:
         """The pods of `operator` or `gateway`, by name."""
         listing = self.get("pods", "", "-n", self.system_namespace, "-l", f"{LABEL_COMPONENT}={component}")
@@ -136,8 +140,8 @@ class Fleet(Kubectl, ABC):
 
     @abstractmethod
     def steady_load(self, model: str, num_clients: int = 6) -> AbstractContextManager[Load]:
-        """Load from before the block to after it, held to the texts of an undisturbed run before the block; its verdict
-        is final afterwards."""
+        """Load from before the block to after it, held to the texts of an undisturbed run before this block, or before
+        an earlier one of the same model; its verdict is final afterwards."""
 
     def wait_for_answers(self, load: Load, more: int = 12) -> None:
         """Until so many more answers have come: the load runs, and has run since whatever was done just before."""

@@ -59,6 +59,10 @@ class Kubectl:
         found: Json = json.loads(self.kubectl("get", *arguments).stdout)
         return found
 
+    def exists(self, kind: str, name: str) -> bool:
+        """Whether there is such an object."""
+        return bool(self.kubectl("get", kind, name, "--ignore-not-found", "-o", "name").stdout)
+
     def apply(self, *manifests: Json, check: bool = True, namespace: str = "") -> subprocess.CompletedProcess[str]:
         """`kubectl apply -f -`."""
         where = ["-n", namespace] if namespace else []

@@ -52,6 +52,8 @@ class LocalFleet(Fleet):
         self.program = program
         self.kubeconfig = folder / "kubeconfig"
         self.gateway = self.public_url = gateway
+        self._texts: dict[str, dict[str, str]] = {}
+        """What each model that was loaded answered before anything disturbed it; no disturbance may change it."""
 
     @property
     def checks_rules(self) -> bool:
@@ -63,7 +65,10 @@ class LocalFleet(Fleet):
             return connection.getresponse().read().decode()
 
     def steady_load(self, model: str, num_clients: int = 6) -> AbstractContextManager[Load]:
-        return streaming_load.steady_load(self.endpoint(model), num_clients=num_clients)
+        endpoint = self.endpoint(model)
+        if model not in self._texts:
+            self._texts[model] = streaming_load.undisturbed(endpoint)
+        return streaming_load.steady_load(endpoint, self._texts[model], num_clients=num_clients)
 
     def fill_claim(self, name: str, folder: str, manifest: Json | None = None) -> None:
         shutil.copytree(DINGHY, self.folder / "volumes" / self.namespace / name / folder)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 from homes.cluster_load import ClusterLoad, load_pod
-from streaming_load import PROMPTS, ClientLoad, Endpoint, steady_load
+from streaming_load import PROMPTS, ClientLoad, Endpoint, steady_load, undisturbed
 
 
 class Gateway(BaseHTTPRequestHandler):
@@ -54,7 +54,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @contextmanager
 def loaded(endpoint: Endpoint, fault: str) -> Iterator[ClientLoad]:
-    with steady_load(endpoint, num_clients=2) as load:
+    with steady_load(endpoint, undisturbed(endpoint), num_clients=2) as load:
         Gateway.fault = fault
         met = threading.Event()
         while not met.wait(0.01):
