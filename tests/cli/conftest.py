@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from fairlead.cli.main import main
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -35,5 +37,23 @@ def fairlead() -> Fairlead:
         out, err = await process.communicate(stdin.encode() if isinstance(stdin, str) else stdin)
         assert process.returncode is not None
         return Ended(process.returncode, out.decode(), err.decode())
+
+    return run
+
+
+@pytest.fixture
+def asked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """Runs the real command in this process: for usage that is refused before anything begins, in many variants."""
+    for key in [key for key in os.environ if key.startswith(("FAIRLEAD_", "KUBECONFIG"))]:
+        monkeypatch.delenv(key)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*arguments: str) -> Ended:
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            assert isinstance(end.code, int)
+            status = end.code
+        return Ended(status, *capsys.readouterr())
 
     return run

@@ -172,8 +172,8 @@ async def test_ctrl_c_tells_what_was_measured(tmp_path: Path) -> None:
         (["--gateway", "gateway:8080"], ["'gateway:8080' is not an address: write http://HOST:PORT"]),
     ],
 )
-async def test_bad_arguments_are_named_with_a_hint(fairlead, arguments: list[str], words: list[str]) -> None:
-    ended = await fairlead("bench", *arguments)
+def test_bad_arguments_are_named_with_a_hint(asked, arguments: list[str], words: list[str]) -> None:
+    ended = asked("bench", *arguments)
     assert ended.status == 2
     assert all(word in ended.err for word in words), ended.err
 

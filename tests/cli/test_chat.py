@@ -75,8 +75,8 @@ async def test_errors_say_what_to_do(fairlead) -> None:
 
 
 @pytest.mark.parametrize("given", ["nan", "inf", "1e999", "-0.1", "100.1", "warm", ""])
-async def test_a_temperature_that_is_none_is_refused_by_name(fairlead, given: str) -> None:
-    ended = await fairlead("chat", "--model", "m", f"--temperature={given}", "Hi")
+def test_a_temperature_that_is_none_is_refused_by_name(asked, given: str) -> None:
+    ended = asked("chat", "--model", "m", f"--temperature={given}", "Hi")
     assert ended.status == 2
     assert f"argument --temperature: {given!r} is not a number from 0 to 100" in ended.err
 
