@@ -115,16 +115,18 @@ class VirtualFleet:
         """Time goes on."""
         end, next_tick = self.time + seconds, self.time + self.tick
         while self.time < end:
-            step_ends = [replica.step_ends for replica in self.replicas if replica.running]
-            self.time = min([next_tick, self._next_arrival, *step_ends])
+            self.time = min(next_tick, self._next_arrival)
+            for replica in self.replicas:
+                if replica.running and replica.step_ends < self.time:
+                    self.time = replica.step_ends
             if self.time == self._next_arrival:
                 self._arrive()
                 if self.waiting and not self._ready():
                     next_tick = min(next_tick, self.time + WAKE_SECONDS)
-            for replica in self.replicas:
-                if replica.running and replica.step_ends <= self.time:
-                    self._end_step(replica)
-            self._dispatch()
+            for replica in [each for each in self.replicas if each.running and each.step_ends <= self.time]:
+                self._end_step(replica)
+            if self.waiting:
+                self._dispatch()
             if self.time >= next_tick:
                 self._decide()
                 next_tick = self.time + self.tick
@@ -167,33 +169,39 @@ class VirtualFleet:
                 self._begin_step(replica)
 
     def _begin_step(self, replica: VirtualReplica) -> None:
-        decoding = [request for request in replica.running if not request.uncached]
-        seconds = step_seconds(
-            self.cost,
-            running=len(decoding),
-            kv_tokens=sum(request.context for request in decoding),
-            prefill_tokens=sum(request.uncached for request in replica.running),
-        )
-        left = min(request.output for request in replica.running) if len(decoding) == len(replica.running) else 1
-        replica.num_steps = max(1, min(left, int(STEP_SECONDS / seconds)))
+        num_decoding = kv_tokens = prefill_tokens = 0
+        left = replica.running[0].output
+        for request in replica.running:  # one pass: this is where a simulation spends its time
+            if request.uncached:
+                prefill_tokens += request.uncached
+            else:
+                num_decoding += 1
+                kv_tokens += request.context
+            if request.output < left:
+                left = request.output
+        seconds = step_seconds(self.cost, running=num_decoding, kv_tokens=kv_tokens, prefill_tokens=prefill_tokens)
+        replica.num_steps = 1 if prefill_tokens else max(1, min(left, int(STEP_SECONDS / seconds)))
         replica.step_ends = self.time + replica.num_steps * seconds
 
     def _end_step(self, replica: VirtualReplica) -> None:
         """Every request gets a token. Those that came during the step wait for the next one with their prompt."""
         steps = replica.num_steps
-        for request in list(replica.running):
+        for request in replica.running:
             if request.uncached:
-                request.context, request.uncached = request.context + request.uncached, 0
+                request.context += request.uncached
+                request.uncached = 0
                 seconds = self.time - request.arrived
                 self.first_tokens.append((self.time, seconds))
                 count_seconds(self.counted.ttft, seconds)
-            request.output, request.context = request.output - steps, request.context + steps
+            request.output -= steps
+            request.context += steps
             request.answered += steps
-            if request.output <= 0:
-                replica.running.remove(request)
-                self.counted.output_tokens += request.answered
-                self.counted.num_ended += 1
-                self.counted.num_answered += 1
+        ended = [request for request in replica.running if request.output <= 0]
+        if ended:
+            replica.running = [request for request in replica.running if request.output > 0]
+            self.counted.output_tokens += sum(request.answered for request in ended)
+            self.counted.num_ended += len(ended)
+            self.counted.num_answered += len(ended)
         if replica.running:
             self._begin_step(replica)
         elif replica.draining:
