@@ -93,7 +93,9 @@ def random_load(url: str, num_requests: int) -> None:
         list(pool.map(one, range(num_requests)))
 
 
-def test_at_equal_seq_followers_and_engine_agree(start_engine: Any, checkpoint: Path) -> None:
+def test_at_equal_seq_followers_and_engine_agree_and_another_process_s_epoch_is_refused(
+    start_engine: Any, checkpoint: Path, served: Any
+) -> None:
     engine = start_engine(
         "--model", str(checkpoint), "--served-name", "tiny", "--kv-cache-memory", "150k", "--max-model-len", "256"
     )
@@ -116,13 +118,8 @@ def test_at_equal_seq_followers_and_engine_agree(start_engine: Any, checkpoint: 
     idle = early.wait_for_load(running=0, waiting=0)
     assert idle["seen"] == {"gw": 29}, "the 30th client numbered nothing"
     assert idle["kv_blocks_free"] == idle["kv_blocks_total"]
-
-
-def test_a_restart_is_another_epoch(start_engine: Any, checkpoint: Path, served: Any) -> None:
-    theirs = httpx.get(served.url + BLOCKS).json()
-    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny")
-    engine.wait_ready()
-    assert httpx.get(engine.url + EVENTS, params={"epoch": theirs["epoch"], "seq": 0}).status_code == 410
+    theirs = httpx.get(served.url + BLOCKS).json()["epoch"]
+    assert httpx.get(engine.url + EVENTS, params={"epoch": theirs, "seq": 0}).status_code == 410
 
 
 def test_a_drain_ends_streams_only_with_the_process_and_does_not_wait_for_them(
@@ -152,12 +149,11 @@ def test_a_drain_ends_streams_only_with_the_process_and_does_not_wait_for_them(
     assert "Traceback" not in log and "level=ERROR" not in log
 
 
-def test_a_follower_that_leaves_is_noticed(start_engine: Any, checkpoint: Path) -> None:
-    engine = start_engine("--model", str(checkpoint), "--served-name", "tiny")
-    engine.wait_ready()
-    epoch = httpx.get(engine.url + BLOCKS).json()["epoch"]
-    with httpx.stream("GET", f"{engine.url}{EVENTS}?epoch={epoch}&seq=0", timeout=60) as response:
+def test_a_follower_that_leaves_is_noticed(served: Any) -> None:
+    listed = httpx.get(served.url + BLOCKS).json()
+    watch = f"{served.url}{EVENTS}?epoch={listed['epoch']}&seq={listed['seq']}"
+    with httpx.stream("GET", watch, timeout=60) as response:
         lines = response.iter_lines()
         assert "load" in json.loads(next(lines))
-        assert engine.metric("fairlead_engine_kv_followers") == 1
-    engine.wait_until(lambda: engine.metric("fairlead_engine_kv_followers") == 0, "the end of the watch")
+        assert served.metric("fairlead_engine_kv_followers") == 1
+    served.wait_until(lambda: served.metric("fairlead_engine_kv_followers") == 0, "the end of the watch")

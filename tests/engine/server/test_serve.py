@@ -33,11 +33,9 @@ def client() -> Iterator[Callable[[Any], openai.OpenAI]]:
         )
 
 
-def test_the_start_is_told_by_phases(start_engine: Any, checkpoint: Path) -> None:
+def test_the_start_is_told_by_phases(served: Any) -> None:
     """Where the seconds go before a new replica helps, which decides the first tokens of a load that grows."""
-    engine = start_engine("--model", str(checkpoint))
-    engine.wait_ready()
-    (line,) = [line for line in engine.log.read_text().splitlines() if " msg=ready " in line]
+    (line,) = [line for line in served.log.read_text().splitlines() if " msg=ready " in line]
     fields = dict(word.partition("=")[::2] for word in line.split())
     seconds = {name: float(fields[f"{name}_seconds"]) for name in ("duration", "import", "load", "warm_up")}
     assert 0 < seconds["import"] <= seconds["duration"]
