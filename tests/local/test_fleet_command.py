@@ -40,7 +40,8 @@ def data(tmp_path: Path) -> Iterator[Path]:
     """A data folder; whatever runs in it afterwards is stopped."""
     folder = tmp_path / "fleet"
     yield folder
-    local("down", "--data-dir", str(folder))
+    if running_fleet(FleetFolder(folder)) or ProcessRecords(folder / "run").running():
+        local("down", "--data-dir", str(folder))
     assert ProcessRecords(folder / "run").running() == []
 
 
