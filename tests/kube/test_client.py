@@ -60,6 +60,37 @@ async def test_a_refusal_carries_status_reason_and_message() -> None:
     assert not error.may_pass
 
 
+@pytest.mark.parametrize("answer", ["[]", "nonsense", '{"kind": "Other"}', None])
+async def test_a_token_in_the_servers_path_is_in_no_error(answer: str | None) -> None:
+    """As in the URL of local mode, for clients that send no header over plain HTTP."""
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        if answer is None:
+            request.transport.abort()
+        return web.Response(text=answer)
+
+    async with serving(respond) as server:
+        config = KubeConfig(server=f"{server.config.server}/token/s3cr3t", token="s3cr3t")
+        async with KubeClient(config, timeout=5) as client:
+            with pytest.raises(KubeError) as raised:
+                await client.list(PODS)
+    assert "/token/…" in str(raised.value) and "s3cr3t" not in str(raised.value)
+
+
+async def test_a_proxy_is_asked_for_the_server() -> None:
+    asked: list[str] = []
+
+    async def pass_on(request: web.Request) -> web.Response:
+        asked.append(request.host)
+        return web.json_response({"kind": "PodList", "items": []})
+
+    async with serving(pass_on) as proxy:
+        config = KubeConfig(server="http://api.invalid:8000", proxy=proxy.config.server)
+        async with KubeClient(config, timeout=5) as client:
+            assert (await client.list(PODS))["items"] == []
+    assert asked == ["api.invalid:8000"]
+
+
 async def test_a_refusal_that_is_no_status_is_understood_too() -> None:
     async def refuse(request: web.Request) -> web.Response:
         return web.Response(status=502, text="<html>bad gateway</html>")

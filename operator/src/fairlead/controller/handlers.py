@@ -97,6 +97,7 @@ def connection_info(config: KubeConfig) -> kopf.ConnectionInfo:
         config = config.with_credential(credential)
     return kopf.ConnectionInfo(
         server=config.server,
+        proxy_url=config.proxy,
         scheme="Bearer" if config.token_file or config.token else None,
         token=config.token_file.read_text().strip() if config.token_file else config.token,
         username=config.username,

@@ -109,10 +109,10 @@ class KubeClient:
         """
         params = _selectors(label_selector, field_selector) | {"limit": str(PAGE_SIZE)}
         page = await self.request("GET", resource.path(namespace), params=params)
-        items = _items(page, resource, self.config.server)
+        items = _items(page, resource, self.config)
         while token := (page.get("metadata") or {}).get("continue"):
             page = await self.request("GET", resource.path(namespace), params=params | {"continue": token})
-            items += _items(page, resource, self.config.server)
+            items += _items(page, resource, self.config)
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         return page | {"items": [kind | item for item in items]}
 
@@ -178,9 +178,10 @@ class KubeClient:
                 await _raise_for_status(response)
                 document = await response.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
-            raise _unreachable(method, self.config.server + path, e) from e
+            raise self._unreachable(method, path, e) from e
         if not isinstance(document, dict):
-            raise KubeError(0, "Unreachable", f"{method} {self.config.server}{path} did not answer with a JSON object")
+            message = f"{method} {self.config.server}{path} did not answer with a JSON object"
+            raise KubeError(0, "Unreachable", self.config.public(message))
         return document
 
     async def watch(
@@ -212,7 +213,7 @@ class KubeClient:
                 async for line in lines(response.content):
                     yield _watch_event(json.loads(line))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
-            raise _unreachable("WATCH", self.config.server + path, e) from e
+            raise self._unreachable("WATCH", path, e) from e
 
     async def _log_in(self) -> None:
         """Where the kubeconfig says how, and what the last login gave has expired or was refused."""
@@ -259,7 +260,12 @@ class KubeClient:
             timeout=timeout,
             ssl=self._ssl if self._ssl is not None else True,
             server_hostname=self.config.tls_server_name,
+            proxy=self.config.proxy,
         )
+
+    def _unreachable(self, method: str, path: str, e: BaseException) -> KubeError:
+        message = f"{method} {self.config.server}{path}: {cause_of(e)}"
+        return KubeError(0, "Unreachable", self.config.public(message))
 
     def _authorization(self) -> dict[str, str]:
         file, user = self.config.token_file, self.config.username
@@ -281,10 +287,12 @@ class KubeClient:
         return {}
 
 
-def _items(page: Mapping[str, Any], resource: Resource, server: str) -> list[JsonObject]:
+def _items(page: Mapping[str, Any], resource: Resource, config: KubeConfig) -> list[JsonObject]:
     """Of one page of a list; Kubernetes writes an empty one as null. Other servers answer with objects of their own."""
     if page.get("kind") != f"{resource.kind}List":
-        message = f"{server} did not answer with a list of {resource.plural}: it is no Kubernetes API"
+        message = (
+            f"{config.public(config.server)} did not answer with a list of {resource.plural}: it is no Kubernetes API"
+        )
         raise KubeError(0, "Unreachable", message)
     return [*(page.get("items") or ())]
 
@@ -323,7 +331,3 @@ async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
 
 def _from_status(document: Mapping[str, Any], status: int) -> KubeError:
     return KubeError(status, str(document.get("reason") or "Unknown"), str(document.get("message") or "no message"))
-
-
-def _unreachable(method: str, url: str, e: BaseException) -> KubeError:
-    return KubeError(0, "Unreachable", f"{method} {url}: {cause_of(e)}")

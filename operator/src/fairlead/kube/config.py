@@ -22,6 +22,8 @@ SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 _SECTIONS = ("contexts", "clusters", "users")
 
+_IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
+
 
 class KubeConfigError(Exception):
     """No usable way to the API server; the message says what was looked for, and where."""
@@ -49,6 +51,8 @@ class KubeConfig:
     insecure_skip_tls_verify: bool = False
     tls_server_name: str | None = None
     """Name to expect in the server's certificate; None = the host of `server`."""
+    proxy: str | None = None
+    """URL of an HTTP proxy on the way to the server; None = none."""
     namespace: str | None = None
     """The context's default namespace; None = not said."""
     login: Login | None = None
@@ -58,6 +62,11 @@ class KubeConfig:
         """The same way with what a login gave."""
         certificate, key = credential.certificate, credential.key
         return replace(self, token=credential.token, certificate_data=certificate, key_data=key)
+
+    def public(self, text: str) -> str:
+        """`text` without what shows who we are: some servers have the token in the path of their URL."""
+        shown = self.server.replace(self.token, "…") if self.token else self.server
+        return text.replace(self.server, shown)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For https servers; None for plain http. Raises KubeConfigError for certificates that do not load."""
@@ -71,7 +80,7 @@ class KubeConfig:
             if self.certificate_data is not None and self.key_data is not None:
                 _load_client_certificate(context, self.certificate_data, self.key_data)
         except (ssl.SSLError, ValueError) as e:
-            raise KubeConfigError(f"the certificates for {self.server} do not load: {e}") from e
+            raise KubeConfigError(f"the certificates for {self.public(self.server)} do not load: {e}") from e
         return context
 
 
@@ -131,6 +140,7 @@ def from_kubeconfigs(paths: Sequence[Path], context: str | None = None) -> KubeC
             ca_data=_data(cluster_file, cluster, "certificate-authority"),
             insecure_skip_tls_verify=bool(cluster.get("insecure-skip-tls-verify", False)),
             tls_server_name=_text(cluster, "tls-server-name"),
+            proxy=_proxy(cluster),
             namespace=_text(chosen, "namespace"),
             login=login_of(user, cluster, user_file.parent, paths, context),
             **_credentials(user_file, user),
@@ -174,8 +184,20 @@ def _server(cluster: Mapping[str, Any]) -> str:
     return server
 
 
+def _proxy(cluster: Mapping[str, Any]) -> str | None:
+    url = _text(cluster, "proxy-url")
+    if url is not None and not is_http_address(url):
+        raise KubeConfigError("the cluster's proxy-url is no proxy that can be used: write http://HOST:PORT")
+    return url
+
+
 def _credentials(path: Path, user: Mapping[str, Any]) -> dict[str, Any]:
     """What the file itself holds to show who we are, as KubeConfig's fields."""
+    if acts_as := [key for key in _IMPERSONATION if user.get(key)]:
+        raise KubeConfigError(
+            f"the user acts as somebody else ({', '.join(acts_as)}), which only kubectl does: name a context "
+            "whose user has the rights"
+        )
     token_file = _text(user, "tokenFile")
     certificate, key = (_data(path, user, name) for name in ("client-certificate", "client-key"))
     if (certificate is None) != (key is None):
