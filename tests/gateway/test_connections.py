@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.gateway.downstream.heads import check_head
-from fairlead.gateway.downstream.protocol import MAX_REQUESTS_AHEAD
+from fairlead_protocol.ahead import MAX_REQUESTS
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 BODY = json.dumps(CHAT).encode()
@@ -248,7 +248,7 @@ async def test_the_request_line_counts_among_the_bytes_of_the_head(start, once_u
 async def test_requests_far_ahead_of_their_turn_end_the_connection(start, request_: bytes) -> None:
     setup = await start()
     answer = await answers(setup, request_ * 1000)
-    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == MAX_REQUESTS_AHEAD + 1
+    assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == MAX_REQUESTS + 1
 
 
 async def test_connections_above_the_limit_are_told_so_and_probes_are_not_among_them(start) -> None:

@@ -19,7 +19,9 @@ from fairlead.routing.load import Load, StepCost
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Limits, Replica
 from fairlead.testing.fake_engine import FakeEngine
+from fairlead.testing.flood import flood
 from fairlead.testing.gateways import SCALED_TO_ZERO, make_pool
+from fairlead.testing.harm import measured_harm
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 REPLICA = Replica(uid="a", name="a", host="h", port=1)
@@ -292,3 +294,13 @@ async def test_signals_are_not_for_clients_of_models(start) -> None:
     async with setup.http.get(f"{setup.url}/fairlead/v1/signals") as response:
         assert response.status == 404
         assert json.loads(await response.read())["error"]["code"] == "unknown_url"
+
+
+async def test_what_is_sent_behind_requests_for_signals_holds_nobody_up(start) -> None:
+    setup = await start()
+    behind = b"POST / HTTP/1.1\r\nhost: gateway\r\ncontent-length: 2000\r\n\r\n" + b"x" * 2000
+    sent = b"GET /fairlead/v1/signals HTTP/1.1\r\nhost: gateway\r\n\r\n" + behind * 99
+    async with measured_harm() as harm:
+        await flood(setup.gateway.control_port, sent, num_connections=300, seconds=3.0)
+    assert harm.stalled_seconds < 0.25
+    assert harm.grown_bytes < 100 * 2**20

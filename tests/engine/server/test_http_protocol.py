@@ -12,6 +12,7 @@ import uvicorn
 
 from fairlead_engine.server import http_protocol
 from fairlead_engine.server.http_protocol import make_protocol
+from fairlead_protocol.ahead import MAX_REQUESTS
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: engine\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -82,7 +83,7 @@ async def test_what_is_not_http_is_400_in_openai_shape(port: int) -> None:
 
 
 async def test_requests_far_ahead_of_their_turn_end_the_connection(port: int) -> None:
-    assert (await talk(port, REQUEST * http_protocol.MAX_REQUESTS_AHEAD, pause=0.1)).count(ANSWER) == 100
+    assert (await talk(port, REQUEST * MAX_REQUESTS, pause=0.1)).count(ANSWER) == 100
     answer = await talk(port, REQUEST * 1000)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1 ") == 1, "nothing of a flood is worked off"

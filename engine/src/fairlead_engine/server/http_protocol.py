@@ -6,15 +6,19 @@ Engines are for gateways alone, but whoever reaches the port must not be able to
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from fairlead_engine.errors import QueueFull
 from fairlead_engine.server.refusals import Outcome, Refusal, refusal
+from fairlead_protocol.ahead import MAX_REQUESTS, Ahead
 from fairlead_protocol.connections import CutReason
 from fairlead_protocol.framing import MAX_LENGTH_DIGITS, STILL_THERE, STILL_THERE_SECONDS, Excess, RequestMeter
+from fairlead_protocol.intake import Inlet, Intake
 
 MAX_HEADER_BYTES = 64 * 1024
 """Largest request line and headers together, and most bytes that frame a body beyond the body's own size."""
@@ -32,9 +36,6 @@ MAX_SURPLUS_CONNECTIONS = 100
 """Connections above the limit that are told so. Still more are cut without a word."""
 PROBES = (b"/health", b"/ready", b"/metrics")
 """Answered however many connections there are: who only looks must not take an engine that is full for a dead one."""
-MAX_REQUESTS_AHEAD = 100
-"""Requests that one connection may have waiting behind the one that is being answered; more end it."""
-
 
 _TOO_MUCH = {
     Excess.FIELDS: (431, f"the request has more than the {MAX_HEADERS} headers and trailers that are taken"),
@@ -58,6 +59,8 @@ def make_protocol(
 
     Protocol.on_refused = staticmethod(on_refused)
     Protocol.on_cut = staticmethod(on_cut)
+    Protocol.intake = Intake()
+    Protocol.ahead = Ahead()
     Protocol.max_connections = max_connections
     return Protocol
 
@@ -67,10 +70,13 @@ class LimitedProtocol(HttpToolsProtocol):
 
     on_refused: Callable[[Outcome], object]
     on_cut: Callable[[CutReason], object]
+    intake: Intake
+    ahead: Ahead
     max_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._inlet: Inlet | None = None
         self._meter = RequestMeter(max_bytes=MAX_HEADER_BYTES, max_fields=MAX_HEADERS)
         self._skipped_bytes = 0
         """Of a body whose request is answered already."""
@@ -89,9 +95,15 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.max_connections + MAX_SURPLUS_CONNECTIONS:
             self._cut(CutReason.TOO_MANY)
             return
+        self._inlet = self.intake.open(transport, self)
+        self.flow = FlowControl(self._inlet)  # type: ignore[arg-type]  # of a transport it only needs what this has
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._inlet is not None:
+            self._inlet.close()
+        self.pipeline.clear()
+        self._tell_ahead()
         self._stop_timer()
         self._disconnect()
         super().connection_lost(exc)
@@ -101,10 +113,13 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._meter.packet(len(data))
         super().data_received(data)
+        self._tell_ahead()
         if self._deaf or self.transport.is_closing():
             return
         if excess := self._meter.check():
             self._refuse(*_TOO_MUCH[excess])
+        elif self.pipeline and self.ahead.is_full:
+            self._refuse(400, "too many requests came before those in front of them were answered")
         elif self._is_skipping:
             self._skipped_bytes += len(data)
             if self._skipped_bytes > MAX_SKIPPED_BYTES:
@@ -145,8 +160,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_surplus = len(self.connections) > self.max_connections and not self.url.startswith(PROBES)
         if self._is_surplus:
             raise ValueError("too many connections")
-        if len(self.pipeline) >= MAX_REQUESTS_AHEAD:
-            raise ValueError("too many requests ahead of their turn")
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._tell_ahead()
+            if len(self.pipeline) >= MAX_REQUESTS or self.ahead.is_full:
+                raise ValueError("too many requests ahead of their turn")
         super().on_headers_complete()
         self._meter.begin_body()
 
@@ -177,7 +194,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        self._tell_ahead()
+        self.intake.begin(partial(super()._start_asgi_task, cycle, app))
 
     @property
     def _has_begun(self) -> bool:
@@ -189,6 +207,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def _is_skipping(self) -> bool:
         """Whether a body still comes though its request is answered."""
         return self._meter.in_body and self.cycle.response_complete
+
+    def _tell_ahead(self) -> None:
+        self.ahead.tell(self, (cycle.body for cycle, _ in self.pipeline))
 
     def _begin_head(self) -> None:
         self._meter.begin_head()

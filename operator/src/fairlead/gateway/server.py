@@ -79,10 +79,12 @@ class Gateway:
         self.port: int = self._socket.getsockname()[1]
         """For clients, also where the settings said any."""
         self.control_port: int = self._control_socket.getsockname()[1]
-        protocol = self._protocol = make_protocol(settings, refusals.refused, CutConnections(self.metrics.cut).cut)
-        self._server = _Server(self.app, protocol, settings, grace_seconds=int(settings.drain_timeout))
+        cuts = CutConnections(self.metrics.cut)
+        self._protocols = tuple(make_protocol(settings, refusals.refused, cuts.cut) for _ in range(2))
+        """Of clients and of the control port, each with turns of its own: a flood on one delays nobody on the other."""
+        self._server = _Server(self.app, self._protocols[0], settings, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
-        self._control = _Server(control, protocol, settings, grace_seconds=CONTROL_GRACE_SECONDS)
+        self._control = _Server(control, self._protocols[1], settings, grace_seconds=CONTROL_GRACE_SECONDS)
         self.metrics.watch_connections("clients", self._server.server_state.connections)
         self.metrics.watch_connections("control", self._control.server_state.connections)
         self._drain_task: asyncio.Task[None] | None = None
@@ -119,7 +121,8 @@ class Gateway:
         if self._drain_task is None:
             delay = self.settings.drain_delay if self.app.was_ready else 0.0
             self._announce()
-            self._protocol.linger_seconds = LINGER_SECONDS
+            for protocol in self._protocols:
+                protocol.linger_seconds = LINGER_SECONDS
             logger.info("draining: not ready, requests are taken for %g more seconds", delay)
             self._drain_task = asyncio.create_task(self._stop_after(delay))
 

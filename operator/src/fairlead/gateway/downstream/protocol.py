@@ -4,10 +4,12 @@ request; errors in OpenAI's shape; and a farewell that breaks no request of a cl
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httptools
 from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from fairlead.gateway.downstream.heads import check_head, framing
@@ -21,8 +23,10 @@ from fairlead.gateway.openai.errors import (
     too_much_framing,
 )
 from fairlead.gateway.settings import GatewaySettings
+from fairlead_protocol.ahead import MAX_REQUESTS, Ahead
 from fairlead_protocol.connections import CutReason
 from fairlead_protocol.framing import STILL_THERE, STILL_THERE_SECONDS, Excess, RequestMeter
+from fairlead_protocol.intake import Inlet, Intake
 
 LINGER_SECONDS = 1.0
 """How long a connection is kept after its last answer while a drained server stops. Its client was promised that it may
@@ -30,10 +34,6 @@ be used again, and may do so at this very moment. Also how long a refused client
 might never see the refusal."""
 MAX_SURPLUS_CONNECTIONS = 100
 """Connections above the limit that are told so. Still more are cut without a word."""
-MAX_REQUESTS_AHEAD = 100
-"""Requests that one connection may have waiting behind the one that is being answered. A few bytes make one, so that
-few packets could fill the memory; the connection of a client that sends more ends after those before."""
-
 
 OnRefused = Callable[[OpenAIError, str], object]
 """Told of a request that no application hears of: what is wrong with it, and its target as far as it has come."""
@@ -44,7 +44,8 @@ OnCut = Callable[[CutReason], object]
 
 
 def make_protocol(settings: GatewaySettings, on_refused: OnRefused, on_cut: OnCut) -> "type[LimitedProtocol]":
-    """The protocol class for uvicorn, which makes its instances itself and so cannot hand them anything."""
+    """The protocol class for one of uvicorn's servers, which makes its instances itself and so cannot hand them
+    anything."""
 
     class Protocol(LimitedProtocol):
         pass
@@ -52,6 +53,8 @@ def make_protocol(settings: GatewaySettings, on_refused: OnRefused, on_cut: OnCu
     Protocol.settings = settings
     Protocol.on_refused = staticmethod(on_refused)
     Protocol.on_cut = staticmethod(on_cut)
+    Protocol.intake = Intake()
+    Protocol.ahead = Ahead()
     return Protocol
 
 
@@ -62,12 +65,15 @@ class LimitedProtocol(HttpToolsProtocol):
     settings: GatewaySettings
     on_refused: OnRefused
     on_cut: OnCut
+    intake: Intake
+    ahead: Ahead
     linger_seconds = 0.0
     """`LINGER_SECONDS` once the server drains; 0 = connections end with their answer, or at once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.url = b""
+        self._inlet: Inlet | None = None
         self._meter = RequestMeter(max_bytes=self.settings.max_header_bytes, max_fields=self.settings.max_headers)
         self._head_begun = False
         self._skipped_bytes = 0
@@ -96,9 +102,15 @@ class LimitedProtocol(HttpToolsProtocol):
         if len(self.connections) > self.settings.max_connections + MAX_SURPLUS_CONNECTIONS:
             self._cut(CutReason.TOO_MANY)
             return
+        self._inlet = self.intake.open(transport, self)
+        self.flow = FlowControl(self._inlet)  # type: ignore[arg-type]  # of a transport it only needs what this has
         self._start_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._inlet is not None:
+            self._inlet.close()
+        self.pipeline.clear()
+        self._tell_ahead()
         self._stop_timer()
         self._stop_awaiting_reader()
         self._disconnect(self._answering)
@@ -110,10 +122,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._meter.packet(len(data))
         self._feed(data)
+        self._tell_ahead()
         if self._deaf or self.transport.is_closing():
             return
         if self._meter.check():
             self._refuse(self._too_much())
+        elif self.pipeline and self.ahead.is_full:
+            self._refuse(too_many_requests_ahead())
         elif self._is_skipping:
             self._skipped_bytes += len(data)
             if self._skipped_bytes > self.settings.max_body_bytes:
@@ -189,7 +204,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        self._tell_ahead()
+        self.intake.begin(partial(super()._start_asgi_task, cycle, app))
 
     def on_response_complete(self) -> None:
         self._quiet_since = self.loop.time()
@@ -240,9 +256,14 @@ class LimitedProtocol(HttpToolsProtocol):
         )
         if problem is None and len(self.connections) > settings.max_connections:
             problem = too_many_connections(settings.max_connections)
-        if problem is None and len(self.pipeline) >= MAX_REQUESTS_AHEAD:
-            problem = too_many_requests_ahead(MAX_REQUESTS_AHEAD)
+        if problem is None and self._is_answering:
+            self._tell_ahead()
+            if len(self.pipeline) >= MAX_REQUESTS or self.ahead.is_full:
+                problem = too_many_requests_ahead()
         return problem
+
+    def _tell_ahead(self) -> None:
+        self.ahead.tell(self, (cycle.body for cycle, _ in self.pipeline))
 
     def _feed(self, data: bytes) -> None:
         try:

@@ -136,9 +136,9 @@ def _overloaded(message: str, *, code: str) -> OpenAIError:
     )
 
 
-def too_many_requests_ahead(limit: int) -> OpenAIError:
+def too_many_requests_ahead() -> OpenAIError:
     """429; the connection is closed."""
-    message = f"More than {limit} requests were sent on this connection before the first of them was answered."
+    message = "More requests than are kept were sent on connections on which another was not answered yet."
     return OpenAIError(429, message, type="rate_limit_error", code="too_many_requests", retry_after=1)
 
 
