@@ -5,15 +5,19 @@ import contextlib
 import json
 import random
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.gateway.downstream.body import BodyReader
 from fairlead.gateway.downstream.heads import check_head
 from fairlead_protocol.ahead import MAX_REQUESTS
+from fairlead_protocol.lanes import Pacer
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 BODY = json.dumps(CHAT).encode()
@@ -375,6 +379,52 @@ async def test_bodies_that_come_slowly_cannot_fill_the_memory(start) -> None:
         assert (await setup.post(CHAT))[0] == 200, "a body that is whole at once is never too much"
         slow.close()
         await setup.until(lambda: setup.gateway.app._bodies.num_bytes == 0)
+
+
+async def test_bodies_that_are_whole_count_until_their_prompts_are_read(start) -> None:
+    """Decoding and tokenising take longer than sending does."""
+    size, read = 300_000, asyncio.Event()
+    setup = await start(max_body_bytes=size, max_partial_body_bytes=3 * size)
+
+    async def pace(self: Pacer, num_bytes: int) -> None:
+        if num_bytes > size // 2:
+            await read.wait()
+
+    body = json.dumps({**CHAT, "user": "x" * (size - 200)}).encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pacer, "pace", pace)
+        waiting = [asyncio.create_task(setup.post(body)) for _ in range(2)]
+        await setup.until(lambda: setup.gateway.app._bodies.num_bytes >= 2 * len(body))
+        refused = [asyncio.create_task(setup.post(body)) for _ in range(6)]
+        await setup.until(lambda: sum(task.done() for task in refused) >= 5)
+        assert {task.result()[0] for task in refused if task.done()} == {503}
+        assert (await setup.post(CHAT))[0] == 200
+        read.set()
+        assert {status for status, _, _ in await asyncio.gather(*waiting)} == {200}
+    await asyncio.gather(*refused)
+    await setup.until(lambda: setup.gateway.app._bodies.num_bytes == 0)
+
+
+async def test_bodies_count_with_the_memory_that_they_take() -> None:
+    """One that grows has room for more, of which its length tells nothing."""
+    bodies = BodyReader(limit=2**20, timeout=60.0, total_limit=2**30)
+    part, noted_here = b"x" * 1500, 40_000
+    uncounted = list[int]()
+
+    async def receive() -> dict[str, Any]:
+        uncounted.append(tracemalloc.get_traced_memory()[0] - before - bodies.num_bytes)
+        return {"type": "http.request", "body": part, "more_body": len(uncounted) < 500}
+
+    with bodies.held() as held:
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            body = await bodies.read({}, receive, held)
+        finally:
+            tracemalloc.stop()
+        assert max(uncounted) < noted_here
+        assert bodies.num_bytes >= len(body) == 500 * len(part)
+    assert bodies.num_bytes == 0
 
 
 # Anything at all.

@@ -17,7 +17,7 @@ from fairlead.api.signals import PATH_SIGNALS
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.downstream.body import BodyReader, ClientGone, ClientWatch
+from fairlead.gateway.downstream.body import BodyReader, ClientGone, ClientWatch, Held
 from fairlead.gateway.downstream.client import Client, Receive, Send
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors
@@ -122,7 +122,8 @@ class GatewayApp:
         client = call.client
         seen = Observation(client.request_id, target.path, observers=(self._metrics,), client=client.name)
         try:
-            await self._serve(target, call, seen)
+            with self._bodies.held() as held:
+                await self._serve(target, call, seen, held)
         except ClientGone:
             if seen.outcome != RequestOutcome.COMPLETED:
                 seen.outcome = RequestOutcome.DISCONNECTED
@@ -137,14 +138,15 @@ class GatewayApp:
             seen.ended(client.status)
             log_request(seen)
 
-    async def _serve(self, target: Target, call: "_Call", seen: Observation) -> None:
+    async def _serve(self, target: Target, call: "_Call", seen: Observation, held: Held) -> None:
         """Reads the request and has it directed; refusals become the answer. Raises ClientGone."""
         try:
-            body = await self._bodies.read(call.headers, call.receive)
+            body = await self._bodies.read(call.headers, call.receive, held)
             call.client.closing = self.draining  # whatever comes next on this connection is another request
             await self._pacer.pace(len(body))
             request = parse(target.path, body, call.headers.items(), request_id=seen.request_id, chosen=target.chosen)
             del body  # what is needed of it is in the request
+            request.on_read = held.release
             seen.parsed(request)
         except OpenAIError as error:
             await _refuse(error, call.client, seen)

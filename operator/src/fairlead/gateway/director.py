@@ -27,6 +27,7 @@ class Director:
         seen.found(pool.model)
         place = pool.place(request)  # in line, kept through every attempt
         await pool.tokenize(place)  # ids and block hashes, once; off the loop when long; 400 where it fits no replica
+        request.on_read()
         seen.demands(pool.counters, place.ticket)
         num_failures = num_deaths = 0
         while True:  # a second attempt only before the client's first byte

@@ -25,7 +25,8 @@ class GatewaySettings:
     max_body_bytes: int = 16 * 1024 * 1024
     """Largest request body; a larger one is answered 413. 16 MiB hold about four million tokens of text."""
     max_partial_body_bytes: int = 256 * 1024 * 1024
-    """Bytes of all request bodies that are only partly here; whoever sends more of one is answered 503."""
+    """Memory for all request bodies that are only partly here, or not decoded and tokenised yet; whoever sends more of
+    one is answered 503."""
     max_header_bytes: int = 64 * 1024
     """Largest request line and headers together; more is answered 431."""
     max_headers: int = 128

@@ -1,7 +1,9 @@
 """Reading requests' bodies within limits, and noticing that a client has left."""
 
 import asyncio
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 
 from fairlead.gateway.downstream.client import Message, Receive
@@ -12,9 +14,29 @@ class ClientGone(Exception):
     """The client left before it had its answer."""
 
 
+class Held:
+    """What one body takes of the memory that a `BodyReader` gives to all, until it is released."""
+
+    def __init__(self, bodies: "BodyReader") -> None:
+        self._bodies = bodies
+        self._num_bytes = 0
+        self._is_released = False
+
+    def grown(self, num_bytes: int) -> None:
+        """It takes so much now."""
+        if not self._is_released:
+            self._bodies.num_bytes += num_bytes - self._num_bytes
+            self._num_bytes = num_bytes
+
+    def release(self) -> None:
+        """It is counted elsewhere, or gone."""
+        self.grown(0)
+        self._is_released = True
+
+
 class BodyReader:
-    """Reads bodies: each within a size and a time, and those that are only partly here within a size together, so that
-    clients who send slowly cannot fill the memory."""
+    """Reads bodies: each within a size and a time, and all together within a size, so that clients who send slowly
+    cannot fill the memory, nor those who send faster than is decoded."""
 
     def __init__(self, *, limit: int, timeout: float, total_limit: int) -> None:
         """Sizes are bytes; the time is seconds, from when a body begins to be read."""
@@ -22,10 +44,19 @@ class BodyReader:
         self._timeout = timeout
         self._total_limit = total_limit
         self.num_bytes = 0
-        """Of all bodies that are only partly here."""
+        """Of memory that all bodies take that are not released."""
 
-    async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
-        """A whole body. Raises OpenAIError (408, 413, 415, 503), and ClientGone."""
+    @contextmanager
+    def held(self) -> Iterator[Held]:
+        """For one body, which is released at the latest when left."""
+        held = Held(self)
+        try:
+            yield held
+        finally:
+            held.release()
+
+    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, held: Held) -> bytes:
+        """A whole body, which stays counted. Raises OpenAIError (408, 413, 415, 503), and ClientGone."""
         encoding = headers.get(b"content-encoding", b"identity")
         if encoding.lower() != b"identity":
             raise unsupported_encoding(encoding.decode("latin-1"))
@@ -35,22 +66,19 @@ class BodyReader:
         body = bytearray()  # in one piece: a list of a million small parts would be many times their size
         try:
             async with asyncio.timeout(self._timeout):
-                await self._read(receive, body)
+                await self._read(receive, body, held)
         except TimeoutError as error:
             raise body_too_slow(self._timeout) from error
-        finally:
-            self.num_bytes -= len(body)
         return bytes(body)
 
-    async def _read(self, receive: Receive, body: bytearray) -> None:
+    async def _read(self, receive: Receive, body: bytearray, held: Held) -> None:
         more = True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            part = message.get("body", b"")
-            body += part
-            self.num_bytes += len(part)
+            body += message.get("body", b"")
+            held.grown(sys.getsizeof(body))  # which is more than its length: it has room to grow
             more = message.get("more_body", False)
             if len(body) > self._limit:
                 raise body_too_large(self._limit)

@@ -5,7 +5,7 @@ reformatted on the way to the engine, which validates them. What would cost the 
 (`fairlead_protocol.budget`), and what belongs to gateway and engine alone (`fairlead_…`) is dropped.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +66,8 @@ class InferenceRequest:
     """Who goes first where not all can: the lower, in line here as in the engine."""
     num_bytes: int = 0
     """Size of the body as it came."""
+    on_read: Callable[[], object] = lambda: None
+    """To be called when its prompt has been read: what waits longer is counted by who it waits for."""
 
     def upstream_body(self, served_name: str, tokens: bytes | None = None) -> bytes:
         """The body for an engine: its own name for the model, and usage always asked for.

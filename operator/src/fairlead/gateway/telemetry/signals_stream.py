@@ -88,7 +88,8 @@ class SignalsStream:
         client = Client(send, request_id=request_id, stall_timeout=SLOW_FOLLOWER_SECONDS, on_gone=watch.leave)
         self.num_followers += 1
         try:
-            await self._bodies.read({}, receive)
+            with self._bodies.held() as held:
+                await self._bodies.read({}, receive, held)
             async with watch:
                 await self._write_lines(client)
         except ClientGone:
