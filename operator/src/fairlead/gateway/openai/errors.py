@@ -138,7 +138,7 @@ def _overloaded(message: str, *, code: str) -> OpenAIError:
 
 def too_many_requests_ahead() -> OpenAIError:
     """429; the connection is closed."""
-    message = "More requests than are kept were sent on connections on which another was not answered yet."
+    message = "More requests than are kept were sent before the first on their connection was answered."
     return OpenAIError(429, message, type="rate_limit_error", code="too_many_requests", retry_after=1)
 
 
