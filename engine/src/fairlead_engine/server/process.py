@@ -1,6 +1,7 @@
 """One serving process: HTTP, lifecycle, signals and the core's fate are wired together here, once."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -111,6 +112,8 @@ class ServerProcess:
         host, port = self._listener.getsockname()[:2]
         log.info("loading", extra={"folder": str(self._folder), "url": f"http://{host}:{port}"})
         info, files = await asyncio.gather(self._starting, asyncio.to_thread(ModelFiles.read, self._folder))
+        gc.collect()
+        gc.freeze()  # what is here from the start need not be looked at again, which would hold up tokens
         self._service.ready(files, info)
         facts = {
             "model": self._engine.name,

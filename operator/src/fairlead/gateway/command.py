@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -109,4 +110,6 @@ async def _serve(args: argparse.Namespace, settings: GatewaySettings, access: Ac
 
         gateway = Gateway(settings, make_fleet, access)
         gateway.install_signal_handlers()
+        gc.collect()
+        gc.freeze()  # what is here from the start need not be looked at again, which would hold up tokens
         await gateway.run()

@@ -1,0 +1,73 @@
+"""The garbage collector's longest pauses: what is there from the start is not looked at again while tokens pass."""
+
+import argparse
+import asyncio
+import gc
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairlead.gateway import command
+from fairlead.gateway.access.check import OpenAccess
+from fairlead.gateway.settings import GatewaySettings
+from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.demo import resolve_model
+from fairlead_engine.server.process import ServerProcess
+from fairlead_engine.testing import ScriptedEngine
+from fairlead_engine.testing.scripted_engine import scripted_info
+
+NUM_IMPORTED = 50_000
+"""Objects; the modules alone have more."""
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """As before, for the tests that follow."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+async def test_a_gateway_leaves_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen = list[int]()
+
+    class Gateway:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def install_signal_handlers(self) -> None:
+            pass
+
+        async def run(self) -> None:
+            frozen.append(gc.get_freeze_count())
+
+    class Client:
+        @classmethod
+        async def from_environment(cls, *_: Any) -> "Client":
+            return cls()
+
+        async def __aenter__(self) -> "Client":
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(command, "Gateway", Gateway)
+    monkeypatch.setattr(command, "KubeClient", Client)
+    arguments = argparse.Namespace(kubeconfig=None, context=None, namespace=[])
+    await command._serve(arguments, GatewaySettings(), OpenAccess())
+    assert frozen[0] > NUM_IMPORTED
+
+
+async def test_an_engine_leaves_its_model_and_modules() -> None:
+    async def start() -> Any:
+        return scripted_info()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        starting: asyncio.Task[Any] = asyncio.create_task(start())
+        engine, folder = EngineConfig(model="demo://dinghy"), resolve_model("demo://dinghy")
+        process = ServerProcess(engine, ServerConfig(), folder, listener, ScriptedEngine(), starting, 0.0)
+        await process._load()
+    assert gc.get_freeze_count() > NUM_IMPORTED
