@@ -188,7 +188,7 @@ def test_the_terminal_shows_the_same_figures() -> None:
         SENTENCE,
     ):
         assert word in text
-    assert "waiting for the operator to see it" in text
+    assert "no operator has seen it yet: `fairlead status` says whether one looks after its namespace" in text
     assert re.search(r"three\s+starting\s+–\s+–", text)
 
 

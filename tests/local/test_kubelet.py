@@ -334,6 +334,18 @@ async def test_a_container_that_fails_its_liveness_probe_is_restarted(
     assert "Container c failed liveness probe, will be restarted" in events(node_api, "Killing")
 
 
+async def test_a_probes_own_grace_period_goes_before_the_pods(
+    node_http: Any, node_api: LocalApi, tmp_path: Path
+) -> None:
+    """What is frozen, or deaf, is not waited for as long as a pod that drains."""
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    probe = {"tcpSocket": {"port": 8000}, "failureThreshold": 1, "terminationGracePeriodSeconds": 1}
+    probe |= {"initialDelaySeconds": 2, "periodSeconds": 1}  # not before it is deaf
+    body = pod(deaf, livenessProbe=probe, spec={"terminationGracePeriodSeconds": 600})
+    await node_http("POST", PODS_PATH, body)
+    await eventually(lambda: state(node_api).get("restartCount", 0) >= 1)
+
+
 async def test_logs_are_followed_until_the_container_ends(node_http: Any, node_api: LocalApi) -> None:
     script = "import time\nfor n in range(5): print(n, flush=True); time.sleep(0.1)"
     await node_http("POST", PODS_PATH, pod(script, spec={"restartPolicy": "Never"}))

@@ -24,6 +24,9 @@ class Stage(StrEnum):
     DRAINING = "draining"
 
 
+UNSEEN = "no operator has seen it yet: `fairlead status` says whether one looks after its namespace"
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
     """One engine pod. Without `load` no gateway has a fresh word on it."""
@@ -126,7 +129,7 @@ def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Fig
         replicas=tuple(sorted(replicas, key=lambda each: (list(Stage).index(each.stage), each.name))),
         figures=seen,
         reported=scaling.get("signals") or {},
-        sentence=sentence or "waiting for the operator to see it",
+        sentence=sentence or UNSEEN,
         trouble="" if trouble in sentence else trouble,
     )
 

@@ -177,7 +177,8 @@ class ContainerRunner:
         if self._stopping.is_set() or self._process is None:
             return
         text = f"Container {self.record.name} failed {probe.kind.word.lower()} probe, will be restarted"
-        self._end_process(float(self._context.pod["spec"].get("terminationGracePeriodSeconds", 30)), text)
+        of_pod = float(self._context.pod["spec"].get("terminationGracePeriodSeconds", 30))
+        self._end_process(of_pod if probe.grace is None else probe.grace, text)
 
     def _end_process(self, grace_seconds: float, why: str) -> None:
         self._deadline = min(self._deadline, asyncio.get_running_loop().time() + grace_seconds)

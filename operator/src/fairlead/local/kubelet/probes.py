@@ -43,6 +43,8 @@ class Probe:
     timeout: float
     successes: int
     failures: int
+    grace: float | None = None
+    """What the container gets to end when it fails; None = the pod's."""
 
     async def ask(self, session: aiohttp.ClientSession) -> str | None:
         """None when all is well, else what was wrong."""
@@ -96,6 +98,7 @@ def parse_probe(container: Json, kind: ProbeKind, pod_ip: str) -> Probe | None:
         timeout=max(1, spec.get("timeoutSeconds", 1)),
         successes=spec.get("successThreshold", 1),
         failures=spec.get("failureThreshold", 3),
+        grace=spec.get("terminationGracePeriodSeconds"),
     )
 
 
