@@ -4,8 +4,8 @@ Tokenising takes some two hundred times the memory of its text, so what many cli
 long prompts one by one, and beside them the others, which never wait for one of those. A thread that is at work stays
 taken when its client has left, so leaving early does not let more in.
 
-Decoding JSON holds the interpreter, in whatever thread it is done, so large bodies are decoded one by one, and between
-two of them everybody else's tokens go on. Gateway and engine have one of each.
+Decoding JSON holds the interpreter, in whatever thread it is done, so large bodies are decoded one by one, of smaller
+ones a few at a time, and in between everybody else's tokens go on. Gateway and engine have one of each.
 """
 
 import asyncio
@@ -20,8 +20,10 @@ LONG_BYTES = 256 * 1024
 
 LARGE_BYTES = 2**20
 """From this size on a body is decoded in turn: it takes some five milliseconds."""
+SMALL_BYTES = 64 * 1024
+"""Below this size it is decoded at once. Of those in between, `LARGE_BYTES` in all are decoded without a pause."""
 PAUSE_SECONDS = 0.002
-"""Between two of them; enough for all that has become ready in the meantime."""
+"""Between two large ones; enough for all that has become ready in the meantime."""
 
 
 class Lanes:
@@ -44,14 +46,30 @@ class Lanes:
 
 
 class Pacer:
-    """Lets large bodies be decoded one after the other."""
+    """Lets bodies that are not small be decoded in turn. Those that are not large do not wait for large ones."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        self._large = asyncio.Lock()
+        self._others = asyncio.Lock()
+        self._left = LARGE_BYTES
+        """What of the others may be decoded before the next pause."""
 
     async def pace(self, num_bytes: int) -> None:
-        """Returns when what takes as long as decoding so many bytes may be done, at once for what is not large. It is
-        to be done before anything else is awaited."""
+        """Returns when what takes as long as decoding so many bytes may be done, at once for what is small. It is to be
+        done before anything else is awaited."""
         if num_bytes >= LARGE_BYTES:
-            async with self._lock:
+            async with self._large:
                 await asyncio.sleep(PAUSE_SECONDS)
+        elif num_bytes >= SMALL_BYTES:
+            async with self._others:
+                await self._take(num_bytes)
+
+    async def _take(self, num_bytes: int) -> None:
+        while self._left < num_bytes:
+            await asyncio.sleep(PAUSE_SECONDS)
+        if self._left == LARGE_BYTES:  # counts anew when the loop has come around, not when time has passed
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._refill)
+        self._left -= num_bytes
+
+    def _refill(self) -> None:
+        self._left = LARGE_BYTES
