@@ -85,7 +85,7 @@ class Room:
     def __init__(self, pool: Pool, reader: FakeReader | None = None, **settings: Any) -> None:
         self.knowledge = Knowledge()
         self.reader = reader or FakeReader()
-        self.num_cold_requests = 0
+        self.num_urgent = 0
         shared = Shared(
             GatewaySettings(**settings),
             "gateway",
@@ -93,7 +93,7 @@ class Room:
             cast(Tokenizers, self.reader),
             cast(PromptReader, self.reader),
         )
-        self.model_pool = ModelPool(pool, shared, self._count_cold_request)
+        self.model_pool = ModelPool(pool, shared, self._count_urgent)
         self.log: list[tuple[str, str, float]] = []
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -133,5 +133,5 @@ class Room:
         assert self.model_pool._reading is None
         return self.log
 
-    def _count_cold_request(self) -> None:
-        self.num_cold_requests += 1
+    def _count_urgent(self) -> None:
+        self.num_urgent += 1

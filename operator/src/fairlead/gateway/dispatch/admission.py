@@ -251,7 +251,7 @@ class ModelPool:
     async def _wait_in_line(self, place: Place, now: float) -> Grant:
         granted: asyncio.Future[Grant] = self._loop.create_future()
         place.granted = granted
-        if not len(self.queue) and now - self._emptied_at >= LULL_SECONDS:
+        if self.num_ready and not len(self.queue) and now - self._emptied_at >= LULL_SECONDS:
             self._on_urgent()
         self.queue.enter(place.ticket, now)
         self._places[place.ticket.number] = place
