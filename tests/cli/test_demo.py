@@ -102,11 +102,12 @@ def test_an_engine_that_has_learnt_nothing_is_no_basis() -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.integers(0, 200), st.one_of(st.none(), st.integers(0, 200)), st.integers(1, 3))
-def test_a_load_is_corrected_only_where_it_misses_its_point(waiting: int, before: int | None, replicas: int) -> None:
-    factor = correction(waiting, before, num_replicas=replicas)
-    assert (factor < 1) == (waiting > 24 and waiting > (before or 0))
-    assert (factor > 1) == (replicas == 1 and waiting == 0 and before == 0)
+@given(st.lists(st.sampled_from([0, 0, 0, 1, 3, 4, 24, 25, 200]), min_size=1, max_size=8), st.integers(1, 3))
+def test_a_load_is_corrected_only_where_it_misses_its_point(waiting: list[int], replicas: int) -> None:
+    factor = correction(waiting, num_replicas=replicas, capacity=3.0)
+    has_grown = len(waiting) > 1 and waiting[-1] >= waiting[-2]
+    assert (factor < 1) == (waiting[-1] > (24 if replicas == 1 else 3) and has_grown)
+    assert (factor > 1) == (replicas == 1 and len(waiting) >= 4 and waiting[-4:] == [0] * 4)
 
 
 class Instant:

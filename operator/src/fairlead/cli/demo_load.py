@@ -1,7 +1,7 @@
 """The demo's load: how much it has to be, worked out from what the engine's steps cost, and a load that can be turned
 up and down while it runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.client.arrivals import Phase, poisson
@@ -10,8 +10,9 @@ from fairlead.client.workload import Conversation
 from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import prefill_context, step_seconds
 
-OVERLOAD = 1.25
-"""The high rate, of what one replica's slots can take: too much for one, and not more than two cores give two."""
+OVERLOAD = 1.0
+"""The high rate, of what one replica's slots could take if it had its core for itself. Beside clients, a gateway and a
+second replica it takes less; where it does not, the rate is turned up."""
 UNDERLOAD = 0.1
 """The low rate, of the same: one replica is plenty."""
 LEAST_RATE = 0.4
@@ -19,6 +20,10 @@ LEAST_RATE = 0.4
 replica goes, too."""
 MAX_WAITING = 24
 """More requests than this need not wait to show that there is too little room."""
+MAX_WAITING_SECONDS = 1.0
+"""Of one replica's work need not wait beside others: they share the cores, and may be no faster."""
+LOOKS_WITHOUT_BACKLOG = 4
+"""So many in a row, and the high rate is no high rate."""
 _LOWERED = 0.75
 _PHASE_SECONDS = 0.5
 
@@ -76,15 +81,18 @@ def plan_load(
     return LoadPlan(num_slots=num_slots, service_seconds=service, step_seconds=step)
 
 
-def correction(waiting: int, before: int | None, *, num_replicas: int) -> float:
+def correction(waiting: Sequence[int], *, num_replicas: int, capacity: float) -> float:
     """What to multiply the high rate by, where the machine is not as fast as when its steps were measured.
 
-    Down while the backlog is large and grows: the cores may give less than the slots of several replicas would take.
-    Up where one replica has no backlog twice in a row. `before`: what waited at the last look; None = none yet.
+    Down while the backlog is large and does not shrink: the cores may give less than the slots of several replicas
+    would take. Up where one replica has had no backlog for a while. `waiting`: what waited at each look since the rate
+    or the replicas changed, the newest last; `num_replicas` that are ready; `capacity`: requests per second that one
+    was found to take.
     """
-    if waiting > MAX_WAITING and waiting > (before or 0):
+    most = MAX_WAITING if num_replicas == 1 else MAX_WAITING_SECONDS * capacity
+    if len(waiting) > 1 and waiting[-1] > most and waiting[-1] >= waiting[-2]:
         return _LOWERED
-    if num_replicas == 1 and waiting == 0 and before == 0:
+    if num_replicas == 1 and len(waiting) >= LOOKS_WITHOUT_BACKLOG and not any(waiting[-LOOKS_WITHOUT_BACKLOG:]):
         return 1 / _LOWERED
     return 1.0
 

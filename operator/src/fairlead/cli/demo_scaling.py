@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 180.0
 """How long a step may wait before it has failed."""
 HOLD_SECONDS = 20.0
 """How long the high load stays as it is once the replicas that were added have worked off what waited."""
-GOVERN_SECONDS = 5.0
+GOVERN_SECONDS = 2.0
 """How often it is looked whether the high load is what it should be."""
 SHAPE = Shape(num_prefixes=4, prefix_tokens=400, output_tokens=256, ignore_eos=True)
 """Long shared prefixes and long answers: decode holds slots and costs little else."""
@@ -121,7 +121,7 @@ class ScalingStory:
         self._load = AdjustableLoad(generator, conversations(Kind.SHARED_PREFIX, SHAPE, seed=1), self._plan.high_rate)
         self._load_began = asyncio.get_running_loop().time()
         self._loading = self._start(self._load.run())
-        self._governing = self._start(self._govern(self._load))
+        self._governing = self._start(self._govern(self._load, self._plan.capacity))
         model = await self._until("a second replica to be ready", lambda model: model.num(Stage.READY) >= 2)
         return f"{model.num(Stage.READY)} replicas after {self._load.seconds:.0f} s; {model.sentence}"
 
@@ -175,14 +175,19 @@ class ScalingStory:
         whole = report(self.samples, self._load.seconds)
         return LoadFigures(whole, report(steady, ended - began), self._ttft_errors, moments)
 
-    async def _govern(self, load: AdjustableLoad) -> None:
-        before = None
+    async def _govern(self, load: AdjustableLoad, capacity: float) -> None:
+        waiting, num_ready = list[int](), 0
         while True:
             await asyncio.sleep(GOVERN_SECONDS)
             model = self._recorder.model
             if model is not None and model.waiting is not None:
-                load.rate *= correction(model.waiting, before, num_replicas=len(model.replicas))
-                before = model.waiting
+                if num_ready != (num_ready := model.num(Stage.READY)):
+                    waiting.clear()
+                waiting.append(model.waiting)
+                factor = correction(waiting, num_replicas=num_ready, capacity=capacity)
+                load.rate *= factor
+                if factor != 1.0:
+                    waiting.clear()  # what comes of the new rate is to be seen first
 
     async def _step_cost(self) -> StepCost:
         """As the engine has learnt it by now: a load line comes every second where there is nothing to do."""
