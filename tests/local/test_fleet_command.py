@@ -184,6 +184,15 @@ def test_a_supervisor_that_is_killed_takes_everything_with_it(data: Path) -> Non
     assert up(data).returncode == 0, "and its folder takes the next fleet"
 
 
+@pytest.fixture
+def heeding_hangups() -> Iterator[None]:
+    """What is started hears of its terminal's end, whether or not the tests do (`nohup`)."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heeding_hangups")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_up_that_is_ended_while_it_waits_leaves_nothing_behind(data: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "fairlead", "local", "up", "--detach", "--data-dir", str(data)]
@@ -231,6 +240,7 @@ with owned_fleet(Path(sys.argv[1]), write=lambda text: None):
 """
 
 
+@pytest.mark.usefixtures("heeding_hangups")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_fleet_ends_with_whoever_started_it_for_himself(data: Path, number: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", OWNER, str(data)], stdout=subprocess.PIPE, text=True) as owner:
