@@ -236,7 +236,7 @@ async def test_a_stream_that_outlives_the_drain_is_told_so(start) -> None:
         ({"drain_delay": -1.0}, "--drain-delay must not be negative"),
         ({"port": 9000, "control_port": 9000}, "must differ"),
         ({"max_queue_bytes": 99}, "--max-queue-bytes 99 is below --max-body-bytes 16777216"),
-        ({"max_body_bytes": 2**40}, "--max-partial-body-bytes 268435456 is below --max-body-bytes"),
+        ({"max_body_bytes": 2**40}, "--max-partial-body-bytes 67108864 is below --max-body-bytes"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(setting: dict[str, Any], message: str) -> None:

@@ -23,7 +23,7 @@ from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.listing import find_model, list_models
-from fairlead.gateway.openai.parse import parse, request_id_from
+from fairlead.gateway.openai.parse import check_cost, parse, request_id_from
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.settings import GatewaySettings
@@ -143,6 +143,8 @@ class GatewayApp:
         try:
             body = await self._bodies.read(call.headers, call.receive, held)
             call.client.closing = self.draining  # whatever comes next on this connection is another request
+            await self._pacer.pace(len(body))
+            check_cost(body)
             await self._pacer.pace(len(body))
             request = parse(target.path, body, call.headers.items(), request_id=seen.request_id, chosen=target.chosen)
             del body  # what is needed of it is in the request

@@ -24,7 +24,7 @@ class GatewaySettings:
 
     max_body_bytes: int = 16 * 1024 * 1024
     """Largest request body; a larger one is answered 413. 16 MiB hold about four million tokens of text."""
-    max_partial_body_bytes: int = 256 * 1024 * 1024
+    max_partial_body_bytes: int = 64 * 1024 * 1024
     """Memory for all request bodies that are only partly here, or not decoded and tokenised yet; whoever sends more of
     one is answered 503."""
     max_header_bytes: int = 64 * 1024
@@ -45,7 +45,7 @@ class GatewaySettings:
 
     max_queue: int = 1000
     """Requests that may wait per model; one more is answered 429."""
-    max_queue_bytes: int = 256 * 1024 * 1024
+    max_queue_bytes: int = 64 * 1024 * 1024
     """Bytes of bodies that may wait per model; more is answered 429. An empty queue takes any one request."""
     max_attempts: int = 3
     """Replicas that may fail one request before it is answered 503. Refusals because an engine is full do not count. Of
