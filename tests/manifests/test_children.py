@@ -228,7 +228,6 @@ def test_the_deployment_is_exactly_this() -> None:
                                 "timeoutSeconds": 5,
                                 "successThreshold": 1,
                                 "failureThreshold": 3,
-                                "terminationGracePeriodSeconds": 30,
                             },
                             "securityContext": {
                                 "allowPrivilegeEscalation": False,

@@ -10,9 +10,9 @@ from fairlead.client.workload import Conversation
 from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import prefill_context, step_seconds
 
-OVERLOAD = 1.0
+OVERLOAD = 0.9
 """The high rate, of what one replica's slots could take if it had its core for itself. Beside clients, a gateway and a
-second replica it takes less; where it does not, the rate is turned up."""
+second replica it takes a quarter less; where it does not, there is no backlog, and the rate is turned up."""
 UNDERLOAD = 0.1
 """The low rate, of the same: one replica is plenty."""
 LEAST_RATE = 0.4
@@ -45,7 +45,7 @@ class LoadPlan:
 
     @property
     def high_rate(self) -> float:
-        """Requests per second that one replica cannot take."""
+        """Requests per second that one replica cannot take beside all else."""
         return OVERLOAD * self.capacity
 
     @property
@@ -56,8 +56,8 @@ class LoadPlan:
     def __str__(self) -> str:
         return (
             f"a decode step of {self.num_slots} takes {self.step_seconds * 1000:.2f} ms, so a request holds its slot "
-            f"for {self.service_seconds:.2f} s and one replica takes {self.capacity:.1f} requests/s: "
-            f"{self.high_rate:.1f}/s are too many, {self.low_rate:.1f}/s are few"
+            f"for {self.service_seconds:.2f} s and one replica takes {self.capacity:.1f} requests/s when alone: "
+            f"{self.high_rate:.1f}/s are too many here, {self.low_rate:.1f}/s are few"
         )
 
 

@@ -27,9 +27,6 @@ USER_ID = 65532
 """Of the engine's process; no user of the node."""
 TERMINATION_MARGIN_SECONDS = 30
 """What a pod gets on top of the drain, to stop in order."""
-HUNG_GRACE_SECONDS = 30
-"""What an engine gets to end when it is not alive any more: to drain would hold its requests in vain, and one that is
-frozen does not even hear that it is to end."""
 START_SECONDS = 1800
 """How long loading a model may take before the kubelet restarts the engine."""
 
@@ -220,10 +217,7 @@ def _container(
         # Its answer waits for the engine, so that readiness is seen when it comes and not a second later.
         "startupProbe": _probe("/ready?wait=1", period=1, failures=START_SECONDS, timeout=2),
         "readinessProbe": _probe("/ready", period=2, failures=2, timeout=2),
-        "livenessProbe": {
-            **_probe("/health", period=10, failures=3, timeout=5),
-            "terminationGracePeriodSeconds": HUNG_GRACE_SECONDS,
-        },
+        "livenessProbe": _probe("/health", period=10, failures=3, timeout=5),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
