@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead import __version__
-from fairlead.client.arrivals import Phase, poisson
+from fairlead.client.arrivals import Phase, arrival_times
 from fairlead.client.load import LoadGenerator
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import Report, report
@@ -109,7 +109,7 @@ class Bench:
         async with OpenAIClient(f"{self.gateway}/v1") as client:
             generator = LoadGenerator(client, NAME)
             rate = self.args.unshared_rate if kind is Kind.UNSHARED else self.args.rate
-            times = poisson([Phase(rate, self.args.seconds)], seed)
+            times = arrival_times([Phase(rate, self.args.seconds)], seed)
             await generator.open_loop(salted(conversations(kind, self.shape, seed), salt), times)
         return report(generator.samples, generator.seconds)
 

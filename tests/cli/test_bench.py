@@ -153,6 +153,9 @@ async def test_ctrl_c_tells_what_was_measured(tmp_path: Path) -> None:
     [
         (["--mode", "open"], ["--mode open needs --rate", "hint: "]),
         (["--mode", "closed", "--rate", "4"], ["--rate goes with --mode open", "--concurrency 8"]),
+        (["--burstiness", "2"], ["--burstiness goes with --rate"]),
+        (["--rate", "4", "--burstiness", "0"], ["'0' is no burstiness"]),
+        (["--rate", "4", "--burstiness", "nan"], ["'nan' is no burstiness"]),
         (["--rate", "4", "--concurrency", "2"], ["--concurrency goes with --mode closed"]),
         (["--prompt", "Hello"], ["--prompt goes with --workload fixed"]),
         (["--rate", "fast"], ["'fast' is no rate", "2@30s,8@60s"]),

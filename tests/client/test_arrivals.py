@@ -1,5 +1,6 @@
-"""Poisson arrivals: the right number at the right times, the same for the same seed."""
+"""Arrivals: the right number at the right times, the same for the same seed."""
 
+import math
 from collections.abc import Iterator
 from itertools import islice, pairwise
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.client.arrivals import Phase, poisson
+from fairlead.client.arrivals import Phase, arrival_times
 
 FOREVER = float("inf")
 
@@ -18,9 +19,9 @@ FOREVER = float("inf")
     st.integers(0, 1000),
 )
 def test_arrivals_ascend_within_their_phases_and_repeat(phases: list[Phase], seed: int) -> None:
-    times = list(poisson(phases, seed))
+    times = list(arrival_times(phases, seed))
     assert times == sorted(times)
-    assert times == list(poisson(phases, seed))
+    assert times == list(arrival_times(phases, seed))
     began = 0.0
     for phase in phases:
         ends = began + phase.seconds
@@ -31,7 +32,7 @@ def test_arrivals_ascend_within_their_phases_and_repeat(phases: list[Phase], see
 
 
 def test_each_phase_has_its_own_rate() -> None:
-    times = list(poisson([Phase(2.0, 500.0), Phase(0.0, 100.0), Phase(20.0, 500.0)]))
+    times = list(arrival_times([Phase(2.0, 500.0), Phase(0.0, 100.0), Phase(20.0, 500.0)]))
     slow = [time for time in times if time < 500]
     fast = [time for time in times if time > 600]
     assert len(slow) == pytest.approx(1000, rel=0.1)
@@ -40,18 +41,26 @@ def test_each_phase_has_its_own_rate() -> None:
 
 
 def test_a_phase_without_end_goes_on_and_seeds_differ() -> None:
-    first, second = (list(islice(poisson([Phase(10.0, FOREVER)], seed), 5000)) for seed in (0, 1))
+    first, second = (list(islice(arrival_times([Phase(10.0, FOREVER)], seed), 5000)) for seed in (0, 1))
     assert first[-1] == pytest.approx(500, rel=0.1)
     assert first != second
 
 
-def test_gaps_are_exponential() -> None:
-    times = list(islice(poisson([Phase(1.0, FOREVER)]), 20_000))
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 8.0])
+def test_gaps_vary_as_the_burstiness_says(burstiness: float) -> None:
+    """A gamma distribution of mean 1 and that shape has the variance 1 / shape; 1 is a Poisson process."""
+    times = list(islice(arrival_times([Phase(1.0, FOREVER)], burstiness=burstiness), 20_000))
     gaps = [after - before for before, after in pairwise(times)]
     mean = sum(gaps) / len(gaps)
     variance = sum((gap - mean) ** 2 for gap in gaps) / len(gaps)
     assert mean == pytest.approx(1.0, rel=0.03)
-    assert variance == pytest.approx(1.0, rel=0.1)
+    assert variance == pytest.approx(1.0 / burstiness, rel=0.1)
+
+
+@pytest.mark.parametrize("burstiness", [0.0, -1.0, math.inf, math.nan])
+def test_a_burstiness_that_is_none_is_refused(burstiness: float) -> None:
+    with pytest.raises(ValueError, match="burstiness"):
+        next(arrival_times([Phase(1.0, 1.0)], burstiness=burstiness))
 
 
 def test_phases_may_be_decided_late() -> None:
@@ -61,7 +70,7 @@ def test_phases_may_be_decided_late() -> None:
         while rates[0] > 0:
             yield Phase(rates[0], 0.5)
 
-    arrivals = poisson(phases())
+    arrivals = arrival_times(phases())
     seen = [next(arrivals) for _ in range(50)]
     rates[0] = 0.0
     assert len(list(arrivals)) < 20, "no more than the phase that had begun"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.client.arrivals import Phase, poisson
+from fairlead.client.arrivals import Phase, arrival_times
 from fairlead.client.load import LoadGenerator
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.workload import Conversation, Turn
@@ -103,7 +103,7 @@ def test_a_generator_that_falls_behind_cannot_hide_it() -> None:
 
 
 def test_an_open_loop_stops_at_so_many_requests() -> None:
-    load = open_(FakeChat(), repeat(ONE), poisson([Phase(10.0, float("inf"))]), max_requests=7)
+    load = open_(FakeChat(), repeat(ONE), arrival_times([Phase(10.0, float("inf"))]), max_requests=7)
     assert len(load.samples) == 7
     assert all(sample.ended is not None for sample in load.samples)
 

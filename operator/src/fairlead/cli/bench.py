@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import math
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from fairlead.cli.options import (
     text,
 )
 from fairlead.cli.report_table import report_table, short, to_json
-from fairlead.client.arrivals import Phase, poisson
+from fairlead.client.arrivals import Phase, arrival_times
 from fairlead.client.load import LoadGenerator
 from fairlead.client.openai import ApiError, OpenAIClient, Timeouts
 from fairlead.client.plot import PlotUnavailable, Scene, draw, require_matplotlib
@@ -80,7 +81,13 @@ def _add_pace(group: argparse._ArgumentGroup) -> None:
         "--rate",
         type=phases,
         metavar="R",
-        help="arrivals per second on average (Poisson): 4, or in phases: 2@30s,8@60s",
+        help="arrivals per second on average: 4, or in phases: 2@30s,8@60s",
+    )
+    group.add_argument(
+        "--burstiness",
+        type=shape,
+        metavar="B",
+        help="how unevenly they come: 1 = as in a Poisson process, less = in bursts, more = evenly (default: 1)",
     )
     group.add_argument(
         "--concurrency", type=at_least(1), metavar="N", help=f"of a closed loop (default: {DEFAULT_CONCURRENCY})"
@@ -115,6 +122,16 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ignore-eos", action="store_true", help="let answers go on to exactly that (our engine and vLLM can)"
     )
+
+
+def shape(given: str) -> float:
+    """Of the distribution of the gaps between arrivals."""
+    try:
+        if math.isfinite(shape := float(given)) and shape > 0:
+            return shape
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"{given!r} is no burstiness: a number above 0, such as 0.5")
 
 
 def phases(given: str) -> tuple[Phase, ...]:
@@ -173,6 +190,8 @@ class Bench:
             raise UsageError("--mode open needs --rate", "how many requests arrive per second: --rate 4")
         if args.mode == "closed" and args.rate:
             raise UsageError("--rate goes with --mode open", "a closed loop is as fast as its answers: --concurrency 8")
+        if args.mode == "closed" and args.burstiness:
+            raise UsageError("--burstiness goes with --rate", "a closed loop sends when an answer has come")
         if args.mode == "open" and args.concurrency:
             raise UsageError("--concurrency goes with --mode closed", "leave it out, or leave --rate out")
         if args.prompt and args.workload is not Kind.FIXED:
@@ -209,7 +228,9 @@ class Bench:
             concurrency = args.concurrency or DEFAULT_CONCURRENCY
             await load.closed_loop(asked, concurrency=concurrency, seconds=args.duration)
         else:
-            await load.open_loop(asked, poisson(until(args.rate, args.duration), args.seed))
+            await load.open_loop(
+                asked, arrival_times(until(args.rate, args.duration), args.seed, burstiness=args.burstiness or 1.0)
+            )
 
     def _fit(self, context: int | None) -> None:
         """Settles the sizes that were left open, so that they fit into the model's context. Raises UsageError."""

@@ -4,7 +4,7 @@ up and down while it runs."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.client.arrivals import Phase, poisson
+from fairlead.client.arrivals import Phase, arrival_times
 from fairlead.client.load import LoadGenerator, Sample
 from fairlead.client.workload import Conversation
 from fairlead.routing.load import StepCost
@@ -13,6 +13,8 @@ from fairlead.routing.predictor import prefill_context, step_seconds
 OVERLOAD = 0.9
 """The high rate, of what one replica's slots could take if it had its core for itself. Beside clients, a gateway and a
 second replica it takes a quarter less; where it does not, there is no backlog, and the rate is turned up."""
+BURSTINESS = 8.0
+"""Requests come rather evenly, so that what is seen is a rate that is too high and not a burst of chance."""
 UNDERLOAD = 0.1
 """The low rate, of the same: one replica is plenty."""
 LEAST_RATE = 0.4
@@ -25,6 +27,7 @@ MAX_WAITING_SECONDS = 1.0
 LOOKS_WITHOUT_BACKLOG = 4
 """So many in a row, and the high rate is no high rate."""
 _LOWERED = 0.75
+_RAISED = 1.15
 _PHASE_SECONDS = 0.5
 
 
@@ -93,7 +96,7 @@ def correction(waiting: Sequence[int], *, num_replicas: int, capacity: float) ->
     if len(waiting) > 1 and waiting[-1] > most and waiting[-1] >= waiting[-2]:
         return _LOWERED
     if num_replicas == 1 and len(waiting) >= LOOKS_WITHOUT_BACKLOG and not any(waiting[-LOOKS_WITHOUT_BACKLOG:]):
-        return 1 / _LOWERED
+        return _RAISED
     return 1.0
 
 
@@ -122,7 +125,7 @@ class AdjustableLoad:
 
     async def run(self) -> None:
         """Until it was ended and every request has ended."""
-        await self._generator.open_loop(self._conversations, poisson(self._phases()))
+        await self._generator.open_loop(self._conversations, arrival_times(self._phases(), burstiness=BURSTINESS))
 
     def _phases(self) -> Iterator[Phase]:
         while True:
