@@ -10,9 +10,9 @@ from fairlead.client.workload import Conversation
 from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import prefill_context, step_seconds
 
-OVERLOAD = 0.9
+OVERLOAD = 1.0
 """The high rate, of what one replica's slots could take if it had its core for itself. Beside clients, a gateway and a
-second replica it takes a quarter less; where it does not, there is no backlog, and the rate is turned up."""
+second replica it takes up to a quarter less; where it does not, no backlog grows, and the rate is turned up."""
 BURSTINESS = 8.0
 """Requests come rather evenly, so that what is seen is a rate that is too high and not a burst of chance."""
 UNDERLOAD = 0.1
@@ -24,7 +24,7 @@ MAX_WAITING = 24
 """More requests than this need not wait to show that there is too little room."""
 MAX_WAITING_SECONDS = 1.0
 """Of one replica's work need not wait beside others: they share the cores, and may be no faster."""
-LOOKS_WITHOUT_BACKLOG = 4
+LOOKS_WITHOUT_GROWTH = 4
 """So many in a row, and the high rate is no high rate."""
 _LOWERED = 0.75
 _RAISED = 1.15
@@ -88,14 +88,14 @@ def correction(waiting: Sequence[int], *, num_replicas: int, capacity: float) ->
     """What to multiply the high rate by, where the machine is not as fast as when its steps were measured.
 
     Down while the backlog is large and does not shrink: the cores may give less than the slots of several replicas
-    would take. Up where one replica has had no backlog for a while. `waiting`: what waited at each look since the rate
-    or the replicas changed, the newest last; `num_replicas` that are ready; `capacity`: requests per second that one
-    was found to take.
+    would take. Up where one replica's backlog has not grown for a while. `waiting`: what waited at each look since the
+    rate or the replicas changed, the newest last; `num_replicas` that are ready; `capacity`: requests per second that
+    one was found to take.
     """
     most = MAX_WAITING if num_replicas == 1 else MAX_WAITING_SECONDS * capacity
     if len(waiting) > 1 and waiting[-1] > most and waiting[-1] >= waiting[-2]:
         return _LOWERED
-    if num_replicas == 1 and len(waiting) >= LOOKS_WITHOUT_BACKLOG and not any(waiting[-LOOKS_WITHOUT_BACKLOG:]):
+    if num_replicas == 1 and len(waiting) >= LOOKS_WITHOUT_GROWTH and waiting[-1] <= waiting[-LOOKS_WITHOUT_GROWTH]:
         return _RAISED
     return 1.0
 
