@@ -10,7 +10,7 @@ from fairlead.client.workload import Conversation
 from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import prefill_context, step_seconds
 
-OVERLOAD = 1.0
+OVERLOAD = 0.9
 """The high rate, of what one replica's slots could take if it had its core for itself. Beside clients, a gateway and a
 second replica it takes up to a quarter less; where it does not, no backlog grows, and the rate is turned up."""
 BURSTINESS = 8.0
@@ -27,7 +27,7 @@ MAX_WAITING_SECONDS = 1.0
 LOOKS_WITHOUT_GROWTH = 4
 """So many in a row, and the high rate is no high rate."""
 _LOWERED = 0.75
-_RAISED = 1.15
+_RAISED = 1.1
 _PHASE_SECONDS = 0.5
 
 
