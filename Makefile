@@ -4,9 +4,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-PACKAGES := -e ./protocol -e "./operator[plot,logins]" -e ./engine
+PACKAGES := -e ./protocol -e "./operator[plot,logins]" -e ./engine -e ./local
 PINS   := -c requirements/constraints.txt
-PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.toml
+PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.toml local/pyproject.toml
 # PyTorch's own index has CPU builds for every platform; PyPI's Linux wheels may bring gigabytes of CUDA.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TORCH  := $(shell grep '^torch==' requirements/constraints.txt)
@@ -21,7 +21,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint fmt check crds reference dinghy bench-engine-cpu bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference dinghy bench-engine-cpu bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +42,8 @@ $(VENV)/.runtime: requirements/constraints.txt $(PYPROJECTS) | $(BIN)/python
 	$(PIP) install $(PINS) $(TORCH) $(PACKAGES)
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
-	$(PIP) install $(PINS) $(TORCH) $(PACKAGES) -r requirements/dev.txt
+$(VENV)/.dev: requirements/dev.txt testing/pyproject.toml $(VENV)/.runtime
+	$(PIP) install $(PINS) $(TORCH) $(PACKAGES) -e ./testing -r requirements/dev.txt
 	@touch $@
 
 setup-chart: $(VENV)/.chart ## Helm's SDK and Kubernetes' schemas, for the chart's tests (244 MB)
@@ -101,6 +101,9 @@ lint: setup-dev ## ruff, mypy, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+shape: setup-dev ## Figures of the source per distribution: lengths, functions used once, equal names, circles
+	$(BIN)/python testing/shape.py
+
 fmt: setup-dev ## Format, and mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -122,7 +125,7 @@ dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 2
 bench-engine-cpu: setup-dev ## Our engine beside transformers' continuous batching and a hand-written loop, on this CPU
 	$(BIN)/python engine/benchmarks/engine_cpu.py
 
-bench-routing: setup ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
+bench-routing: setup-dev ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
 	$(BIN)/python operator/benchmarks/routing.py
 
 clean: ## Remove the virtual environment and caches

@@ -47,7 +47,6 @@ from fairlead.routing.outcomes import QueueOutcome
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Replica
 from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings, Profile
-from fairlead.testing.gateways import make_pool
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.config_sources import docstrings as engine_docstrings
 from fairlead_engine.errors import ModelLoadReason
@@ -58,9 +57,10 @@ from fairlead_engine.server.metrics import OURS, VLLM
 from fairlead_engine.server.metrics import Metrics as EngineMetrics
 from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.server.service import Service
-from fairlead_engine.testing.scripted_engine import ScriptedEngine
 from fairlead_engine.types import EngineLoad, FinishReason
+from fairlead_engine_testing.scripted_engine import ScriptedEngine
 from fairlead_protocol.lanes import Pacer
+from fairlead_testing.gateways import make_pool
 
 FOLDER = Path(__file__).parent / "reference"
 CHART = Path(__file__).parent.parent / "charts" / "fairlead"

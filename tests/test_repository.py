@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TOP_LEVEL = {"operator", "engine", "protocol", "charts", "crds", "tests", "e2e", "docs", "examples", "requirements"}
+TOP_LEVEL = {"operator", "engine", "protocol", "charts", "crds", "tests", "e2e", "docs", "examples", "requirements",
+             "local", "testing"}  # fmt: skip
+DISTRIBUTIONS = ("operator", "engine", "protocol", "local", "testing")
 
 
 def tracked() -> list[Path]:
@@ -25,7 +27,7 @@ def pyproject(folder: str) -> dict:
     return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
 
 
-@pytest.mark.parametrize("folder", ["operator", "engine", "protocol", "tests", "e2e"])
+@pytest.mark.parametrize("folder", [*DISTRIBUTIONS, "tests", "e2e"])
 def test_no_init_file_turns_a_top_folder_into_a_package(folder: str) -> None:
     """`operator/__init__.py` would shadow the standard library's operator module for everybody."""
     assert not (ROOT / folder / "__init__.py").exists()
@@ -36,7 +38,7 @@ def test_no_test_or_conftest_lies_below_the_distributions() -> None:
     strays = [
         path
         for path in tracked()
-        if path.parts[0] in ("operator", "engine", "protocol")
+        if path.parts[0] in DISTRIBUTIONS
         and (path.name == "conftest.py" or re.fullmatch(r"test_.*\.py|.*_test\.py", path.name))
     ]
     assert strays == []
@@ -56,13 +58,26 @@ def test_the_top_level_holds_only_what_the_design_names() -> None:
 
 
 def test_the_distributions_have_one_version() -> None:
-    versions = {folder: pyproject(folder)["version"] for folder in ("operator", "engine", "protocol")}
+    versions = {folder: pyproject(folder)["version"] for folder in DISTRIBUTIONS}
     assert len(set(versions.values())) == 1, versions
     version = versions["protocol"]
-    for module in ("fairlead", "fairlead_engine", "fairlead_protocol"):
+    for module in ("fairlead", "fairlead_engine", "fairlead_protocol", "fairlead_local"):
         assert __import__(module).__version__ == version
     for folder in ("operator", "engine"):
         assert f"fairlead-protocol=={version}" in pyproject(folder)["dependencies"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "package"),
+    [("operator", "fairlead"), ("engine", "fairlead_engine"), ("protocol", "fairlead_protocol"),
+     ("local", "fairlead_local")],
+)  # fmt: skip
+def test_a_product_wheel_has_one_package_and_no_fakes(folder: str, package: str) -> None:
+    build = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build == {"targets": {"wheel": {"packages": [f"src/{package}"]}}}
+    source = [path for path in tracked() if path.parts[:2] == (folder, "src") and (ROOT / path).exists()]
+    assert {path.parts[2] for path in source} == {package}
+    assert [path for path in source if {"testing", "local"} & set(path.parts[3:-1]) or "fake" in path.name] == []
 
 
 def test_every_dependency_is_pinned() -> None:
@@ -76,7 +91,7 @@ def test_every_dependency_is_pinned() -> None:
     }
     wanted = {
         normal(re.split(r"[\s\[<>=!~;#]", requirement)[0])
-        for folder in ("operator", "engine", "protocol")
+        for folder in DISTRIBUTIONS
         for requirement in pyproject(folder)["dependencies"]
     }
     wanted |= {
@@ -84,7 +99,7 @@ def test_every_dependency_is_pinned() -> None:
         for line in (ROOT / "requirements" / "dev.txt").read_text().splitlines()
         if line and not line.startswith("#")
     }
-    wanted -= {"fairlead-protocol"}
+    wanted = {name for name in wanted if not name.startswith("fairlead")}
     assert wanted - pinned == set()
 
 
@@ -97,7 +112,7 @@ def test_the_crd_in_the_repository_is_the_one_the_typed_spec_generates() -> None
 
 def test_the_control_plane_does_not_import_torch() -> None:
     code = (
-        "import sys, fairlead.controller.command, fairlead.gateway.command, fairlead.local.command\n"
+        "import sys, fairlead.controller.command, fairlead.gateway.command, fairlead_local.command\n"
         "heavy = {'torch', 'transformers', 'openai', 'fairlead_engine'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else None)"
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fairlead.api.names import LABEL_NAMESPACE_NAME
-from fairlead.local.apiserver.selectors import from_object
+from fairlead_local.apiserver.selectors import from_object
 from homes.kubectl import Json
 
 

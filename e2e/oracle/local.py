@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from fairlead.testing.local_api import local_api_server
+from fairlead_testing.local_api import local_api_server
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 from measurement import machine
 from workload import WORKLOADS, Workload
 
-from fairlead_engine.testing.checkpoints import write_random_checkpoint
+from fairlead_engine_testing.checkpoints import write_random_checkpoint
 
 PEERS = {"fairlead": "fairlead.py", "hand loop": "hand_loop.py", "transformers": "transformers_batching.py"}
 TARGETS = {"hand loop": 0.7, "transformers": 2.0}

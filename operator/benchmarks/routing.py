@@ -32,7 +32,7 @@ from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient
 from fairlead.kube.config import load
 from fairlead.kube.resources import LLMDEPLOYMENTS
-from fairlead.local.owned import OwnedFleet, temporary_fleet
+from fairlead_local.owned import OwnedFleet, temporary_fleet
 
 NAME, NAMESPACE = "bench", "default"
 POLICIES = ("PredictedTTFT", "LeastLoaded", "RoundRobin", "PrefixHash")

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
 from fairlead.routing.load import StepCost
-from fairlead.testing.virtual_fleet import VirtualFleet, Workload
+from fairlead_testing.virtual_fleet import VirtualFleet, Workload
 
 COST = StepCost(base=0.03, prefill_token=0.0001, decode_seq=0.001, kv_token=1e-6)
 """One replica with 8 slots answers about 4 requests/s of 40 tokens each."""

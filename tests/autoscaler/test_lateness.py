@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
 from fairlead.routing.load import StepCost
-from fairlead.testing.virtual_fleet import VirtualFleet, Workload
+from fairlead_testing.virtual_fleet import VirtualFleet, Workload
 
 CAPACITY = 4.6
 """Requests per second that keep one replica's slots taken, as measured on it."""

@@ -14,10 +14,10 @@ pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requ
 import helm
 
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.local.system import Ports, system_deployments
 from fairlead.manifests.children import children
 from fairlead.manifests.monitoring import pod_monitor
 from fairlead.settings import OperatorSettings
+from fairlead_local.system import Ports, system_deployments
 
 SERVED = ["monitoring.coreos.com/v1"]
 Manifest = dict[str, Any]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.gateway.access.check import KeyedAccess
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import make_pool, running_gateway
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import make_pool, running_gateway
 
 KEY, WRONG = "alice-0123456789abcdef", "mallory-0123456789abc"
 HINT = "hint: put the API key that you were given into the environment variable OPENAI_API_KEY"

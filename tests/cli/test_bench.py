@@ -14,8 +14,8 @@ import pytest
 from fairlead.cli.bench import fitted, phases, until
 from fairlead.client.arrivals import Phase
 from fairlead.client.workload import Kind, Shape, context_tokens
-from fairlead.testing.fake_engine import Death, FakeEngine, Refusal
-from fairlead.testing.fake_engine.engine import DEFAULT_LIMITS
+from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
+from fairlead_testing.fake_engine.engine import DEFAULT_LIMITS
 
 FOREVER = float("inf")
 FIXED = ("--workload", "fixed", "--prompt", "Hello")

@@ -11,8 +11,8 @@ import pytest
 
 from fairlead.cli.chat import footnote
 from fairlead.client.openai import Completion
-from fairlead.local.fleet_state import FleetFolder, Phase, write_state
-from fairlead.testing.fake_engine import FakeEngine, Refusal
+from fairlead_local.fleet_state import FleetFolder, Phase, write_state
+from fairlead_testing.fake_engine import FakeEngine, Refusal
 
 
 async def test_one_question_and_only_its_answer(fairlead) -> None:

@@ -11,23 +11,23 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.cli.demo import ANSWER, Demo, read_manifest, ttft_target
-from fairlead.cli.demo_load import LEAST_RATE, OVERLOAD, AdjustableLoad, correction, plan_load
-from fairlead.cli.demo_recorder import Recorder, replicas_over_time, shifted, stretches
-from fairlead.cli.demo_scaling import StepFailed
-from fairlead.cli.demo_table import LoadFigures, Step, demo_table, load_rows
 from fairlead.cli.fleet_state import FleetView, fleet_view
 from fairlead.cli.options import UsageError
-from fairlead.cli.prediction_metrics import ttft_errors
 from fairlead.client.load import LoadGenerator, Sample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import report
 from fairlead.client.timeline import Moment
 from fairlead.client.workload import Kind, conversations
-from fairlead.local.owned import OwnedFleet
 from fairlead.routing.load import StepCost
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.fleet_objects import MODEL, SENTENCE, line, model, pod, readings, scaled
+from fairlead_local.demo.load_plan import LEAST_RATE, OVERLOAD, AdjustableLoad, correction, plan_load
+from fairlead_local.demo.prediction_metrics import ttft_errors
+from fairlead_local.demo.recorder import Recorder, replicas_over_time, shifted, stretches
+from fairlead_local.demo.scaling_story import StepFailed
+from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
+from fairlead_local.demo.summary import LoadFigures, Step, demo_table, load_rows
+from fairlead_local.owned import OwnedFleet
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.fleet_objects import MODEL, SENTENCE, line, model, pod, readings, scaled
 
 MANIFEST = (
     "kind: LLMDeployment\nmetadata: {{name: m}}\n"

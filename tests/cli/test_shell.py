@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.main import _settle_streams
-from fairlead.testing.fake_engine import FakeEngine
+from fairlead_testing.fake_engine import FakeEngine
 
 COMPLETE = """
 source {script}

@@ -21,9 +21,9 @@ from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.top import show
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.fleet_objects import MODEL, SENTENCE, deployment, line, load, model, pod, readings, scaled
-from fairlead.testing.operators import bare_api_server
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.fleet_objects import MODEL, SENTENCE, deployment, line, load, model, pod, readings, scaled
+from fairlead_testing.operators import bare_api_server
 
 BUSY = readings(
     (

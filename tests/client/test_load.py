@@ -11,7 +11,7 @@ from fairlead.client.arrivals import Phase, arrival_times
 from fairlead.client.load import LoadGenerator
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.workload import Conversation, Turn
-from fairlead.testing.clock import run_in_virtual_time
+from fairlead_testing.clock import run_in_virtual_time
 
 ONE = Conversation((Turn("1 + 1 =", "2", {"max_tokens": 3}),))
 THREE = Conversation((Turn("one"), Turn("two"), Turn("three")), system="Be brief.")

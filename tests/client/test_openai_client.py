@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fairlead.client.openai import ApiError, Completion, OpenAIClient, Timeouts
-from fairlead.testing.fake_engine import Death, FakeEngine, Refusal
-from fairlead.testing.gateways import make_pool, running_gateway
-from fairlead.testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
+from fairlead_testing.gateways import make_pool, running_gateway
+from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 MESSAGES = [{"role": "user", "content": "Say hello"}]
 

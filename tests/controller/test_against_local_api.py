@@ -25,8 +25,8 @@ from fairlead.kube.resources import (
     REPLICASETS,
     SERVICES,
 )
-from fairlead.testing.local_api import local_api_server
-from fairlead.testing.operators import (
+from fairlead_testing.local_api import local_api_server
+from fairlead_testing.operators import (
     NAMESPACE,
     READY,
     SCHEDULED,

@@ -18,9 +18,9 @@ from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.fake_gateway import FakeGateway
-from fairlead.testing.operators import (
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.fake_gateway import FakeGateway
+from fairlead_testing.operators import (
     NAMESPACE,
     READY,
     SCHEDULED,

@@ -19,9 +19,9 @@ from fairlead.kube.resources import (
     Resource,
 )
 from fairlead.settings import OperatorSettings
-from fairlead.testing.api_servers import discovering
-from fairlead.testing.local_api import local_api_server
-from fairlead.testing.operators import SETTINGS, Fleet, bare_api_server, condition, fleet_at, running_operator
+from fairlead_testing.api_servers import discovering
+from fairlead_testing.local_api import local_api_server
+from fairlead_testing.operators import SETTINGS, Fleet, bare_api_server, condition, fleet_at, running_operator
 
 NAMESPACED = OperatorSettings(watch_namespaces=("a", "b"), gateway_namespace="system")
 

@@ -19,9 +19,9 @@ from fairlead.controller.health import serve_health
 from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.kube.resources import LEASES
-from fairlead.testing.local_api import local_api_server
-from fairlead.testing.operators import bare_api_server, fleet_at
 from fairlead_protocol.logs import LogfmtFormatter
+from fairlead_testing.local_api import local_api_server
+from fairlead_testing.operators import bare_api_server, fleet_at
 
 
 def parse(*arguments: str) -> argparse.Namespace:

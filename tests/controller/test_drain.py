@@ -18,11 +18,11 @@ from fairlead.controller.drain import Drainer
 from fairlead.controller.victims import mark
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import CONFIGMAPS, EVENTS, LLMDEPLOYMENTS, PODS
-from fairlead.testing.fake_gateway import FakeGateway
-from fairlead.testing.http import RecordedRequest, Responder, serve_http
-from fairlead.testing.local_api import local_api_server
-from fairlead.testing.operators import NAMESPACE, READY, SETTINGS, Fleet, fleet_at, running_operator
 from fairlead_protocol.messages import PATH_DRAIN
+from fairlead_testing.fake_gateway import FakeGateway
+from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.local_api import local_api_server
+from fairlead_testing.operators import NAMESPACE, READY, SETTINGS, Fleet, fleet_at, running_operator
 
 SELECTOR = "fairlead.dev/llmdeployment=dinghy"
 WATCHING = replace(SETTINGS, gateway_namespace=NAMESPACE, autoscaler_interval=0.3)

@@ -10,9 +10,9 @@ from fairlead.controller.hangs import HangWatch
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.kube.resources import EVENTS, LLMDEPLOYMENTS, PODS
-from fairlead.testing.fake_gateway import FakeGateway
-from fairlead.testing.fleet_objects import load
-from fairlead.testing.operators import (
+from fairlead_testing.fake_gateway import FakeGateway
+from fairlead_testing.fleet_objects import load
+from fairlead_testing.operators import (
     NAMESPACE,
     READY,
     SCHEDULED,

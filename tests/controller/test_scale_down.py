@@ -15,8 +15,8 @@ from fairlead.controller.plan import Plan, key_of, make_plan
 from fairlead.controller.pods import is_marked
 from fairlead.controller.victims import is_active, mark
 from fairlead.kube.client import JsonObject
-from fairlead.local.controllers import replicasets
 from fairlead.settings import OperatorSettings
+from fairlead_local.controllers import replicasets
 
 SETTINGS = OperatorSettings()
 NOW = "2026-06-01T00:00:00Z"

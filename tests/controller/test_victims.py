@@ -10,7 +10,7 @@ from fairlead.api import names
 from fairlead.controller.pods import Stage, diagnose, is_marked
 from fairlead.controller.victims import choose_victims, has_acted, is_active, is_rolling, left_over, mark
 from fairlead.kube.client import JsonObject
-from fairlead.local.controllers import replicasets
+from fairlead_local.controllers import replicasets
 
 NOW = "2026-06-01T00:00:00Z"
 CRASHED = {"name": "engine", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 3}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.controller.worker import LAST_BACKOFF_SECONDS, Key, WorkQueue
-from fairlead.testing.clock import run_in_virtual_time
+from fairlead_testing.clock import run_in_virtual_time
 
 A, B = ("ns", "a"), ("ns", "b")
 

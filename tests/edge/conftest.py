@@ -10,17 +10,17 @@ import pytest
 import uvicorn
 import uvloop
 
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import make_pool, running_gateway
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.http_protocol import make_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
-from fairlead_engine.testing import ScriptedEngine
-from fairlead_engine.testing.scripted_engine import scripted_info
+from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.connections import CutConnections
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import make_pool, running_gateway
 
 MAX_CONNECTIONS = 300
 

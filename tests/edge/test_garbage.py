@@ -15,8 +15,8 @@ from fairlead.gateway.settings import GatewaySettings
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.process import ServerProcess
-from fairlead_engine.testing import ScriptedEngine
-from fairlead_engine.testing.scripted_engine import scripted_info
+from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.scripted_engine import scripted_info
 
 NUM_IMPORTED = 50_000
 """Objects; the modules alone have more."""

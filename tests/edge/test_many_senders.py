@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from fairlead.testing.flood import flood
-from fairlead.testing.harm import measured_harm
 from fairlead_protocol import ahead
+from fairlead_testing.flood import flood
+from fairlead_testing.harm import measured_harm
 
 NUM_CONNECTIONS = 250
 SECONDS = 3.0

@@ -9,8 +9,8 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
+from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])

@@ -8,9 +8,9 @@ from safetensors.torch import load_file, save_file
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.testing import make_request
-from fairlead_engine.testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine.types import FinishReason
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 
 SPOILT = 77
 SHARED = list(range(10, 34))

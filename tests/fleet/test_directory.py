@@ -2,7 +2,7 @@
 
 from fairlead.fleet.directory import Directory, answers_to
 from fairlead.fleet.pool import Pool
-from fairlead.testing.gateways import make_pool
+from fairlead_testing.gateways import make_pool
 
 
 def key(pool: Pool | None) -> str | None:

@@ -12,10 +12,10 @@ import pytest
 
 from fairlead.fleet.engine_stream import EngineStreams, StreamTimes
 from fairlead.routing.replica import Limits, Replica
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.http import RecordedRequest, Responder, serve_http
-from fairlead.testing.listeners import MirrorListener
 from fairlead_protocol.messages import HEADER_DISPATCH
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.listeners import MirrorListener
 
 QUICK = StreamTimes(first_pause=0.001, last_pause=0.02, healthy=0.05, too_old=0.01)
 SMALL = Limits(max_num_seqs=4, max_num_queued_tokens=1000, block_size=4, max_model_len=1000)

@@ -8,9 +8,9 @@ import aiohttp
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import make_pool, running_gateway
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import make_pool, running_gateway
 
 LIMITS = Limits(max_num_seqs=4, max_num_queued_tokens=1000, max_model_len=1000)
 COST = StepCost(base=0.002, prefill_token=2e-5, decode_seq=1e-5)

@@ -10,10 +10,10 @@ import pytest
 from fairlead.fleet.fleet import Published, StaticFleet
 from fairlead.fleet.kubernetes import PoolBook
 from fairlead.routing.replica import Replica
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import make_pool
-from fairlead.testing.listeners import MirrorListener
 from fairlead_protocol.messages import ModelInfo
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import make_pool
+from fairlead_testing.listeners import MirrorListener
 
 DEPLOYMENT = {
     "metadata": {

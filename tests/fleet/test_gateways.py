@@ -13,8 +13,8 @@ from fairlead.autoscaler.demand import Demand
 from fairlead.fleet.gateways import GatewayFollower, Hanging
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
-from fairlead.testing.fake_gateway import FakeGateway
-from fairlead.testing.operators import bare_api_server
+from fairlead_testing.fake_gateway import FakeGateway
+from fairlead_testing.operators import bare_api_server
 
 NAMESPACE, MODEL = "default", "default/dinghy"
 

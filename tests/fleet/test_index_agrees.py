@@ -24,8 +24,6 @@ from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.kv_index import SeqGap
 from fairlead.routing.load import Load
 from fairlead.routing.replica import Replica
-from fairlead.testing.fake_engine.prompts import make_tokenizer
-from fairlead.testing.http import RecordedRequest, Responder, serve_http
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.in_process_client import InProcessClient
 from fairlead_engine.core.messages import BlocksChanged
@@ -34,9 +32,11 @@ from fairlead_engine.server.followers import Followers
 from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
-from fairlead_engine.testing.fake_engine import fake_config, make_fake_engine
+from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import HEADER_DISPATCH, PATH_KV_EVENTS
+from fairlead_testing.fake_engine.prompts import make_tokenizer
+from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 TIMES = StreamTimes(first_pause=0.001, last_pause=0.01, healthy=0.05)
 NAME = "real"

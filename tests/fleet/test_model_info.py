@@ -9,10 +9,10 @@ import pytest
 
 from fairlead.fleet.model_info import ModelInfoClient, ModelInfoError
 from fairlead.routing.replica import Limits, Replica
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.fake_engine.prompts import make_tokenizer
-from fairlead.testing.http import RecordedRequest, Responder, serve_http
 from fairlead_protocol.messages import ModelInfo
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.fake_engine.prompts import make_tokenizer
+from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 
 @pytest.fixture

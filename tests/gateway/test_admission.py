@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fairlead.routing.replica import Limits
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.model_pools import FakeReader, Room, pool_of, replica, request
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.model_pools import FakeReader, Room, pool_of, replica, request
 
 
 def play(story: Coroutine[Any, Any, None]) -> None:

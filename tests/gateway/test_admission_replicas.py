@@ -9,9 +9,9 @@ import pytest
 from fairlead.fleet.pool import Outlook
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.routing.health import Failure
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.gateways import SCALED_TO_ZERO, make_pool
-from fairlead.testing.model_pools import ONE, FakeReader, Room, load, pool_of, replica, request
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.gateways import SCALED_TO_ZERO, make_pool
+from fairlead_testing.model_pools import ONE, FakeReader, Room, load, pool_of, replica, request
 
 
 def play(story: Coroutine[Any, Any, None]) -> None:

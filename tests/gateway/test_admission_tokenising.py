@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.model_pools import FakeReader, Room, pool_of, replica
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.model_pools import FakeReader, Room, pool_of, replica
 
 
 def play(story: Coroutine[Any, Any, None]) -> None:

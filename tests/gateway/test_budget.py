@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fairlead.gateway.upstream import sse
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.harm import measured_harm
-from fairlead.testing.hostile_bodies import Hostile, hostile_bodies
 from fairlead_protocol.lanes import LARGE_BYTES, Pacer
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.harm import measured_harm
+from fairlead_testing.hostile_bodies import Hostile, hostile_bodies
 
 SIZE = 8 * 2**20
 GENEROUS_STALL_SECONDS = 0.5

@@ -12,8 +12,8 @@ from fairlead.gateway.dispatch.proxy import ReplicaFailed
 from fairlead.gateway.openai.errors import OpenAIError, upstream_failed
 from fairlead.routing.health import Failure
 from fairlead.routing.replica import Limits
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.model_pools import Room, pool_of, replica, request
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.model_pools import Room, pool_of, replica, request
 
 LIMITS = Limits(max_num_seqs=8, max_num_queued_tokens=0)
 DOWN_SECONDS = 1.0

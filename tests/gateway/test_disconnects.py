@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
-from fairlead.testing.fake_engine import FakeEngine
+from fairlead_testing.fake_engine import FakeEngine
 
 LIMITS = Limits(max_num_seqs=4, max_num_queued_tokens=1024, max_model_len=4096)
 COST = StepCost(base=0.004, prefill_token=2e-5, decode_seq=1e-4)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fairlead.routing.replica import Limits
-from fairlead.testing.fake_engine import FakeEngine, Refusal
-from fairlead.testing.gateways import SCALED_TO_ZERO, STARTING, make_pool
+from fairlead_testing.fake_engine import FakeEngine, Refusal
+from fairlead_testing.gateways import SCALED_TO_ZERO, STARTING, make_pool
 
 ONE_AT_A_TIME = Limits(max_num_seqs=1, max_num_queued_tokens=0)
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}

@@ -10,8 +10,8 @@ from fairlead.gateway.observation import Observation
 from fairlead.routing.load import StepCost
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Limits
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import STARTING, make_pool
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import STARTING, make_pool
 
 COST = StepCost(base=0.05, prefill_token=0.00002, decode_seq=0.001)
 SLOTS = 2

@@ -5,9 +5,9 @@ import asyncio
 from fairlead.fleet.pool import Outlook
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.fake_engine.prompts import make_tokenizer
-from fairlead.testing.gateways import make_pool
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.fake_engine.prompts import make_tokenizer
+from fairlead_testing.gateways import make_pool
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 

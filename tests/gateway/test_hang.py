@@ -5,8 +5,8 @@ import logging
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits, Replica
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import make_pool
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import make_pool
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 

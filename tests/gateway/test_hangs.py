@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.gateway.dispatch.hangs import Hangs
 from fairlead.routing.load import Load, StepCost
-from fairlead.testing.model_pools import load, replica
+from fairlead_testing.model_pools import load, replica
 
 COST = StepCost(base=0.01)
 

@@ -7,10 +7,10 @@ import pytest
 
 from fairlead.fleet.pool import Outlook, Pool
 from fairlead.routing.replica import Limits
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.model_pools import FakeReader, Room, pool_of, replica
 from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.model_pools import FakeReader, Room, pool_of, replica
 
 LIMITS = Limits(max_num_seqs=4, max_num_queued_tokens=1024, max_model_len=512)
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}

@@ -39,7 +39,7 @@ class Process:
 async def spawn(module: str, *arguments: str) -> Process:
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", f"fairlead.testing.{module}", *arguments, stdout=subprocess.PIPE, env=environment
+        sys.executable, "-m", f"fairlead_testing.{module}", *arguments, stdout=subprocess.PIPE, env=environment
     )
     assert process.stdout is not None
     return Process(process, json.loads(await asyncio.wait_for(process.stdout.readline(), 60)))

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from fairlead.fleet.pool import Outlook, Pool
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import make_pool
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import make_pool
 
 STATES = ("starting", "asleep", "stopped")
 """Of models without a ready replica that are listed."""

@@ -18,9 +18,9 @@ import pytest
 from fairlead.docstrings import docstrings
 from fairlead.gateway.downstream.protocol import LINGER_SECONDS
 from fairlead.gateway.settings import GatewaySettings, SettingsError
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.http import RecordedRequest, Responder, serve_http
 from fairlead_protocol.logs import LogfmtFormatter
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from fairlead.testing.fake_engine import Death, FakeEngine
-from fairlead.testing.http import RecordedRequest, Responder
+from fairlead_testing.fake_engine import Death, FakeEngine
+from fairlead_testing.http import RecordedRequest, Responder
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 

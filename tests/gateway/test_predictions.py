@@ -8,8 +8,8 @@ import pytest
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.fake_engine.prompts import make_tokenizer
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.fake_engine.prompts import make_tokenizer
 
 COST = StepCost(base=0.001, prefill_token=0.00002, decode_seq=0.0001)
 LIMITS = Limits(max_num_seqs=16, max_num_queued_tokens=10_000, max_model_len=4096)

@@ -25,8 +25,8 @@ from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.server.service import Service
-from fairlead_engine.testing import ScriptedEngine
-from fairlead_engine.testing.scripted_engine import scripted_info
+from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import FIELD_TOKENS, ModelInfo, PromptTokens

@@ -8,9 +8,9 @@ import openai
 import pytest
 
 from fairlead.routing.replica import Limits
-from fairlead.testing.fake_engine import Death, FakeEngine, Refusal
-from fairlead.testing.gateways import make_pool
-from fairlead.testing.http import RecordedRequest, Responder
+from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
+from fairlead_testing.gateways import make_pool
+from fairlead_testing.http import RecordedRequest, Responder
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 

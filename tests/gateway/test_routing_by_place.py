@@ -1,8 +1,8 @@
 """Canonical paths and Host headers choose a deployment; its body may not name another."""
 
 from fairlead.fleet.pool import Pool
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.gateways import make_pool
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import make_pool
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT = {"model": "fake", "messages": MESSAGES}

@@ -18,10 +18,10 @@ from fairlead.gateway.upstream.sse import PromptTokensDetails, Usage
 from fairlead.routing.load import Load, StepCost
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Limits, Replica
-from fairlead.testing.fake_engine import FakeEngine
-from fairlead.testing.flood import flood
-from fairlead.testing.gateways import SCALED_TO_ZERO, make_pool
-from fairlead.testing.harm import measured_harm
+from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.flood import flood
+from fairlead_testing.gateways import SCALED_TO_ZERO, make_pool
+from fairlead_testing.harm import measured_harm
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 REPLICA = Replica(uid="a", name="a", host="h", port=1)

@@ -8,9 +8,9 @@ import pytest
 
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
-from fairlead.testing.fake_engine.prompts import read_prompt
-from fairlead.testing.gateways import make_pool
-from fairlead.testing.http import Responder
+from fairlead_testing.fake_engine.prompts import read_prompt
+from fairlead_testing.gateways import make_pool
+from fairlead_testing.http import Responder
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import FORWARDED_HEADERS, PRIVATE_FIELD_PREFIX, parse, request_id_from
 from fairlead.routing.replica import Replica
-from fairlead.testing.gateways import make_pool, running_gateway
-from fairlead.testing.http import RecordedRequest, Responder, serve_http
+from fairlead_testing.gateways import make_pool, running_gateway
+from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 HOP_BY_HOP = {"connection": "x-hop", "x-hop": "1", "keep-alive": "timeout=5", "te": "trailers", "trailer": "x-late"}

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from fairlead.routing.replica import Limits
-from fairlead.testing.fake_engine import FakeEngine
+from fairlead_testing.fake_engine import FakeEngine
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 

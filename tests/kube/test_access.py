@@ -6,7 +6,7 @@ from fairlead.kube import access
 from fairlead.kube.access import AccessReviews, Right, is_served, may_list, rights
 from fairlead.kube.client import KubeError
 from fairlead.kube.resources import NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, POD_MONITORS, PODS
-from fairlead.testing.api_servers import discovering
+from fairlead_testing.api_servers import discovering
 
 
 async def test_a_kind_is_served_in_its_very_version() -> None:

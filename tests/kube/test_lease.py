@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.lease import Lease
-from fairlead.testing.clock import run_in_virtual_time
+from fairlead_testing.clock import run_in_virtual_time
 
 
 class LeaseStore:

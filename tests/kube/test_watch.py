@@ -10,7 +10,7 @@ import pytest
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import CONFIGMAPS
 from fairlead.kube.watch import LAST_BACKOFF_SECONDS, Reflector
-from fairlead.testing.local_api import local_api_server
+from fairlead_testing.local_api import local_api_server
 
 
 def config_map(name: str, version: str = "1", uid: str | None = None, **data: str) -> JsonObject:

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 import yaml
 
-from fairlead.local.kubelet.images import Program
-from fairlead.testing.local_api import LocalApi, local_api_server
+from fairlead_local.kubelet.images import Program
+from fairlead_testing.local_api import LocalApi, local_api_server
 
 Json = dict[str, Any]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.local.apiserver.operations import WriteOptions
-from fairlead.local.apiserver.resources import CLAIMS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, NODES, PODS, REPLICA_SETS
-from fairlead.local.controllers.events import Recorder
-from fairlead.testing.local_api import LocalApi, eventually
+from fairlead_local.apiserver.operations import WriteOptions
+from fairlead_local.apiserver.resources import CLAIMS, CONFIG_MAPS, DEPLOYMENTS, EVENTS, NODES, PODS, REPLICA_SETS
+from fairlead_local.controllers.events import Recorder
+from fairlead_testing.local_api import LocalApi, eventually
 
 CONFIG_MAPS_PATH = "/api/v1/namespaces/default/configmaps"
 PODS_PATH = "/api/v1/namespaces/default/pods"

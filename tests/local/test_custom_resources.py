@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fairlead.local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS
-from fairlead.testing.local_api import LocalApi, eventually
+from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS
+from fairlead_testing.local_api import LocalApi, eventually
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from fairlead.kube.config import load
-from fairlead.local.command import _say_status
-from fairlead.local.fleet_state import FleetFolder, FleetState, Phase, read_state, running_fleet
-from fairlead.local.kubelet.process_table import ProcessRecords
+from fairlead_local.command import _say_status
+from fairlead_local.fleet_state import FleetFolder, FleetState, Phase, read_state, running_fleet
+from fairlead_local.kubelet.process_table import ProcessRecords
 
 MODEL = """
 apiVersion: fairlead.dev/v1alpha1
@@ -159,7 +159,7 @@ def kill_with_keeper(data: Path) -> FleetState:
     keepers = [
         process
         for process in psutil.Process(state.pid).children()
-        if "fairlead.local.kubelet.keeper" in process.cmdline()
+        if "fairlead_local.kubelet.keeper" in process.cmdline()
     ]
     assert len(keepers) == 1
     os.kill(keepers[0].pid, signal.SIGKILL)
@@ -233,7 +233,7 @@ def test_of_two_at_once_one_comes_up_and_the_other_says_so(data: Path) -> None:
 OWNER = """
 import sys, time
 from pathlib import Path
-from fairlead.local.owned import owned_fleet
+from fairlead_local.owned import owned_fleet
 with owned_fleet(Path(sys.argv[1]), write=lambda text: None):
     print("up", flush=True)
     time.sleep(120)

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from fairlead.testing.local_api import LocalApi
+from fairlead_testing.local_api import LocalApi
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 

@@ -7,8 +7,8 @@ from typing import Any
 import kopf
 import pytest
 
-from fairlead.local.apiserver.resources import EVENTS
-from fairlead.testing.local_api import LocalApi, eventually
+from fairlead_local.apiserver.resources import EVENTS
+from fairlead_testing.local_api import LocalApi, eventually
 
 GROUP = ("harbour.test", "v1", "boats")
 

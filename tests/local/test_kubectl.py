@@ -13,9 +13,9 @@ from cluster import kubectl as kubectl_on_this_machine
 
 from fairlead.kube.client import KubeClient
 from fairlead.kube.config import load
-from fairlead.local.apiserver.resources import PODS
-from fairlead.local.applying import apply_manifest, read_manifests
-from fairlead.testing.local_api import LocalApi, eventually
+from fairlead_local.apiserver.resources import PODS
+from fairlead_local.applying import apply_manifest, read_manifests
+from fairlead_testing.local_api import LocalApi, eventually
 
 KUBECTL = kubectl_on_this_machine.find()
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason=kubectl_on_this_machine.explained())

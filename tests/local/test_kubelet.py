@@ -12,11 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from fairlead.local.apiserver.resources import DEPLOYMENTS, EVENTS, PODS
-from fairlead.local.apiserver.store import Change
-from fairlead.local.controllers.replicasets import is_ready
-from fairlead.local.kubelet.probes import watch_probe
-from fairlead.testing.local_api import LocalApi, eventually
+from fairlead_local.apiserver.resources import DEPLOYMENTS, EVENTS, PODS
+from fairlead_local.apiserver.store import Change
+from fairlead_local.controllers.replicasets import is_ready
+from fairlead_local.kubelet.probes import watch_probe
+from fairlead_testing.local_api import LocalApi, eventually
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
 SERVER = """

@@ -8,8 +8,8 @@ import pytest
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
 
-from fairlead.local.apiserver.resources import PODS
-from fairlead.testing.local_api import LocalApi, eventually
+from fairlead_local.apiserver.resources import PODS
+from fairlead_testing.local_api import LocalApi, eventually
 
 CUSTOM = ("harbour.test", "v1", "default", "boats")
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fairlead.local.kubelet.process_table import ProcessId, ProcessRecords, identify, start_time, stop
+from fairlead_local.kubelet.process_table import ProcessId, ProcessRecords, identify, start_time, stop
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

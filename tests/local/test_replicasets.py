@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.local.controllers.replicasets import victims
+from fairlead_local.controllers.replicasets import victims
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.local.controllers.replicasets import victims
-from fairlead.local.controllers.rollout import Limits, next_counts, scaled_counts, wanted
+from fairlead_local.controllers.replicasets import victims
+from fairlead_local.controllers.rollout import Limits, next_counts, scaled_counts, wanted
 
 
 def replica_set(name: str, replicas: int, available: int | None = None) -> dict[str, Any]:

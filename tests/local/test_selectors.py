@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.local.apiserver.selectors import from_object, parse_fields, parse_labels
-from fairlead.local.apiserver.status import ApiError
+from fairlead_local.apiserver.selectors import from_object, parse_fields, parse_labels
+from fairlead_local.apiserver.status import ApiError
 
 Keys = st.sampled_from(["app", "example.com/tier", "x"])
 Values = st.sampled_from(["", "a", "b-1", "C_2"])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.local.apiserver import fieldsets
-from fairlead.local.apiserver.kinds.workloads import DEPLOYMENT
-from fairlead.local.apiserver.managed_fields import Manager, Owned, apply, decode, encode, track
-from fairlead.local.apiserver.status import ApiError
+from fairlead_local.apiserver import fieldsets
+from fairlead_local.apiserver.kinds.workloads import DEPLOYMENT
+from fairlead_local.apiserver.managed_fields import Manager, Owned, apply, decode, encode, track
+from fairlead_local.apiserver.status import ApiError
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.local.apiserver.kinds.workloads import DEPLOYMENT
-from fairlead.local.apiserver.status import ApiError
-from fairlead.local.apiserver.strategic import strategic_merge
+from fairlead_local.apiserver.kinds.workloads import DEPLOYMENT
+from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.strategic import strategic_merge
 
 
 def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from fairlead.routing.in_flight import InFlightBook, Slot
 from fairlead.routing.replica import Decision
-from fairlead.testing.routing import make_replica
+from fairlead_testing.routing import make_replica
 
 
 def take(book: InFlightBook, uid: str, now: float = 0.0, *, num_seen: int = 0, **slot_has) -> Slot:

@@ -5,9 +5,9 @@ import pytest
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.kv_index import SeqGap
 from fairlead.routing.load import Load
-from fairlead.testing.routing import make_load
 from fairlead_protocol.blocks import hash_blocks
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
+from fairlead_testing.routing import make_load
 
 PROMPT = hash_blocks(range(4), 1)
 

@@ -23,7 +23,7 @@ from fairlead.routing.policies import (
 )
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Candidate, Decision
-from fairlead.testing.routing import make_replica
+from fairlead_testing.routing import make_replica
 
 
 def candidate(uid: str, num_in_flight: int = 0, ttft: float | None = None, cached: int = 0) -> Candidate:

@@ -14,7 +14,7 @@ from fairlead.routing.predictor import (
     prefill_work,
     step_seconds,
 )
-from fairlead.testing.routing import make_load
+from fairlead_testing.routing import make_load
 
 COST = StepCost(base=0.010, prefill_token=0.0001, decode_seq=0.001)
 

@@ -15,8 +15,8 @@ from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits, Replica
 from fairlead.routing.router import Router
-from fairlead.testing.routing import DIGEST, make_load, make_prompt, make_replica
 from fairlead_protocol.blocks import hash_blocks
+from fairlead_testing.routing import DIGEST, make_load, make_prompt, make_replica
 
 SLOTS = 3
 COST = StepCost(base=0.01, prefill_token=0.001)

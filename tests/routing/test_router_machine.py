@@ -11,8 +11,8 @@ from fairlead.routing.load import StepCost
 from fairlead.routing.policies import PredictedTTFT
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
-from fairlead.testing.routing import make_load, make_prompt, make_replica
 from fairlead_protocol.blocks import hash_blocks
+from fairlead_testing.routing import make_load, make_prompt, make_replica
 
 SLOTS = 3
 COST = StepCost(base=0.01, prefill_token=0.001)

@@ -10,8 +10,8 @@ import pytest
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.policies import POLICIES
-from fairlead.testing.routing import BLOCK_SIZE
-from fairlead.testing.simulated_engines import Served, Setup, Simulation, shared_prefixes, unshared
+from fairlead_testing.routing import BLOCK_SIZE
+from fairlead_testing.simulated_engines import Served, Setup, Simulation, shared_prefixes, unshared
 
 SEEDS = (1, 2)
 HALF_THE_DOCUMENTS = Setup(num_blocks=800)

@@ -7,7 +7,7 @@ from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import Work
 from fairlead.routing.replica import Decision
 from fairlead.routing.standing import Standing
-from fairlead.testing.routing import make_load, make_replica
+from fairlead_testing.routing import make_load, make_replica
 
 REPLICA = make_replica("a", max_num_seqs=4)
 

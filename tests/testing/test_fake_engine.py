@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
-from fairlead.testing.clock import run_in_virtual_time
-from fairlead.testing.fake_engine import FakeEngine, Refusal
-from fairlead.testing.fake_engine.cache import FakeCache
-from fairlead.testing.fake_engine.core import FakeCore, FakeSequence
-from fairlead.testing.fake_engine.loads import Seen
-from fairlead.testing.fake_engine.prompts import make_tokenizer, read_prompt
 from fairlead_protocol.blocks import hash_blocks
 from fairlead_protocol.messages import FIELD_TOKENS, KVBlocks, ModelInfo
 from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.fake_engine import FakeEngine, Refusal
+from fairlead_testing.fake_engine.cache import FakeCache
+from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
+from fairlead_testing.fake_engine.loads import Seen
+from fairlead_testing.fake_engine.prompts import make_tokenizer, read_prompt
 
 COST = StepCost(base=1.0, prefill_token=0.01, decode_seq=0.1)
 
@@ -281,7 +281,7 @@ async def test_a_client_that_leaves_gives_its_slot_back(http: aiohttp.ClientSess
 
 async def test_it_can_be_a_process_of_its_own(http: aiohttp.ClientSession) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "fairlead.testing.fake_engine", "--max-num-seqs", "3", "--num-tokens", "2",
+        sys.executable, "-m", "fairlead_testing.fake_engine", "--max-num-seqs", "3", "--num-tokens", "2",
         "--drain-grace", "0", "--step-cost", "base=0.001,prefill_token=1e-6", stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

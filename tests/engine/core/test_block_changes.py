@@ -5,8 +5,8 @@ import pytest
 from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.loop import run_core
 from fairlead_engine.core.messages import Add, BlocksChanged, Command, Reply, Stepped, Stop
-from fairlead_engine.testing import make_request
-from fairlead_engine.testing.fake_engine import fake_config, make_fake_engine
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
 from fairlead_protocol.blocks import ROOT, hash_blocks
 
 A, B, C = hash_blocks(range(12), 4)

@@ -13,8 +13,8 @@ import pytest
 
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineDead
-from fairlead_engine.testing import make_request
-from fairlead_engine.testing.fake_engine import FAKE_CORE, fake_config
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config
 
 
 async def test_a_core_killed_in_the_middle_of_a_stream_ends_it_with_an_error() -> None:
@@ -98,8 +98,8 @@ async def test_nothing_stays_in_the_temporary_folder(
 PARENT = """
     import asyncio
     from fairlead_engine.core.process_client import ProcessClient
-    from fairlead_engine.testing import make_request
-    from fairlead_engine.testing.fake_engine import FAKE_CORE, fake_config
+    from fairlead_engine_testing import make_request
+    from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config
 
     async def main():
         client = ProcessClient(fake_config({misbehaviour!r}), module=FAKE_CORE)
@@ -139,7 +139,7 @@ def test_a_core_started_by_hand_says_what_to_run_instead() -> None:
         ("fairlead_engine.core.client", ["torch", "zmq", "numpy"]),
         ("fairlead_engine.core.in_process_client", ["torch", "zmq"]),
         ("fairlead_engine.core.engine", ["torch", "zmq", "fastapi", "uvicorn"]),
-        ("fairlead_engine.testing", ["torch", "zmq", "fastapi"]),
+        ("fairlead_engine_testing", ["torch", "zmq", "fastapi"]),
     ],
 )
 def test_importing_a_client_pulls_in_nothing_heavy(module: str, unwanted: list[str]) -> None:

@@ -8,9 +8,9 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.server.kv_mirror import KVMirror
-from fairlead_engine.testing import FakeClock, FakeModelConfig, FakeRunner, make_request
-from fairlead_engine.testing.fake_engine import fake_config
 from fairlead_engine.types import FinishReason, SequenceOutput
+from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing.fake_engine import fake_config
 
 MODEL = FakeModelConfig(vocab_size=50, max_position_embeddings=64, eos_token_ids=())
 

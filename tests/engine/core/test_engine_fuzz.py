@@ -13,9 +13,9 @@ import pytest
 from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.server.kv_mirror import KVMirror
-from fairlead_engine.testing import FakeModelConfig, FakeRunner, make_request
-from fairlead_engine.testing.fake_engine import fake_config
 from fairlead_engine.types import EngineRequest, FinishReason
+from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing.fake_engine import fake_config
 
 MAX_LEN = 24
 MAX_STEPS = 3000

@@ -13,9 +13,9 @@ from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.server.kv_mirror import KVMirror
-from fairlead_engine.testing import FakeModelConfig, FakeRunner, make_request
-from fairlead_engine.testing.fake_engine import fake_config
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
+from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing.fake_engine import fake_config
 
 EOS = 0
 MODEL = FakeModelConfig(vocab_size=8, max_position_embeddings=40, eos_token_ids=(EOS,))

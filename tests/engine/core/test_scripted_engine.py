@@ -6,8 +6,8 @@ import pytest
 
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import EngineDead, KVCacheTooSmall, QueueFull
-from fairlead_engine.testing import ScriptedEngine, answer, make_request
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine_testing import ScriptedEngine, answer, make_request
 
 
 async def collect(engine: EngineClient, request: EngineRequest) -> list[SequenceOutput]:

@@ -9,7 +9,7 @@ import tokenizers
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model import ModelConfig
 from fairlead_engine.model.rope import RopeConfig, RopeKind
-from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields
+from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields
 
 
 def load(folder: Path, fields: dict, generation: dict | None = None) -> ModelConfig:

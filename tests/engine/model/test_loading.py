@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model import Decoder, ModelConfig, load_model
-from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields, tensor_shapes, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, tensor_shapes, write_random_checkpoint
 
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 
 GREEDY = SamplingParams(temperature=0.0)
 NUM_BLOCKS = 512

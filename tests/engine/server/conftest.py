@@ -20,7 +20,7 @@ from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
-from fairlead_engine.testing import ScriptedEngine
+from fairlead_engine_testing import ScriptedEngine
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 CHAT_TEMPLATE = (
@@ -58,7 +58,7 @@ def tokenizer() -> PromptTokenizer:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory, tokenizer: PromptTokenizer) -> Path:
     """The folder of a tiny Llama with random weights that answers with random text and rarely stops by itself."""
-    from fairlead_engine.testing.checkpoints import llama_fields, write_random_checkpoint
+    from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     fields = llama_fields(vocab_size=tokenizer.vocab_size, eos_token_id=tokenizer.token_id("<|end|>"))

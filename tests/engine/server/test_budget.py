@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from fairlead.testing.harm import measured_harm
-from fairlead.testing.hostile_bodies import Hostile, hostile_bodies, lists_in_arguments
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.served_model import ModelFiles
-from fairlead_engine.testing import ScriptedEngine
-from fairlead_engine.testing.scripted_engine import scripted_info
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
+from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.lanes import LARGE_BYTES, Pacer
 from fairlead_protocol.prompts import CompletionPrompt
 from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_testing.harm import measured_harm
+from fairlead_testing.hostile_bodies import Hostile, hostile_bodies, lists_in_arguments
 
 SIZE = 8 * 2**20
 GENEROUS_STALL_SECONDS = 0.5

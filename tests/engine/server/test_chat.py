@@ -6,9 +6,9 @@ from typing import Any
 import openai
 import pytest
 
-from fairlead_engine.testing import ScriptedEngine, answer
-from fairlead_engine.testing.scripted_engine import scripted_info
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
+from fairlead_engine_testing import ScriptedEngine, answer
+from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.logs import JsonFormatter, LogfmtFormatter
 from fairlead_protocol.tokenizing import PromptTokenizer
 

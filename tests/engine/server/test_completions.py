@@ -7,8 +7,8 @@ import openai
 import pytest
 from openai.types import Completion
 
-from fairlead_engine.testing import ScriptedEngine, answer
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
+from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.tokenizing import PromptTokenizer
 

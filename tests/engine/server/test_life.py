@@ -12,7 +12,7 @@ from fairlead_engine.errors import Draining
 from fairlead_engine.server import metrics
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
-from fairlead_engine.testing import ScriptedEngine, answer
+from fairlead_engine_testing import ScriptedEngine, answer
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}]}
 

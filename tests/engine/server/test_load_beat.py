@@ -7,7 +7,7 @@ import pytest
 
 from fairlead_engine.server.engine_stream import BUSY_SECONDS, IDLE_SECONDS, EngineStream
 from fairlead_engine.server.lifecycle import Lifecycle
-from fairlead_engine.testing import ScriptedEngine
+from fairlead_engine_testing import ScriptedEngine
 
 
 class FakeLoop:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_engine.testing import ScriptedEngine
+from fairlead_engine_testing import ScriptedEngine
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 Check = Callable[..., None]

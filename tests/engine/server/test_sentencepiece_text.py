@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from fairlead_engine.server.token_text import Vocabulary
-from fairlead_engine.testing import ScriptedEngine
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
+from fairlead_engine_testing import ScriptedEngine
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"

@@ -1,7 +1,7 @@
 """What the server sees of an engine: `EngineClient`, an asyncio interface to a core that runs somewhere else.
 
 `InProcessClient` keeps the core in a thread, `ProcessClient` in a child process, and
-`fairlead_engine.testing.ScriptedEngine` has none at all. Nothing here imports torch, so the HTTP process never does.
+`fairlead_engine_testing.ScriptedEngine` has none at all. Nothing here imports torch, so the HTTP process never does.
 """
 
 from collections.abc import AsyncGenerator, Callable

@@ -1,4 +1,4 @@
-"""Time as the engine reads it; `fairlead_engine.testing.FakeClock` stands in for it."""
+"""Time as the engine reads it; `fairlead_engine_testing.FakeClock` stands in for it."""
 
 import time
 

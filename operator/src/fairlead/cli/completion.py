@@ -6,7 +6,8 @@ source <(fairlead completion bash)      also for zsh; for fish: fairlead complet
 import argparse
 from collections.abc import Iterator
 
-from fairlead.cli.main import COMMANDS, build_parser
+from fairlead.cli.commands import find_commands
+from fairlead.cli.main import build_parser
 
 _BASH = """\
 _fairlead() {{
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the script; 0."""
-    parsers = dict(_commands("fairlead", build_parser(COMMANDS)))
+    parsers = dict(_commands("fairlead", build_parser(find_commands())))
     print(_fish(parsers) if args.shell == "fish" else ("" if args.shell == "bash" else _ZSH) + _bash(parsers), end="")
     return 0
 

@@ -10,19 +10,8 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 
 from fairlead import __version__
+from fairlead.cli.commands import OWN, find_commands
 
-COMMANDS = {
-    "operator": ("fairlead.controller.command", "reconcile LLMDeployments on a Kubernetes cluster"),
-    "gateway": ("fairlead.gateway.command", "serve every LLMDeployment behind one OpenAI-compatible address"),
-    "local": ("fairlead.local.command", "a whole fleet on this machine, without a cluster"),
-    "chat": ("fairlead.cli.chat", "talk to a model through a gateway"),
-    "bench": ("fairlead.cli.bench", "put a load on a gateway and measure what comes of it"),
-    "status": ("fairlead.cli.status", "what is served and how it is, who looks after it, and what nobody looks after"),
-    "top": ("fairlead.cli.top", "watch fleets live: replicas, queues, first tokens, and what the autoscaler says"),
-    "completion": ("fairlead.cli.completion", "print what makes a shell complete these commands: bash, zsh or fish"),
-    "demo": ("fairlead.cli.demo", "show a local fleet from `kubectl apply` to an answer, and take it down again"),
-}
-"""Command → (module with `add_arguments` and `run`, one line for the help). Modules are imported only when chosen."""
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """How the system says that a file, or a terminal that is gone, takes no more."""
 
@@ -80,10 +69,12 @@ def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fairlead", description="Fleets of language models on Kubernetes.")
     parser.add_argument("--version", action="version", version=f"fairlead {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (module, summary) in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=summary, description=summary)
+    # Looking for other distributions' takes tens of milliseconds, which the programs' start need not wait for.
+    commands = OWN if chosen and OWN.keys() >= set(chosen) else find_commands()
+    for name, command in commands.items():
+        subparser = subparsers.add_parser(name, help=command.summary, description=command.summary)
         if name in chosen:
-            program = import_module(module)
+            program = import_module(command.module)
             program.add_arguments(subparser)
             subparser.set_defaults(run=program.run)
     return parser

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from rich.console import Console
@@ -13,10 +14,11 @@ from fairlead.addresses import is_http_address
 from fairlead.api.durations import parse_duration
 from fairlead.client.openai import MODEL_NOT_FOUND, ApiError, OpenAIClient
 from fairlead.kube.client import KubeError
-from fairlead.local.fleet_state import DATA_VARIABLE, FleetFolder, default_folder, running_fleet
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
+GATEWAYS_GROUP = "fairlead.gateways"
+"""Entry points of this group return the base URL of a gateway that runs on this machine, or an empty text."""
 KEY_VARIABLE = "OPENAI_API_KEY"
 """What the commands send as API key, if it is set."""
 LONGEST_SECONDS = 366 * 86_400.0
@@ -36,18 +38,17 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gateway",
         type=address,
-        default=os.environ.get(GATEWAY_VARIABLE) or _local_gateway() or DEFAULT_GATEWAY,
+        default=os.environ.get(GATEWAY_VARIABLE) or _running_gateway() or DEFAULT_GATEWAY,
         metavar="URL",
-        help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else that of the local "
-        f"fleet in ${DATA_VARIABLE}, else {DEFAULT_GATEWAY})",
+        help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else that of the "
+        f"fleet on this machine, else {DEFAULT_GATEWAY})",
     )
     parser.add_argument("--model", type=text, help="which model to ask; may be left out where there is only one")
 
 
-def _local_gateway() -> str:
-    """Of the fleet on this machine; empty where none runs."""
-    fleet = running_fleet(FleetFolder(default_folder()))
-    return fleet.gateway if fleet is not None else ""
+def _running_gateway() -> str:
+    """Of a fleet on this machine, as distributions that start such fleets know it; empty where none runs."""
+    return next((found for point in entry_points(group=GATEWAYS_GROUP) if (found := point.load()())), "")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,48 @@
+"""Who may call the API: whoever holds the token and is not a web page.
+
+The token comes as a bearer token, or as a prefix of the path. The prefix is there for kubectl, which sends a
+kubeconfig's credentials over TLS only; a certificate would bring nothing on loopback, and every client knows how to
+talk to an API server below a path.
+"""
+
+import hmac
+
+from aiohttp import web
+
+from fairlead_local.apiserver.status import forbidden, unauthorized
+
+_PREFIX = "token"
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def token_path(token: str) -> str:
+    """The path below which a request needs no Authorization header."""
+    return f"/{_PREFIX}/{token}"
+
+
+class Access:
+    """Knows the one token there is."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def admit(self, request: web.Request) -> list[str]:
+        """The segments of the path, without the token; raises 401 for whoever does not hold it."""
+        parts = [part for part in request.path.split("/") if part]
+        if parts[:1] == [_PREFIX] and len(parts) > 1:
+            given, parts = parts[1], parts[2:]
+        else:
+            given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise unauthorized()
+        return parts
+
+
+def refuse_web_pages(request: web.Request) -> None:
+    """Raises 403. A page in a browser can reach loopback, but cannot help sending its Origin, nor forge the Host."""
+    if "Origin" in request.headers:
+        raise forbidden("request", request.path, "requests from web pages (with an Origin header) are refused")
+    name, _, port = request.host.rpartition(":")
+    local = request.transport.get_extra_info("sockname") if request.transport else None
+    if name not in _LOOPBACK or (local and port != str(local[1])):
+        raise forbidden("request", request.path, f"the host {request.host!r} is not this API server's")

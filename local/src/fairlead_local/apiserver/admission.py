@@ -1,0 +1,127 @@
+"""What every object passes before it is stored: unknown fields, defaults, schema, its kind's rules, CEL rules. Pure."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from fairlead.api import structural
+from fairlead_local.apiserver import scale_fields
+from fairlead_local.apiserver.kinds import rules
+from fairlead_local.apiserver.metadata import label_problems
+from fairlead_local.apiserver.resources import ResourceType
+from fairlead_local.apiserver.status import ApiError, Cause, Json, bad_request, invalid
+
+
+class FieldValidation(StrEnum):
+    """What happens to a field the schema does not know: dropped, dropped with a warning, or the request refused."""
+
+    IGNORE = "Ignore"
+    WARN = "Warn"
+    STRICT = "Strict"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A body that was understood, and what the client should know about it."""
+
+    object: Json
+    warnings: tuple[str, ...] = ()
+
+    @contextmanager
+    def warning(self) -> Iterator[None]:
+        """Refusals inside the block carry the warnings too."""
+        try:
+            yield
+        except ApiError as error:
+            error.warnings = self.warnings
+            raise
+
+
+def decode(resource: ResourceType, body: Json, validation: FieldValidation) -> Admitted:
+    """The body without fields the schema does not know. Raises 400, naming each, when validation is strict."""
+    known, unknown = structural.prune(resource.schema, body, root=True)
+    if not unknown or validation is FieldValidation.IGNORE:
+        return Admitted(known)
+    sentences = [f'unknown field "{path}"' for path in unknown]
+    if validation is FieldValidation.STRICT:
+        subject = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+        raise bad_request(f"{subject}: strict decoding error: {', '.join(sentences)}")
+    return Admitted(known, tuple(sentences))
+
+
+def refuse_undeclared(resource: ResourceType, config: Json) -> None:
+    """Server-side apply owns what it is given, so it refuses unknown fields whatever the request's validation level."""
+    _, unknown = structural.prune(resource.schema, config, root=True)
+    if unknown:
+        metadata = config.get("metadata") or {}
+        where = (
+            f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {resource.api_version}, Kind={resource.kind}"
+        )
+        fields = "\n".join(f".{path}: field not declared in schema" for path in unknown)
+        raise bad_request(f"failed to create typed patch object ({where}): {fields}")
+
+
+def admit(resource: ResourceType, obj: Json, old: Json | None) -> Json:
+    """`obj` with defaults, valid as a new state of `old` (None: it is created); raises 422 with everything wrong."""
+    return _admit_custom(resource, obj, old) if resource.custom else _admit_built_in(resource, obj, old)
+
+
+def _admit_built_in(resource: ResourceType, obj: Json, old: Json | None) -> Json:
+    obj = structural.apply_defaults(resource.schema, _without_nulls(obj))
+    _refuse(resource, obj, _causes(structural.validate(resource.schema, obj)))
+    _refuse(resource, obj, label_problems(obj))
+    obj = rules.complete(resource.kind, obj)
+    _refuse(resource, obj, rules.check(resource.kind, obj, old))
+    return obj
+
+
+def _admit_custom(resource: ResourceType, obj: Json, old: Json | None) -> Json:
+    """Rules are checked beside everything else, but not on values whose types or sizes they may not count on. What a
+    stored object has wrong, since its definition became stricter, is tolerated where an update leaves it alone."""
+    obj = {**obj, "metadata": _without_nulls(obj["metadata"])}
+    obj = structural.apply_defaults(resource.schema, structural.prune_nulls(resource.schema, obj))
+    before = _as_read(resource, old) if old is not None else None
+    violations = structural.validate(resource.schema, obj, old=before)
+    blocked = any(violation.kind in structural.BLOCKING for violation in violations)
+    causes = [*_causes(violations), *scale_fields.problems(resource.scale, obj)]
+    if not blocked:
+        causes += label_problems(obj)
+        causes += _causes(structural.check_rules(resource.schema, obj, before))
+    _refuse(resource, obj, causes)
+    stored: Json = _as_stored(obj)
+    return stored
+
+
+def _as_read(resource: ResourceType, stored: Json) -> Json:
+    """A stored object as today's definition shows it: without fields that it does not know, with its defaults."""
+    read: Json = structural.apply_defaults(resource.schema, structural.prune(resource.schema, stored, root=True)[0])
+    return read
+
+
+def _as_stored(value: Any) -> Any:
+    """2.0 comes back as 2: API servers write whole doubles without a point."""
+    if isinstance(value, dict):
+        return {field: _as_stored(item) for field, item in value.items()}
+    if isinstance(value, list):
+        return [_as_stored(item) for item in value]
+    return int(value) if isinstance(value, float) and structural.is_whole(value) else value
+
+
+def _refuse(resource: ResourceType, obj: Json, causes: list[Cause]) -> None:
+    if causes:
+        metadata = obj["metadata"]
+        name = metadata.get("name") or metadata.get("generateName") or ""
+        raise invalid(resource.kind, resource.group, name, causes)
+
+
+def _causes(violations: list[structural.Violation]) -> list[Cause]:
+    return [Cause(violation.path or "<nil>", violation.kind, violation.message) for violation in violations]
+
+
+def _without_nulls(value: Any) -> Any:
+    """Built-in kinds have no nulls: one that is sent means that the field is absent."""
+    if isinstance(value, dict):
+        return {field: _without_nulls(item) for field, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

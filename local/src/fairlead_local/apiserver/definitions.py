@@ -1,0 +1,160 @@
+"""CustomResourceDefinitions: whether one can be served, and the resource types that come of it. Pure."""
+
+from functools import partial
+from typing import Any
+
+from fairlead.api import structural
+from fairlead.api.cel import InvalidRule
+from fairlead_local.apiserver import jsonpath
+from fairlead_local.apiserver.kinds.schema import OBJECT_META, STRING
+from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths
+from fairlead_local.apiserver.status import Cause, Json
+from fairlead_local.apiserver.times import age, timestamp
+
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+"""On every definition, so that its objects are deleted before it is."""
+
+
+def problems(definition: Json) -> list[Cause]:
+    """Why this definition cannot be served; empty when it can."""
+    spec, found = definition["spec"], []
+    expected = f"{spec['names']['plural']}.{spec['group']}"
+    if definition["metadata"]["name"] != expected:
+        message = f'Invalid value: "{definition["metadata"]["name"]}": must be spec.names.plural+"."+spec.group'
+        found.append(Cause("metadata.name", "FieldValueInvalid", message))
+    if sum(bool(version["storage"]) for version in spec["versions"]) != 1:
+        message = "Invalid value: must have exactly one version marked as storage version"
+        found.append(Cause("spec.versions", "FieldValueInvalid", message))
+    for index, version in enumerate(spec["versions"]):
+        found += _version_problems(version, f"spec.versions[{index}]")
+    return found
+
+
+def _version_problems(version: Json, path: str) -> list[Cause]:
+    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    if not isinstance(schema, dict):
+        return [Cause(f"{path}.schema.openAPIV3Schema", "FieldValueRequired", "Required value: schemas are required")]
+    found = []
+    if schema.get("type") != "object":
+        message = "Invalid value: must be object at the root"
+        found.append(Cause(f"{path}.schema.openAPIV3Schema.type", "FieldValueInvalid", message))
+    try:
+        structural.compile_rules(schema)
+    except InvalidRule as error:
+        where = f"{path}.schema.openAPIV3Schema.x-kubernetes-validations"
+        found.append(Cause(where, "FieldValueInvalid", f"Invalid value: {error}"))
+    scale = (version.get("subresources") or {}).get("scale") or {}
+    for name, text in scale.items():
+        if not jsonpath.is_plain(text):
+            where = f"{path}.subresources.scale.{name}"
+            found.append(Cause(where, "FieldValueInvalid", f'Invalid value: "{text}": should be a json path of fields'))
+    for number, column in enumerate(version.get("additionalPrinterColumns") or ()):
+        try:
+            jsonpath.parse(column["jsonPath"])
+        except ValueError as error:
+            where = f"{path}.additionalPrinterColumns[{number}].jsonPath"
+            found.append(Cause(where, "FieldValueInvalid", f"Invalid value: {error}"))
+    return found
+
+
+def accepted(definition: Json) -> Json:
+    """The definition with its names completed, its cleanup finalizer, and the status of one that is served."""
+    names = definition["spec"]["names"]
+    names = {"singular": names["kind"].lower(), "listKind": f"{names['kind']}List", **names}
+    metadata = definition["metadata"]
+    if "deletionTimestamp" not in metadata:
+        finalizers = metadata.get("finalizers") or []
+        metadata = {**metadata, "finalizers": [*(f for f in finalizers if f != CLEANUP_FINALIZER), CLEANUP_FINALIZER]}
+    status = definition.get("status") or {}
+    since = {condition["type"]: condition["lastTransitionTime"] for condition in status.get("conditions", ())}
+    conditions = [
+        _true("NamesAccepted", "NoConflicts", "no conflicts found", since),
+        _true("Established", "InitialNamesAccepted", "the initial names have been accepted", since),
+    ]
+    stored = status.get("storedVersions") or []
+    storage = next(version["name"] for version in definition["spec"]["versions"] if version["storage"])
+    return {
+        **definition,
+        "metadata": metadata,
+        "spec": {**definition["spec"], "names": names},
+        "status": {
+            "conditions": conditions,
+            "acceptedNames": names,
+            "storedVersions": stored if storage in stored else [*stored, storage],
+        },
+    }
+
+
+def resource_types(definition: Json) -> list[ResourceType]:
+    """One type per served version, the storage version first: that is the one clients prefer."""
+    versions = sorted(definition["spec"]["versions"], key=lambda version: not version["storage"])
+    return [_resource_type(definition["spec"], version) for version in versions if version["served"]]
+
+
+def _resource_type(spec: Json, version: Json) -> ResourceType:
+    names, subresources = spec["names"], version.get("subresources") or {}
+    scale = subresources.get("scale")
+    columns = version.get("additionalPrinterColumns")
+    return ResourceType(
+        group=spec["group"],
+        version=version["name"],
+        kind=names["kind"],
+        plural=names["plural"],
+        namespaced=spec["scope"] == "Namespaced",
+        schema=_whole_schema(version["schema"]["openAPIV3Schema"]),
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        subresources=frozenset(name for name in ("status", "scale") if subresources.get(name) is not None),
+        scale=ScalePaths(scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath"))
+        if scale
+        else None,
+        columns=(_NAME, *map(_column, columns)) if columns else None,
+        field_labels=frozenset(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ()),
+        has_generation=True,
+        unconditional_update=False,
+        custom=True,
+        singular=names.get("singular") or names["kind"].lower(),
+        list_kind=names.get("listKind") or f"{names['kind']}List",
+    )
+
+
+def _whole_schema(schema: Json) -> Json:
+    """The definition's schema plus the fields every object has; its own limits on metadata are kept."""
+    properties = schema.get("properties") or {}
+    own = (properties.get("metadata") or {}).get("properties") or {}
+    metadata_fields = {name: {**known, **own.get(name, {})} for name, known in OBJECT_META["properties"].items()}
+    metadata = {**OBJECT_META, "properties": metadata_fields}
+    return {**schema, "properties": {"apiVersion": STRING, "kind": STRING, **properties, "metadata": metadata}}
+
+
+_NAME = Column("Name", lambda obj: obj["metadata"]["name"], description="Name of the object.")
+
+
+def _column(column: Json) -> Column:
+    cell = partial(_cell, path=column["jsonPath"], kind=column["type"])
+    return Column(column["name"], cell, column["type"], column.get("priority", 0), column.get("description", ""))
+
+
+def _cell(obj: Json, *, path: str, kind: str) -> Any:
+    """None where the value is absent or not of the column's type, as the API server prints it."""
+    value = jsonpath.find(obj, path)
+    match kind, value:
+        case _, None:
+            return None
+        case "string", _:
+            return value if isinstance(value, str) else str(value)
+        case "date", str():
+            return age(value)
+        case "boolean", bool():
+            return value
+        case "integer", int() | float():
+            return int(value)
+        case "number", int() | float():
+            return value
+        case _:
+            return None
+
+
+def _true(kind: str, reason: str, message: str, since: dict[str, str]) -> Json:
+    moment = since.get(kind) or timestamp()
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": moment}

@@ -1,0 +1,165 @@
+"""What the server serves: the discovery documents under /api and /apis, and the OpenAPI v3 documents. Pure."""
+
+import hashlib
+import json
+
+from fairlead_local.apiserver.resources import Registry, ResourceType
+from fairlead_local.apiserver.status import Json, no_such_path
+
+VERSION = {
+    "major": "1",
+    "minor": "32",
+    "gitVersion": "v1.32.0+fairlead",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "linux/amd64",
+}
+"""The release whose behaviour is followed; the suffix tells people that it is not the genuine thing."""
+
+OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""Of `/openapi/v2`, which is empty: everything is in v3. kubectl asks it about kinds that v3 does not know, and needs
+an answer to go on to saying so."""
+
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_JSON = "application/json"
+
+
+def core_versions(address: str) -> Json:
+    """`/api`."""
+    server = {"clientCIDR": "0.0.0.0/0", "serverAddress": address}
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [server]}
+
+
+def groups(registry: Registry) -> Json:
+    """`/apis`."""
+    named = [group(registry, name) for name in registry.versions() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
+
+
+def group(registry: Registry, name: str) -> Json:
+    """`/apis/GROUP`; raises 404 for a group that is not served."""
+    versions = registry.versions().get(name)
+    if not versions or not name:
+        raise no_such_path()
+    described = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        "name": name,
+        "versions": described,
+        "preferredVersion": described[0],
+    }
+
+
+def resources(registry: Registry, name: str, version: str) -> Json:
+    """`/api/v1` and `/apis/GROUP/VERSION`; raises 404 for what is not served."""
+    served = [r for r in registry if (r.group, r.version) == (name, version)]
+    if not served:
+        raise no_such_path()
+    entries = [entry for resource in served for entry in _entries(resource)]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": served[0].api_version,
+        "resources": entries,
+    }
+
+
+def _entries(resource: ResourceType) -> list[Json]:
+    entry: Json = {
+        "name": resource.plural,
+        "singularName": resource.singular_name,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": _VERBS,
+    }
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        entry["categories"] = list(resource.categories)
+    return [entry, *(_subresource_entry(resource, name) for name in sorted(resource.subresources))]
+
+
+def _subresource_entry(resource: ResourceType, name: str) -> Json:
+    entry: Json = {"name": f"{resource.plural}/{name}", "singularName": "", "namespaced": resource.namespaced}
+    if name == "scale":
+        return entry | {"group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": ["get", "patch", "update"]}
+    verbs = ["get"] if name == "log" else ["get", "patch", "update"]
+    return entry | {"kind": resource.kind, "verbs": verbs}
+
+
+def openapi_index(registry: Registry) -> Json:
+    """`/openapi/v3`: one document per group and version, with a hash by which clients cache it."""
+    paths = {}
+    for name, versions in registry.versions().items():
+        for version in versions:
+            path = f"apis/{name}/{version}" if name else f"api/{version}"
+            digest = hashlib.sha256(json.dumps(openapi(registry, name, version), sort_keys=True).encode()).hexdigest()
+            paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest[:32].upper()}"}
+    return {"paths": paths}
+
+
+def openapi(registry: Registry, name: str, version: str) -> Json:
+    """`/openapi/v3/api/v1` and so on: enough for `kubectl explain`, and to leave field validation to the server."""
+    served = [r for r in registry if (r.group, r.version) == (name, version)]
+    if not served:
+        raise no_such_path()
+    paths: Json = {}
+    for resource in served:
+        paths |= _paths(resource)
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Fairlead local mode", "version": VERSION["gitVersion"]},
+        "paths": paths,
+        "components": {"schemas": {_schema_name(resource): _schema(resource) for resource in served}},
+    }
+
+
+def _paths(resource: ResourceType) -> Json:
+    root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
+    where = "/namespaces/{namespace}" if resource.namespaced else ""
+    collection = f"{root}{where}/{resource.plural}"
+    reference = {"$ref": f"#/components/schemas/{_schema_name(resource)}"}
+    return {
+        collection: {"get": _operation(resource, "list", reference), "post": _operation(resource, "post", reference)},
+        f"{collection}/{{name}}": {
+            "get": _operation(resource, "get", reference),
+            "put": _operation(resource, "put", reference),
+            "patch": _operation(resource, "patch", reference),
+            "delete": _operation(resource, "delete", reference),
+        },
+    }
+
+
+def _operation(resource: ResourceType, action: str, reference: Json) -> Json:
+    names = ("dryRun", "fieldManager", "fieldValidation", "force") if action in ("post", "put", "patch") else ()
+    return {
+        "operationId": f"{action}{resource.group.title().replace('.', '')}{resource.version.title()}{resource.kind}",
+        "parameters": [{"name": name, "in": "query", "schema": {"type": "string"}} for name in names],
+        "responses": {"200": {"description": "OK", "content": {_JSON: {"schema": reference}}}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": _kind_of(resource),
+    }
+
+
+def _schema(resource: ResourceType) -> Json:
+    return {**_documented(resource), "x-kubernetes-group-version-kind": [_kind_of(resource)]}
+
+
+def _documented(resource: ResourceType) -> Json:
+    schema: Json = resource.schema
+    if schema.get("description"):
+        return schema
+    return {**schema, "description": f"{resource.kind} of {resource.api_version}, as local mode serves it."}
+
+
+def _kind_of(resource: ResourceType) -> Json:
+    return {"group": resource.group, "version": resource.version, "kind": resource.kind}
+
+
+def _schema_name(resource: ResourceType) -> str:
+    domain = ".".join(reversed(resource.group.split("."))) if resource.group else "io.k8s.api.core"
+    return f"{domain}.{resource.version}.{resource.kind}"

@@ -1,0 +1,227 @@
+"""Sets of field paths, and merging by them: the arithmetic under server-side apply.
+
+Pure. A path is a tuple of the keys that `FieldsV1` uses: `f:replicas` for a field, `k:{"name":"engine"}` for an item of
+a list told apart by keys, `v:"x"` for an item of a set. Source: the Kubernetes documentation of server-side apply and
+the list and map types of structural schemas (`x-kubernetes-list-type`, `-list-map-keys`, `-map-type`).
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from fairlead_local.apiserver.status import Json, bad_request
+
+Path = tuple[str, ...]
+FieldSet = frozenset[Path]
+EMPTY: FieldSet = frozenset()
+_ABSENT = object()
+
+
+class Shape(Enum):
+    """How a value merges: as a whole, field by field, item by key, or item by value."""
+
+    LEAF = 1
+    FIELDS = 2
+    KEYED = 3
+    SET = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`changed` holds paths that are new or have another value; `removed` those that are gone."""
+
+    changed: FieldSet
+    removed: FieldSet
+
+
+def shape(schema: Json, value: Any) -> Shape:
+    """A value the schema does not describe merges like an unknown field does: objects by field, lists as a whole."""
+    if isinstance(value, dict):
+        return Shape.LEAF if schema.get("x-kubernetes-map-type") == "atomic" else Shape.FIELDS
+    if isinstance(value, list):
+        kind = schema.get("x-kubernetes-list-type")
+        if kind == "map" and all(isinstance(item, dict) for item in value):
+            return Shape.KEYED
+        return Shape.SET if kind == "set" else Shape.LEAF
+    return Shape.LEAF
+
+
+def child_schema(schema: Json, field: str) -> Json:
+    """The schema of a field of an object; empty where nothing is known about it."""
+    if field in schema.get("properties", {}):
+        found: Json = schema["properties"][field]
+        return found
+    extra = schema.get("additionalProperties")
+    return extra if isinstance(extra, dict) else {}
+
+
+def children(schema: Json, value: Any) -> dict[str, tuple[Json, Any]]:
+    """Path element → (schema, value) of everything directly below a value; empty for a leaf.
+
+    Raises 400 for a keyed list or a set that holds one item twice.
+    """
+    match shape(schema, value):
+        case Shape.FIELDS:
+            return {f"f:{field}": (child_schema(schema, field), item) for field, item in value.items()}
+        case Shape.KEYED:
+            items = schema.get("items", {})
+            return _distinct((_key(schema, item), (items, item)) for item in value)
+        case Shape.SET:
+            items = schema.get("items", {})
+            return _distinct((f"v:{json.dumps(item)}", (items, item)) for item in value)
+        case Shape.LEAF:
+            return {}
+
+
+def fields_of(schema: Json, value: Any, path: Path = ()) -> FieldSet:
+    """Every path a value sets: what a manager owns after applying it."""
+    return frozenset(_fields(schema, value, path))
+
+
+def _fields(schema: Json, value: Any, path: Path) -> Iterator[Path]:
+    kind = shape(schema, value)
+    if kind is Shape.LEAF:
+        yield path
+        return
+    if path and (not value or path[-1].startswith("k:")):
+        yield path
+    for element, (below, item) in children(schema, value).items():
+        yield from _fields(below, item, (*path, element))
+
+
+def compare(schema: Json, old: Any, new: Any) -> Difference:
+    """What differs between two states of an object."""
+    changed: set[Path] = set()
+    removed: set[Path] = set()
+    _compare(schema, old, new, (), changed, removed)
+    return Difference(frozenset(changed), frozenset(removed))
+
+
+def _compare(schema: Json, old: Any, new: Any, path: Path, changed: set[Path], removed: set[Path]) -> None:
+    if old is _ABSENT:
+        changed.update(_whole(schema, new, path))
+    elif new is _ABSENT:
+        removed.update(_whole(schema, old, path))
+    elif shape(schema, old) is shape(schema, new) is not Shape.LEAF:
+        before, after = children(schema, old), children(schema, new)
+        for element in before | after:
+            below = (after.get(element) or before[element])[0]
+            pair = (before.get(element, (None, _ABSENT))[1], after.get(element, (None, _ABSENT))[1])
+            _compare(below, *pair, (*path, element), changed, removed)
+    elif old != new:
+        changed.add(path)
+
+
+def _whole(schema: Json, value: Any, path: Path) -> Iterator[Path]:
+    """A subtree that came or went: its containers too, so that whoever created an object owns it."""
+    if path:
+        yield path
+    for element, (below, item) in children(schema, value).items():
+        yield from _whole(below, item, (*path, element))
+
+
+def merge(schema: Json, live: Any, applied: Any) -> Any:
+    """`live` with `applied` laid over it: fields by name, keyed items by key, sets joined, all else replaced."""
+    kind = shape(schema, applied)
+    if kind is Shape.LEAF or shape(schema, live) is not kind:
+        return applied
+    if kind is Shape.FIELDS:
+        over = {field: merge(child_schema(schema, field), live.get(field), item) for field, item in applied.items()}
+        return {**live, **over}
+    before, after = children(schema, live), children(schema, applied)
+    order = after if before.keys() <= after.keys() else before | after
+    return [
+        merge(order[element][0], before[element][1], after[element][1])
+        if element in before and element in after
+        else order[element][1]
+        for element in order
+    ]
+
+
+def remove(schema: Json, value: Any, gone: FieldSet, kept: FieldSet) -> Any:
+    """`value` without the paths in `gone`, nor containers above them that this leaves empty, save those in `kept`."""
+    return _remove(schema, value, (), gone, with_parents(gone), kept)
+
+
+def _remove(schema: Json, value: Any, path: Path, gone: FieldSet, touched: FieldSet, kept: FieldSet) -> Any:
+    kind = shape(schema, value)
+    if path not in touched or kind is Shape.LEAF:
+        return value
+    left: dict[str, Any] = {}
+    for element, (below, item) in children(schema, value).items():
+        inner = (*path, element)
+        if inner in gone:
+            continue
+        rest = _remove(below, item, inner, gone, touched, kept)
+        if inner in touched and rest in ({}, []) and item not in ({}, []) and inner not in kept:
+            continue
+        left[element] = rest
+    return {element[2:]: item for element, item in left.items()} if kind is Shape.FIELDS else list(left.values())
+
+
+def with_parents(paths: Iterable[Path]) -> FieldSet:
+    """The paths and every container above them."""
+    return frozenset(path[:length] for path in paths for length in range(len(path) + 1))
+
+
+def to_v1(paths: FieldSet) -> Json:
+    """The nested `fieldsV1` object: `.` marks a container that is itself a member."""
+    root: Json = {}
+    for path in sorted(paths):
+        node = root
+        for element in path:
+            node = node.setdefault(element, {})
+        node["."] = {}
+    return {element: _without_lone_dots(node) for element, node in root.items() if element != "."}
+
+
+def from_v1(fields: Json) -> FieldSet:
+    """Inverse of `to_v1`."""
+    return frozenset(_members(fields, ()))
+
+
+def _members(node: Json, path: Path) -> Iterator[Path]:
+    if path and (not node or "." in node):
+        yield path
+    for element, below in node.items():
+        if element != ".":
+            yield from _members(below, (*path, element))
+
+
+def _without_lone_dots(node: Json) -> Json:
+    if set(node) == {"."}:
+        return {}
+    return {element: {} if element == "." else _without_lone_dots(below) for element, below in node.items()}
+
+
+def readable(path: Path) -> str:
+    """`.spec.containers[name="engine"].image`: the path as messages show it."""
+    text = ""
+    for element in path:
+        kind, _, rest = element.partition(":")
+        if kind == "f":
+            text += f".{rest}"
+        elif kind == "k":
+            keys = ",".join(f"{name}={json.dumps(value)}" for name, value in json.loads(rest).items())
+            text += f"[{keys}]"
+        else:
+            text += f"[={rest}]"
+    return text
+
+
+def _key(schema: Json, item: Json) -> str:
+    properties = schema.get("items", {}).get("properties", {})
+    names = sorted(schema.get("x-kubernetes-list-map-keys", ()))
+    key = {name: item.get(name, properties.get(name, {}).get("default")) for name in names}
+    return "k:" + json.dumps({name: value for name, value in key.items() if value is not None}, separators=(",", ":"))
+
+
+def _distinct(pairs: Iterable[tuple[str, tuple[Json, Any]]]) -> dict[str, tuple[Json, Any]]:
+    found: dict[str, tuple[Json, Any]] = {}
+    for element, pair in pairs:
+        if element in found:
+            raise bad_request(f"duplicate entries for key {readable((element,))}")
+        found[element] = pair
+    return found

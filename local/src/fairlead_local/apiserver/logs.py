@@ -1,0 +1,124 @@
+"""`pods/NAME/log`: what a container wrote, from the file its kubelet keeps, optionally followed until it ends."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+from aiohttp import web
+
+from fairlead_local.apiserver import requests
+from fairlead_local.apiserver.operations import Operations
+from fairlead_local.apiserver.requests import Target
+from fairlead_local.apiserver.status import Json, bad_request, method_not_allowed, not_implemented
+
+FOLLOW_SECONDS = 0.1
+"""How often a followed log is looked at."""
+_CHUNK_BYTES = 65_536
+
+
+class LogSource(Protocol):
+    """Whoever runs containers."""
+
+    def log_path(self, pod: Json, container: str, *, previous: bool) -> Path | None:
+        """The log of the container's present or previous run; None when there has been none."""
+
+    def is_writing(self, pod: Json, path: Path) -> bool:
+        """Whether the process that writes this log still runs."""
+
+
+class NoLogs:
+    """For an API server without a kubelet."""
+
+    def log_path(self, pod: Json, container: str, *, previous: bool) -> Path | None:
+        return None
+
+    def is_writing(self, pod: Json, path: Path) -> bool:
+        return False
+
+
+async def stream_log(
+    request: web.Request, operations: Operations, source: LogSource, target: Target
+) -> web.StreamResponse:
+    """Plain text; raises 400 where there is nothing to show yet."""
+    if request.method != "GET":
+        raise method_not_allowed()
+    query = request.query
+    for name in ("sinceSeconds", "sinceTime", "timestamps"):
+        if query.get(name, "false") != "false":
+            raise not_implemented(f"{name} for logs: lines are kept as the program wrote them, without their times")
+    pod = operations.get(target.resource, target.namespace, target.name)
+    container = _container(pod, query.get("container", ""))
+    path = source.log_path(pod, container, previous=requests.is_true(query, "previous") and "previous" in query)
+    if path is None:
+        raise bad_request(_nothing_to_show(pod, container, "previous" in query))
+    tail, limit = (requests.positive_int(query, name) for name in ("tailLines", "limitBytes"))
+    follow = "follow" in query and requests.is_true(query, "follow")
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    async for chunk in _read(path, tail, follow, lambda: source.is_writing(pod, path)):
+        await response.write(chunk if limit is None else chunk[:limit])
+        if limit is not None:
+            limit -= len(chunk)
+            if limit <= 0:
+                break
+    return response
+
+
+async def _read(path: Path, tail: int | None, follow: bool, writing: "_Writing") -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        if tail is not None:
+            file.seek(_tail_offset(path, tail))
+        while True:
+            alive = follow and writing()  # asked before reading, so that the last words are not missed
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+            if not alive:
+                return
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+
+class _Writing(Protocol):
+    def __call__(self) -> bool: ...
+
+
+def _tail_offset(path: Path, lines: int) -> int:
+    """Byte offset of the last `lines` lines."""
+    size = path.stat().st_size
+    if lines == 0:
+        return size
+    position, found = size, 0
+    with path.open("rb") as file:
+        while position > 0:
+            start = max(0, position - _CHUNK_BYTES)
+            file.seek(start)
+            chunk = file.read(position - start)
+            for index in range(len(chunk) - 1, -1, -1):
+                if chunk[index] == 0x0A and start + index != size - 1:
+                    found += 1
+                    if found == lines:
+                        return start + index + 1
+            position = start
+    return 0
+
+
+def _container(pod: Json, name: str) -> str:
+    names = [container["name"] for container in pod["spec"]["containers"]]
+    if not name and len(names) == 1:
+        return str(names[0])
+    if not name:
+        text = f"a container name must be specified for pod {pod['metadata']['name']}, choose one of: {names}"
+        raise bad_request(text)
+    if name not in names:
+        raise bad_request(f"container {name} is not valid for pod {pod['metadata']['name']}")
+    return name
+
+
+def _nothing_to_show(pod: Json, container: str, previous: bool) -> str:
+    name = pod["metadata"]["name"]
+    if previous:
+        return f'previous terminated container "{container}" in pod "{name}" not found'
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    waiting = next(((s.get("state") or {}).get("waiting") or {} for s in statuses if s["name"] == container), {})
+    reason = waiting.get("reason") or "ContainerCreating"
+    return f'container "{container}" in pod "{name}" is waiting to start: {reason}'

@@ -1,0 +1,175 @@
+"""An object's metadata through its life: names, identity, what an update may not change. Pure but for random ids."""
+
+import random
+import re
+import uuid
+from typing import Any
+
+from fairlead_local.apiserver.resources import ResourceType
+from fairlead_local.apiserver.selectors import KEY, VALUE
+from fairlead_local.apiserver.status import STALE, Cause, Json, bad_request, conflict, invalid
+from fairlead_local.apiserver.times import timestamp
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAME_RULES = {
+    "Namespace": (_LABEL, 63, "a lowercase RFC 1123 label"),
+    "Service": (_LABEL_1035, 63, "a DNS-1035 label"),
+}
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Without vowels and look-alikes, so that no suffix spells a word."""
+
+_MAX_ANNOTATION_BYTES = 256 * 1024
+
+_SERVER_OWNED = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "selfLink",
+)
+
+
+def random_suffix(length: int = 5) -> str:
+    return "".join(random.choices(_SUFFIX_LETTERS, k=length))
+
+
+def identify(resource: ResourceType, obj: Json, namespace: str) -> Json:
+    """The object as a creation stores it: named, placed, with an identity of its own."""
+    metadata = dict(obj.get("metadata") or {})
+    if metadata.get("resourceVersion"):
+        raise bad_request("resourceVersion should not be set on objects to be created")
+    if not metadata.get("name") and metadata.get("generateName"):
+        metadata["name"] = metadata["generateName"][:58] + random_suffix()
+    check_name(resource, metadata.get("name") or "")
+    metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": timestamp()}
+    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"):
+        metadata.pop(field, None)
+    if resource.namespaced:
+        metadata["namespace"] = namespace
+    if resource.has_generation:
+        metadata["generation"] = 1
+    return {**obj, "metadata": metadata}
+
+
+def check_name(resource: ResourceType, name: str) -> None:
+    """Raises 422 for a name the kind does not allow."""
+    if not name:
+        causes = [Cause("metadata.name", "FieldValueRequired", "Required value: name or generateName is required")]
+        raise invalid(resource.kind, resource.group, name, causes)
+    pattern, longest, words = _NAME_RULES.get(resource.kind, (_SUBDOMAIN, 253, "a lowercase RFC 1123 subdomain"))
+    if len(name) > longest or not pattern.fullmatch(name):
+        text = f'Invalid value: "{name}": must be {words} of at most {longest} characters (regex {pattern.pattern!r})'
+        raise invalid(resource.kind, resource.group, name, [Cause("metadata.name", "FieldValueInvalid", text)])
+
+
+def check_address(resource: ResourceType, body: Json, namespace: str, name: str | None) -> Json:
+    """The body with `apiVersion` and `kind` filled in; raises where those, name or namespace disagree with the path."""
+    if body.get("metadata") is not None and not isinstance(body["metadata"], dict):
+        raise bad_request("metadata must be an object")
+    metadata = dict(body.get("metadata") or {})
+    _check_kind(resource, body, metadata.get("name", ""))
+    if resource.namespaced and metadata.get("namespace", namespace) != namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if name is not None and metadata.setdefault("name", name) != name:
+        text = f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
+        raise bad_request(text)
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **body, "metadata": metadata}
+
+
+def _check_kind(resource: ResourceType, body: Json, name: str) -> None:
+    version, kind = body.get("apiVersion"), body.get("kind")
+    if resource.custom and not kind:
+        raise bad_request("Object 'Kind' is missing in the request's body")
+    if kind and kind != resource.kind:
+        if not resource.custom:
+            text = f'{kind} in version "{version}" cannot be handled as a {resource.kind}'
+            raise bad_request(f"{text}: no kind {kind!r} is served at this path")
+        text = f'Invalid value: "{kind}": must be {resource.kind}'
+        raise invalid(resource.kind, resource.group, name, [Cause("kind", "FieldValueInvalid", text)])
+    if version and version != resource.api_version:
+        text = f"the API version in the data ({version}) does not match the expected API version"
+        raise bad_request(f"{text} ({resource.api_version})")
+
+
+def check_version(resource: ResourceType, live: Json, proposed: Json, *, required: bool) -> None:
+    """Optimistic concurrency: 409 where `proposed` was made from another state, 422 where it must say and does not."""
+    asked, metadata = (proposed.get("metadata") or {}).get("resourceVersion"), live["metadata"]
+    if not asked:
+        if required:
+            text = "Invalid value: 0x0: must be specified for an update"
+            causes = [Cause("metadata.resourceVersion", "FieldValueInvalid", text)]
+            raise invalid(resource.kind, resource.group, metadata["name"], causes)
+        return
+    if asked != metadata["resourceVersion"]:
+        raise conflict(resource.qualified, metadata["name"], STALE)
+
+
+def carry_over(resource: ResourceType, live: Json, proposed: Json) -> Json:
+    """`proposed` with the identity of `live`; raises 409 for another uid, 422 for finalizers added while deleting."""
+    old, new = live["metadata"], dict(proposed.get("metadata") or {})
+    if new.get("uid") and new["uid"] != old["uid"]:
+        why = f"Precondition failed: UID in precondition: {new['uid']}, UID in object meta: {old['uid']}"
+        raise conflict(resource.qualified, old["name"], why)
+    if "deletionTimestamp" in old:
+        _refuse_new_finalizers(resource, old, new)
+    for field in _SERVER_OWNED:
+        new.pop(field, None)
+    new |= {field: old[field] for field in _SERVER_OWNED if field in old}
+    for field in ("name", "namespace", "generateName", "resourceVersion"):
+        if field in old:
+            new[field] = old[field]
+    return {**proposed, "metadata": new}
+
+
+def _refuse_new_finalizers(resource: ResourceType, old: Json, new: Json) -> None:
+    added = [item for item in new.get("finalizers") or () if item not in (old.get("finalizers") or ())]
+    if added:
+        text = "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers "
+        cause = Cause("metadata.finalizers", "FieldValueForbidden", text + str(added))
+        raise invalid(resource.kind, resource.group, old["name"], [cause])
+
+
+def label_problems(obj: Json) -> list[Cause]:
+    """Labels and annotations that no API server takes."""
+    metadata, found = obj["metadata"], []
+    for field in ("labels", "annotations"):
+        for key in metadata.get(field) or {}:
+            if not KEY.fullmatch(key):
+                text = f'Invalid value: "{key}": must consist of alphanumeric characters and -_.'
+                found.append(Cause(f"metadata.{field}", "FieldValueInvalid", text))
+    for value in (metadata.get("labels") or {}).values():
+        if not VALUE.fullmatch(value):
+            text = f'Invalid value: "{value}": a valid label must be an empty string or consist of at most 63 '
+            text += "alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+            found.append(Cause("metadata.labels", "FieldValueInvalid", text))
+    size = sum(len(key) + len(value) for key, value in (metadata.get("annotations") or {}).items())
+    if size > _MAX_ANNOTATION_BYTES:
+        text = f"Too long: may not be more than {_MAX_ANNOTATION_BYTES} bytes"
+        found.append(Cause("metadata.annotations", "FieldValueTooLong", text))
+    return found
+
+
+def content(obj: Json, *, without_status: bool) -> Json:
+    """What a generation counts: everything but metadata and, where it is a subresource, the status."""
+    hidden = ("metadata", "status") if without_status else ("metadata",)
+    return {field: value for field, value in obj.items() if field not in hidden}
+
+
+def is_owned_by(obj: Json, uid: str) -> bool:
+    """Whether the object's managing controller is the object with this uid."""
+    return any(ref.get("controller") and ref["uid"] == uid for ref in owner_references(obj))
+
+
+def owner_references(obj: Json) -> list[Json]:
+    references: list[Json] = obj["metadata"].get("ownerReferences") or []
+    return references
+
+
+def controller_reference(owner: Json) -> Json:
+    """The ownerReference a controller puts on what it creates for `owner`."""
+    fields: dict[str, Any] = {field: owner[field] for field in ("apiVersion", "kind")}
+    metadata = owner["metadata"]
+    return fields | {"name": metadata["name"], "uid": metadata["uid"], "controller": True, "blockOwnerDeletion": True}

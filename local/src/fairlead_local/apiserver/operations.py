@@ -1,0 +1,274 @@
+"""The API's verbs on objects: what HTTP requests, the controllers and the kubelet all call.
+
+Every verb is synchronous and atomic: it reads the store, decides, and writes once or raises `ApiError`. Nothing here
+knows HTTP; `server.py` translates.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from fairlead_local.apiserver import admission, definitions, deletion, managed_fields, metadata
+from fairlead_local.apiserver.admission import FieldValidation
+from fairlead_local.apiserver.deletion import DeleteOptions
+from fairlead_local.apiserver.managed_fields import Manager, Ownership
+from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Registry, ResourceType
+from fairlead_local.apiserver.selectors import EVERY_FIELD, EVERY_LABEL, FieldSelector, LabelSelector
+from fairlead_local.apiserver.status import Json, already_exists, forbidden, not_found, success
+from fairlead_local.apiserver.store import Change, ChangeType, Store
+from fairlead_local.apiserver.times import timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How to write. `manager` names the writer in managedFields; with `dry_run` nothing is stored."""
+
+    manager: str = "fairlead-local"
+    dry_run: bool = False
+    validation: FieldValidation = FieldValidation.WARN
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The object as it is now, whether it is new, and warnings for the client."""
+
+    object: Json
+    created: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+Edit = Callable[[Json], Json]
+"""The live object → the object wanted."""
+
+
+class Operations:
+    """The verbs over one store. Definitions stored in it decide which custom kinds `registry` serves."""
+
+    def __init__(self, store: Store, registry: Registry) -> None:
+        self.store = store
+        self.registry = registry
+        for definition in store.list(CUSTOM_RESOURCE_DEFINITIONS.qualified):
+            self._serve(definition)
+        store.subscribe(self._follow_definitions)
+
+    def get(self, resource: ResourceType, namespace: str, name: str) -> Json:
+        found = self.store.get(resource.qualified, namespace, name)
+        if found is None:
+            raise not_found(resource.qualified, name)
+        return presented(resource, found)
+
+    def find(self, resource: ResourceType, namespace: str, name: str) -> Json | None:
+        """As `get`, None when there is none."""
+        found = self.store.get(resource.qualified, namespace, name)
+        return presented(resource, found) if found else None
+
+    def list(
+        self,
+        resource: ResourceType,
+        namespace: str = "",
+        labels: LabelSelector = EVERY_LABEL,
+        fields: FieldSelector = EVERY_FIELD,
+    ) -> Sequence[Json]:
+        """In order of namespace and name; all namespaces when `namespace` is empty."""
+        return [
+            presented(resource, obj)
+            for obj in self.store.list(resource.qualified, namespace)
+            if labels.matches(obj["metadata"].get("labels")) and fields.matches(obj)
+        ]
+
+    def create(self, resource: ResourceType, namespace: str, body: Json, options: WriteOptions) -> Written:
+        decoded = admission.decode(
+            resource, metadata.check_address(resource, body, namespace, None), options.validation
+        )
+        with decoded.warning():
+            obj = self._admit_new(resource, namespace, decoded.object)
+        ownership = managed_fields.track(resource.schema, {}, _manager(resource, options), {}, obj, timestamp())
+        return Written(self._store_new(resource, obj, ownership, options), True, decoded.warnings)
+
+    def update(self, resource: ResourceType, namespace: str, name: str, body: Json, options: WriteOptions) -> Written:
+        """PUT: `body` replaces the object, or its status when that is the subresource."""
+        body = metadata.check_address(resource, body, namespace, name)
+        live = self.find(resource, namespace, name)
+        if live is None:
+            if resource.create_on_update and not options.subresource:
+                return self.create(resource, namespace, body, options)
+            raise not_found(resource.qualified, name)
+        metadata.check_version(resource, live, body, required=not resource.unconditional_update)
+        return self._replace(resource, live, body, options)
+
+    def edit(self, resource: ResourceType, namespace: str, name: str, edit: Edit, options: WriteOptions) -> Written:
+        """PATCH: `edit` is given the object and returns it changed."""
+        live = self.get(resource, namespace, name)
+        proposed = metadata.check_address(resource, edit(live), namespace, name)
+        metadata.check_version(resource, live, proposed, required=False)
+        return self._replace(resource, live, proposed, options)
+
+    def set_status(self, resource: ResourceType, obj: Json, status: Json, options: WriteOptions) -> Json:
+        """Writes the status of an object some version of which the caller has seen; returns the object."""
+        metadata = obj["metadata"]
+        options = replace(options, subresource="status")
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        return self.edit(resource, namespace, name, lambda live: {**live, "status": status}, options).object
+
+    def apply(
+        self, resource: ResourceType, namespace: str, name: str, config: Json, options: WriteOptions, *, force: bool
+    ) -> Written:
+        """Server-side apply; creates the object when it does not exist. Raises 409 for fields others own."""
+        config = metadata.check_address(resource, config, namespace, name)
+        admission.refuse_undeclared(resource, config)
+        config = _restricted(resource, config, options.subresource)
+        live = self.find(resource, namespace, name)
+        manager = _manager(resource, options, "Apply")
+        if live is None:
+            if options.subresource:
+                raise not_found(resource.qualified, name)
+            ownership = managed_fields.apply(
+                resource.schema, {}, manager, {}, config, timestamp(), force=force
+            ).ownership
+            obj = self._admit_new(resource, namespace, config)
+            return Written(self._store_new(resource, obj, ownership, options), True)
+        metadata.check_version(resource, live, config, required=False)
+        ownership = managed_fields.decode(live["metadata"].get("managedFields"))
+        applied = managed_fields.apply(resource.schema, ownership, manager, live, config, timestamp(), force=force)
+        obj = self._admit_change(resource, live, applied.object, options)
+        return Written(self._store_change(resource, live, obj, applied.ownership, options))
+
+    def delete(self, resource: ResourceType, namespace: str, name: str, options: DeleteOptions) -> Json:
+        """The object while it waits for its end, or a Success `Status` when it is gone."""
+        live = self.get(resource, namespace, name)
+        deletion.check_preconditions(resource, live, options)
+        marked = deletion.mark(resource, live, options)
+        if options.dry_run:
+            return marked or _gone(resource, live)
+        if marked is None:
+            self.store.remove(resource.qualified, live)
+            return _gone(resource, live)
+        return marked if marked == live else self.store.put(resource.qualified, marked)
+
+    def delete_collection(
+        self,
+        resource: ResourceType,
+        namespace: str,
+        labels: LabelSelector,
+        fields: FieldSelector,
+        options: DeleteOptions,
+    ) -> Sequence[Json]:
+        """Deletes everything selected; returns it as it was."""
+        selected = self.list(resource, namespace, labels, fields)
+        for obj in selected:
+            meta = obj["metadata"]
+            self.delete(resource, meta.get("namespace", ""), meta["name"], options)
+        return selected
+
+    def _admit_new(self, resource: ResourceType, namespace: str, obj: Json) -> Json:
+        if resource.namespaced:
+            self._check_namespace(resource, namespace, obj)
+        obj = metadata.identify(resource, obj, namespace)
+        if "status" in resource.subresources:
+            obj.pop("status", None)
+        name = obj["metadata"]["name"]
+        if self.store.get(resource.qualified, namespace, name):
+            raise already_exists(resource.qualified, name)
+        return admission.admit(resource, obj, None)
+
+    def _check_namespace(self, resource: ResourceType, namespace: str, obj: Json) -> None:
+        found = self.store.get(NAMESPACES.qualified, "", namespace)
+        if found is None:
+            raise not_found("namespaces", namespace)
+        if "deletionTimestamp" in found["metadata"]:
+            name = (obj.get("metadata") or {}).get("name", "")
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise forbidden(resource.qualified, name, why)
+
+    def _replace(self, resource: ResourceType, live: Json, proposed: Json, options: WriteOptions) -> Written:
+        decoded = admission.decode(resource, proposed, options.validation)
+        with decoded.warning():
+            obj = self._admit_change(resource, live, decoded.object, options)
+        ownership = _declared_ownership(live, decoded.object)
+        manager = _manager(resource, options)
+        ownership = managed_fields.track(resource.schema, ownership, manager, live, obj, timestamp())
+        return Written(self._store_change(resource, live, obj, ownership, options), False, decoded.warnings)
+
+    def _admit_change(self, resource: ResourceType, live: Json, proposed: Json, options: WriteOptions) -> Json:
+        obj = metadata.carry_over(resource, live, _confined(resource, live, proposed, options.subresource))
+        obj = admission.admit(resource, obj, live)
+        hides_status = "status" in resource.subresources or not resource.custom
+        before, after = (metadata.content(o, without_status=hides_status) for o in (live, obj))
+        if resource.has_generation and before != after:
+            obj["metadata"]["generation"] = live["metadata"].get("generation", 0) + 1
+        return obj
+
+    def _store_new(self, resource: ResourceType, obj: Json, ownership: Ownership, options: WriteOptions) -> Json:
+        obj["metadata"]["managedFields"] = managed_fields.encode(ownership)
+        return obj if options.dry_run else self.store.put(resource.qualified, obj)
+
+    def _store_change(
+        self, resource: ResourceType, live: Json, obj: Json, ownership: Ownership, options: WriteOptions
+    ) -> Json:
+        obj["metadata"].pop("managedFields", None)
+        if entries := managed_fields.encode(ownership):
+            obj["metadata"]["managedFields"] = entries
+        if obj == live or options.dry_run:
+            return obj
+        if deletion.is_finished(obj):
+            return self.store.remove(resource.qualified, obj)
+        return self.store.put(resource.qualified, obj)
+
+    def _serve(self, definition: Json) -> None:
+        spec = definition["spec"]
+        self.registry.remove(spec["group"], spec["names"]["plural"])
+        for resource in definitions.resource_types(definition):
+            self.registry.add(resource)
+
+    def _follow_definitions(self, change: Change) -> None:
+        if change.resource != CUSTOM_RESOURCE_DEFINITIONS.qualified:
+            return
+        if change.type is ChangeType.DELETED:
+            spec = change.object["spec"]
+            self.registry.remove(spec["group"], spec["names"]["plural"])
+        else:
+            self._serve(change.object)
+
+
+def presented(resource: ResourceType, obj: Json) -> Json:
+    """A stored object as this version shows it: versions of a custom kind differ in nothing but their name."""
+    if obj.get("apiVersion") == resource.api_version:
+        return obj
+    return {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
+
+
+def _confined(resource: ResourceType, live: Json, proposed: Json, subresource: str) -> Json:
+    """The part of `proposed` this endpoint may change, over the rest of `live`."""
+    if subresource == "status":
+        rest = {field: value for field, value in live.items() if field != "status"}
+        return rest | ({"status": proposed["status"]} if "status" in proposed else {})
+    if "status" in resource.subresources:
+        rest = {field: value for field, value in proposed.items() if field != "status"}
+        return rest | ({"status": live["status"]} if "status" in live else {})
+    return proposed
+
+
+def _restricted(resource: ResourceType, config: Json, subresource: str) -> Json:
+    """An applied configuration without what this endpoint does not write, so that nobody comes to own it."""
+    if subresource == "status":
+        identity = {field: config["metadata"].get(field) for field in ("name", "namespace", "resourceVersion")}
+        kept = {field: config[field] for field in ("apiVersion", "kind", "status") if field in config}
+        return kept | {"metadata": {field: value for field, value in identity.items() if value}}
+    if "status" in resource.subresources:
+        return {field: value for field, value in config.items() if field != "status"}
+    return config
+
+
+def _declared_ownership(live: Json, proposed: Json) -> Ownership:
+    """Ownership to start from: a client may rewrite managedFields (kubectl does when it moves to server-side apply)."""
+    entries = (proposed.get("metadata") or {}).get("managedFields")
+    return managed_fields.decode(live["metadata"].get("managedFields") if entries is None else entries)
+
+
+def _manager(resource: ResourceType, options: WriteOptions, operation: str = "Update") -> Manager:
+    return Manager(options.manager, operation, resource.api_version, options.subresource)
+
+
+def _gone(resource: ResourceType, obj: Json) -> Json:
+    meta = obj["metadata"]
+    return success({"name": meta["name"], "group": resource.group, "kind": resource.plural, "uid": meta["uid"]})

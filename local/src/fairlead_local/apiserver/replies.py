@@ -1,0 +1,58 @@
+"""Replies as clients asked for them: objects, lists, tables, watch lines, errors."""
+
+import json
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from fairlead_local.apiserver.requests import Shape
+from fairlead_local.apiserver.resources import ResourceType
+from fairlead_local.apiserver.status import ApiError, Json
+from fairlead_local.apiserver.tables import partial, table
+
+
+def reply(body: Json, status: int = 200, warnings: Sequence[str] = ()) -> web.Response:
+    """JSON, with one `Warning` header per sentence (kubectl prints them)."""
+    response = web.Response(body=json.dumps(body), status=status, content_type="application/json")
+    for warning in warnings:
+        quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{quoted}"')
+    return response
+
+
+def failure(error: ApiError) -> web.Response:
+    return reply(error.body(), error.code, error.warnings)
+
+
+def one(resource: ResourceType, obj: Json, shape: Shape, include: str) -> Json:
+    """An object in the shape wanted; a `Status` (of a deletion) stays one."""
+    if shape is Shape.OBJECT or obj.get("kind") == "Status":
+        return obj
+    if shape is Shape.PARTIAL:
+        return partial(obj)
+    return table(resource, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")}, include)
+
+
+def many(resource: ResourceType, objects: Sequence[Json], metadata: Json, shape: Shape, include: str) -> Json:
+    """A list in the shape wanted. Items of built-in kinds leave out apiVersion and kind, as a real server's do."""
+    if shape is Shape.TABLE:
+        return table(resource, objects, metadata, include)
+    if shape is Shape.PARTIAL:
+        items = [partial(obj) for obj in objects]
+        kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+    else:
+        hidden = () if resource.custom else ("apiVersion", "kind")
+        items = [{field: value for field, value in obj.items() if field not in hidden} for obj in objects]
+        kind, version = resource.list_name, resource.api_version
+    return {"kind": kind, "apiVersion": version, "metadata": metadata, "items": items}
+
+
+def watch_line(resource: ResourceType, kind: str, obj: Json, shape: Shape, include: str, first: bool) -> bytes:
+    """One line of a watch; only the `first` Table of a stream carries column definitions."""
+    if shape is Shape.TABLE and kind != "ERROR":
+        rows = [] if kind == "BOOKMARK" else [obj]
+        metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+        obj = table(resource, rows, metadata, include, headers=first)
+    elif shape is Shape.PARTIAL and kind != "ERROR":
+        obj = partial(obj)
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"

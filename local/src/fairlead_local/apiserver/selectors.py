@@ -1,0 +1,141 @@
+"""Label and field selectors as the API's query strings carry them: parsed once, then matched against objects."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead_local.apiserver.status import Json, bad_request
+
+_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+KEY = re.compile(rf"(?:[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}")
+VALUE = re.compile(rf"(?:{_NAME})?")
+_SET = re.compile(r"(?P<key>\S+)\s+(?P<operator>in|notin)\s*\((?P<values>[^()]*)\)")
+_EQUALITY = re.compile(r"(?P<key>[^=!\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>\S*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One term: `operator` is `in`, `notin`, `exists` or `absent`; `values` is empty for the last two."""
+
+    key: str
+    operator: str
+    values: frozenset[str] = frozenset()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        match self.operator:
+            case "exists":
+                return self.key in labels
+            case "absent":
+                return self.key not in labels
+            case "in":
+                return labels.get(self.key) in self.values if self.key in labels else False
+            case _:
+                return labels.get(self.key) not in self.values if self.key in labels else True
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """All requirements must hold; none selects everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str] | None) -> bool:
+        return all(requirement.matches(labels or {}) for requirement in self.requirements)
+
+
+def parse_labels(text: str | None) -> LabelSelector:
+    """Parses `a=b,c!=d,e in (f,g),h,!i`; raises a 400 that quotes the selector when it cannot."""
+    return LabelSelector(tuple(_label_term(term, text or "") for term in _split(text or "")))
+
+
+def from_object(selector: Mapping[str, Any] | None) -> LabelSelector:
+    """The `LabelSelector` of a workload's spec: `matchLabels` and `matchExpressions`."""
+    operators = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
+    labels = [Requirement(k, "in", frozenset([v])) for k, v in ((selector or {}).get("matchLabels") or {}).items()]
+    expressions = [
+        Requirement(term["key"], operators[term["operator"]], frozenset(term.get("values") or ()))
+        for term in (selector or {}).get("matchExpressions") or ()
+    ]
+    return LabelSelector((*labels, *expressions))
+
+
+EVERY_LABEL = LabelSelector()
+"""Selects everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTerm:
+    path: str
+    value: str
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelector:
+    """Equality on a few named fields; a field that is absent compares as the empty string."""
+
+    terms: tuple[FieldTerm, ...] = ()
+
+    def matches(self, obj: Json) -> bool:
+        return all((_field(obj, term.path) == term.value) is term.equal for term in self.terms)
+
+
+EVERY_FIELD = FieldSelector()
+"""Selects everything."""
+
+
+def parse_fields(text: str | None, allowed: Callable[[str], bool]) -> FieldSelector:
+    """Parses `metadata.name=x,status.phase!=Running`; a field that `allowed` refuses, or bad syntax, raises a 400."""
+    return FieldSelector(tuple(_field_term(term, allowed) for term in (text or "").split(",") if term.strip()))
+
+
+def _split(text: str) -> list[str]:
+    """Splits at commas outside parentheses."""
+    terms, depth, start = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            terms.append(text[start:index])
+            start = index + 1
+    terms.append(text[start:])
+    return [term.strip() for term in terms] if text.strip() else []
+
+
+def _label_term(term: str, whole: str) -> Requirement:
+    if found := _SET.fullmatch(term):
+        values = frozenset(value.strip() for value in found["values"].split(","))
+        return _checked(Requirement(found["key"], found["operator"], values), whole)
+    if found := _EQUALITY.fullmatch(term):
+        operator = "notin" if found["operator"] == "!=" else "in"
+        return _checked(Requirement(found["key"], operator, frozenset([found["value"]])), whole)
+    if term.startswith("!"):
+        return _checked(Requirement(term[1:].strip(), "absent"), whole)
+    return _checked(Requirement(term, "exists"), whole)
+
+
+def _checked(requirement: Requirement, whole: str) -> Requirement:
+    if not KEY.fullmatch(requirement.key):
+        raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{requirement.key}" in "{whole}"')
+    for value in requirement.values:
+        if not VALUE.fullmatch(value):
+            raise bad_request(f'unable to parse requirement: values: Invalid value: "{value}" in "{whole}"')
+    return requirement
+
+
+def _field_term(term: str, allowed: Callable[[str], bool]) -> FieldTerm:
+    found = re.fullmatch(r"\s*(?P<path>[^=!\s]+)\s*(?P<operator>==|=|!=)\s*(?P<value>[^=!]*?)\s*", term)
+    if not found:
+        raise bad_request(f"invalid selector: '{term}'; can't understand '{term}'")
+    if not allowed(found["path"]):
+        raise bad_request(f'field label not supported: "{found["path"]}"')
+    return FieldTerm(found["path"], found["value"], found["operator"] != "!=")
+
+
+def _field(obj: Json, path: str) -> str:
+    value: Any = obj
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

@@ -1,0 +1,168 @@
+"""Objects in memory, one resourceVersion counter for all of them, and the recent changes that watches replay.
+
+Called by the verbs. The store knows keys and versions; what an object means, who may write it and what it must look
+like is decided above. Everything runs on one event loop, so each call is atomic.
+"""
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
+from typing import Any
+
+from fairlead_local.apiserver.journal import Journal, Key
+from fairlead_local.apiserver.status import Json, cannot_store, expired
+
+log = logging.getLogger(__name__)
+
+HISTORY = 4_096
+"""Changes kept per resource; a watch from before the oldest is answered 410."""
+
+VOLATILE = frozenset({"pods", "events", "nodes", "leases.coordination.k8s.io"})
+"""Resources that describe the running machine: not kept on disk, because nothing of what they say outlives it."""
+
+
+class ChangeType(StrEnum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write. `object` carries the new resourceVersion, for a deletion too; `previous` is None for a creation."""
+
+    type: ChangeType
+    resource: str
+    object: Json
+    previous: Json | None
+    version: int
+
+
+Listener = Callable[[Change], None]
+
+
+class Store:
+    """Objects by (`plural.group`, namespace, name). Handed-out objects must not be mutated by callers.
+
+    A write that the disk does not take raises ApiError 500, and nothing has changed.
+    """
+
+    def __init__(self, journal: Journal | None = None, *, history: int = HISTORY) -> None:
+        self._journal = journal
+        self._history_size = history
+        self._objects: dict[str, dict[tuple[str, str], Json]] = defaultdict(dict)
+        self._history: dict[str, deque[Change]] = defaultdict(deque)
+        self._forgotten: dict[str, int] = {}
+        self._listeners: list[Listener] = []
+        self.version = 1
+        if journal:
+            self._restore(journal)
+        self._first_version = self.version
+
+    def _restore(self, journal: Journal) -> None:
+        reserved, objects = journal.load()
+        for (resource, namespace, name), obj in objects.items():
+            self._objects[resource][namespace, name] = obj
+        self.version = max(self.version, reserved)
+        journal.open(self.version, self._kept())
+
+    def get(self, resource: str, namespace: str, name: str) -> Json | None:
+        return self._objects[resource].get((namespace, name))
+
+    def list(self, resource: str, namespace: str = "") -> Sequence[Json]:
+        """Sorted by namespace and name; all namespaces when `namespace` is empty."""
+        items = sorted(self._objects[resource].items(), key=lambda item: item[0])
+        return [obj for (where, _), obj in items if not namespace or where == namespace]
+
+    def resources(self) -> Sequence[str]:
+        """Every resource that has ever held an object in this process."""
+        return [resource for resource, objects in self._objects.items() if objects]
+
+    def put(self, resource: str, obj: Json) -> Json:
+        """Stores `obj` under a fresh resourceVersion, which is written into its metadata; returns it."""
+        metadata = obj["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        previous = self._objects[resource].get(key)
+        obj = {**obj, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
+        self._keep(resource, key, obj)
+        self._objects[resource][key] = obj
+        self._record(
+            Change(ChangeType.MODIFIED if previous else ChangeType.ADDED, resource, obj, previous, self.version)
+        )
+        return obj
+
+    def remove(self, resource: str, last: Json) -> Json:
+        """Removes the object; `last` is its final state. Returns that, carrying the deletion's resourceVersion."""
+        metadata = last["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        last = {**last, "metadata": {**metadata, "resourceVersion": str(self._next_version())}}
+        self._keep(resource, key, None)
+        previous = self._objects[resource].pop(key)
+        self._record(Change(ChangeType.DELETED, resource, last, previous, self.version))
+        return last
+
+    def changes_since(self, resource: str, version: int) -> Sequence[Change]:
+        """Changes of one resource after `version`, oldest first; raises 410 when some are no longer known."""
+        if version > self.version:
+            raise expired(f"too new resource version: {version} ({self.version})")
+        if version < self._forgotten.get(resource, self._first_version):
+            oldest = self._forgotten.get(resource, self._first_version)
+            raise expired(f"too old resource version: {version} ({oldest})")
+        newer = takewhile(lambda change: change.version > version, reversed(self._history[resource]))
+        return list(newer)[::-1]
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Calls `listener` with every change, within the write; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def close(self) -> None:
+        if self._journal:
+            self._journal.close()
+
+    def _next_version(self) -> int:
+        if self._journal:
+            with _storing():
+                self._journal.reserve(self.version + 1)
+        self.version += 1
+        return self.version
+
+    def _keep(self, resource: str, key: tuple[str, str], obj: Json | None) -> None:
+        """On disk before anywhere else."""
+        if self._journal and resource not in VOLATILE:
+            with _storing():
+                self._journal.write((resource, *key), obj)
+
+    def _record(self, change: Change) -> None:
+        history = self._history[change.resource]
+        history.append(change)
+        if len(history) > self._history_size:
+            self._forgotten[change.resource] = history.popleft().version
+        if self._journal and self._journal.is_long:
+            self._fold(self._journal)
+        for listener in tuple(self._listeners):
+            listener(change)
+
+    def _fold(self, journal: Journal) -> None:
+        try:
+            journal.open(self.version, self._kept())
+        except OSError as error:
+            log.warning("the journal of objects stays long: %s", error)
+
+    def _kept(self) -> Iterator[tuple[Key, dict[str, Any]]]:
+        for resource, objects in self._objects.items():
+            if resource not in VOLATILE:
+                for (namespace, name), obj in objects.items():
+                    yield (resource, namespace, name), obj
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise cannot_store(error) from error

@@ -1,0 +1,217 @@
+"""Objects as `meta.k8s.io/v1` Tables: the columns `kubectl get` prints. Pure."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from fairlead_local.apiserver.resources import Column, ResourceType
+from fairlead_local.apiserver.status import Json
+from fairlead_local.apiserver.times import age
+
+
+def table(resource: ResourceType, objects: Iterable[Json], metadata: Json, include: str, headers: bool = True) -> Json:
+    """A Table. `include` says what each row carries beside its cells: `Metadata`, `Object` or `None`."""
+    columns = columns_of(resource)
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": [_definition(column) for column in columns] if headers else None,
+        "rows": [_row(columns, obj, include) for obj in objects],
+    }
+
+
+def partial(obj: Json) -> Json:
+    """The object's metadata alone, as a PartialObjectMetadata."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+
+
+def columns_of(resource: ResourceType) -> tuple[Column, ...]:
+    """The kind's own columns, else NAME and AGE."""
+    return resource.columns or _BUILT_IN.get(resource.qualified) or (NAME, AGE)
+
+
+def _definition(column: Column) -> Json:
+    kind = "string" if column.type == "date" else column.type
+    text = column.description or f"{column.name} of the object."
+    form = "name" if column.name == "Name" else "date" if column.type == "date" else ""
+    return {"name": column.name, "type": kind, "format": form, "description": text, "priority": column.priority}
+
+
+def _row(columns: tuple[Column, ...], obj: Json, include: str) -> Json:
+    row: Json = {"cells": [column.cell(obj) for column in columns]}
+    if include == "Object":
+        row["object"] = obj
+    elif include != "None":
+        row["object"] = partial(obj)
+    return row
+
+
+NAME = Column("Name", lambda obj: obj["metadata"]["name"])
+AGE = Column("Age", lambda obj: age(obj["metadata"].get("creationTimestamp")))
+
+
+def _field(*path: str, absent: Any = "<none>") -> Any:
+    def cell(obj: Json) -> Any:
+        value: Any = obj
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else None
+        return absent if value in (None, "") else value
+
+    return cell
+
+
+def _pod_statuses(pod: Json) -> list[Json]:
+    found: list[Json] = pod.get("status", {}).get("containerStatuses") or []
+    return found
+
+
+def _pod_ready(pod: Json) -> str:
+    return f"{sum(bool(s.get('ready')) for s in _pod_statuses(pod))}/{len(pod['spec']['containers'])}"
+
+
+def pod_reason(pod: Json) -> str:
+    """The one word that says how a pod is: a waiting or termination reason before its phase."""
+    status = pod.get("status", {})
+    if "deletionTimestamp" in pod["metadata"]:
+        return "Terminating"
+    reason: str = status.get("reason") or status.get("phase") or "Unknown"
+    for container in _pod_statuses(pod):
+        state = container.get("state") or {}
+        waiting, terminated = state.get("waiting") or {}, state.get("terminated")
+        if waiting.get("reason"):
+            return str(waiting["reason"])
+        if terminated:
+            return str(terminated.get("reason") or f"ExitCode:{terminated['exitCode']}")
+    return reason
+
+
+def _pod_restarts(pod: Json) -> str:
+    statuses = _pod_statuses(pod)
+    total = sum(status.get("restartCount", 0) for status in statuses)
+    ended = [((s.get("lastState") or {}).get("terminated") or {}).get("finishedAt") for s in statuses]
+    latest = max((moment for moment in ended if moment), default=None)
+    return f"{total} ({age(latest)} ago)" if total and latest else str(total)
+
+
+def _containers(path: tuple[str, ...], what: str) -> Any:
+    def cell(obj: Json) -> str:
+        spec: Any = obj
+        for part in path:
+            spec = spec.get(part) or {}
+        return ",".join(container.get(what, "") for container in spec.get("containers") or ())
+
+    return cell
+
+
+def _selector(obj: Json) -> str:
+    labels = (obj["spec"].get("selector") or {}).get("matchLabels") or {}
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or "<none>"
+
+
+def _ports(service: Json) -> str:
+    ports = service["spec"].get("ports") or ()
+    return ",".join(f"{port['port']}/{port.get('protocol', 'TCP')}" for port in ports) or "<none>"
+
+
+def _event_object(event: Json) -> str:
+    involved = event.get("involvedObject") or {}
+    return f"{involved.get('kind', '').lower()}/{involved.get('name', '')}"
+
+
+def _event_seen(event: Json) -> str:
+    series = (event.get("series") or {}).get("lastObservedTime")
+    return age(series or event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp"))
+
+
+def _node_status(node: Json) -> str:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = next((c["status"] for c in conditions if c["type"] == "Ready"), "Unknown")
+    return {"True": "Ready", "False": "NotReady"}.get(ready, "Unknown")
+
+
+def _size(field: str) -> Any:
+    return lambda obj: len(obj.get(field) or {})
+
+
+_TEMPLATE = ("spec", "template", "spec")
+_WIDE_WORKLOAD = (
+    Column("Containers", _containers(_TEMPLATE, "name"), priority=1),
+    Column("Images", _containers(_TEMPLATE, "image"), priority=1),
+    Column("Selector", _selector, priority=1),
+)
+
+
+def _count(*path: str) -> Any:
+    return _field(*path, absent=0)
+
+
+_BUILT_IN: dict[str, tuple[Column, ...]] = {
+    "pods": (
+        NAME,
+        Column("Ready", _pod_ready),
+        Column("Status", pod_reason),
+        Column("Restarts", _pod_restarts),
+        AGE,
+        Column("IP", _field("status", "podIP"), priority=1),
+        Column("Node", _field("spec", "nodeName"), priority=1),
+        Column("Nominated Node", _field("status", "nominatedNodeName"), priority=1),
+        Column("Readiness Gates", lambda pod: "<none>", priority=1),
+    ),
+    "deployments.apps": (
+        NAME,
+        Column("Ready", lambda d: f"{_count('status', 'readyReplicas')(d)}/{_count('spec', 'replicas')(d)}"),
+        Column("Up-to-date", _count("status", "updatedReplicas"), "integer"),
+        Column("Available", _count("status", "availableReplicas"), "integer"),
+        AGE,
+        *_WIDE_WORKLOAD,
+    ),
+    "replicasets.apps": (
+        NAME,
+        Column("Desired", _count("spec", "replicas"), "integer"),
+        Column("Current", _count("status", "replicas"), "integer"),
+        Column("Ready", _count("status", "readyReplicas"), "integer"),
+        AGE,
+        *_WIDE_WORKLOAD,
+    ),
+    "services": (
+        NAME,
+        Column("Type", _field("spec", "type")),
+        Column("Cluster-IP", _field("spec", "clusterIP")),
+        Column("External-IP", _field("spec", "externalName")),
+        Column("Port(s)", _ports),
+        AGE,
+    ),
+    "configmaps": (NAME, Column("Data", _size("data"), "integer"), AGE),
+    "secrets": (NAME, Column("Type", _field("type")), Column("Data", _size("data"), "integer"), AGE),
+    "serviceaccounts": (NAME, Column("Secrets", lambda sa: len(sa.get("secrets") or ()), "integer"), AGE),
+    "namespaces": (NAME, Column("Status", _field("status", "phase", absent="Active")), AGE),
+    "nodes": (
+        NAME,
+        Column("Status", _node_status),
+        Column("Roles", lambda node: "<none>"),
+        AGE,
+        Column("Version", _field("status", "nodeInfo", "kubeletVersion")),
+    ),
+    "persistentvolumeclaims": (
+        NAME,
+        Column("Status", _field("status", "phase")),
+        Column("Volume", _field("spec", "volumeName", absent="")),
+        Column("Capacity", _field("status", "capacity", "storage", absent="")),
+        Column("Access Modes", lambda claim: ",".join((claim.get("status") or {}).get("accessModes") or ())),
+        Column("StorageClass", _field("spec", "storageClassName", absent="")),
+        AGE,
+    ),
+    "events": (
+        Column("Last Seen", _event_seen),
+        Column("Type", _field("type")),
+        Column("Reason", _field("reason")),
+        Column("Object", _event_object),
+        Column("Message", lambda event: (event.get("message") or "").strip()),
+        Column("Name", lambda event: event["metadata"]["name"], priority=1),
+    ),
+    "leases.coordination.k8s.io": (NAME, Column("Holder", _field("spec", "holderIdentity", absent="")), AGE),
+    "customresourcedefinitions.apiextensions.k8s.io": (
+        NAME,
+        Column("Created At", _field("metadata", "creationTimestamp")),
+    ),
+}

@@ -1,0 +1,123 @@
+"""`up -f`: files of objects, applied as `kubectl apply --validate=strict` would, so that kubectl goes on from there.
+
+What a file no longer says is taken back, by the annotation in which kubectl too keeps what was applied last.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairlead.kube.client import JSON, MERGE_PATCH, KubeClient, KubeError
+from fairlead_local.apiserver.status import Json
+from fairlead_local.fleet_state import FleetError
+
+PARAMETERS = {"fieldManager": "kubectl-client-side-apply", "fieldValidation": "Strict"}
+"""The manager is kubectl's own, so that a later `kubectl apply --server-side` takes the fields over from it."""
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object, and the file it was read from."""
+
+    file: Path
+    object: Json
+
+    @property
+    def readable(self) -> str:
+        return f"{self.object['kind'].lower()}/{self.object['metadata']['name']}"
+
+
+def read_manifests(files: Sequence[Path]) -> list[Manifest]:
+    """Every object in the files, Lists unpacked. Raises FleetError, naming the file."""
+    found = []
+    for file in files:
+        try:
+            documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise FleetError(f"cannot read {file}: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise FleetError(f"{file} is not YAML: {error}") from error
+        objects = [obj for document in documents if document is not None for obj in _unpacked(document)]
+        for obj in objects:
+            _check(file, obj)
+        found += [Manifest(file, obj) for obj in objects]
+    return found
+
+
+async def apply_manifest(client: KubeClient, manifest: Manifest) -> None:
+    """Raises FleetError with the server's own sentence."""
+    try:
+        collection, wanted = await _address(client, manifest)
+        path = f"{collection}/{wanted['metadata']['name']}"
+        try:
+            live = await client.request("GET", path)
+        except KubeError as error:
+            if error.status != 404:
+                raise
+            await client.request("POST", collection, params=PARAMETERS, body=wanted, content_type=JSON)
+            return
+        before = json.loads((live["metadata"].get("annotations") or {}).get(LAST_APPLIED) or "{}")
+        patch = three_way_patch(before, wanted, live)
+        await client.request("PATCH", path, params=PARAMETERS, body=patch, content_type=MERGE_PATCH)
+    except KubeError as error:
+        raise FleetError(f"{manifest.file}: {manifest.readable}: {error.message}") from error
+
+
+def three_way_patch(before: Mapping[str, Any], wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Json:
+    """The merge patch (RFC 7386) that takes back from `live` what was applied `before` and is not `wanted` any more.
+
+    It brings what is wanted; what neither speaks of stays. Lists are replaced whole.
+    """
+    patch: Json = {key: None for key in before if key not in wanted and key in live}
+    for key, value in wanted.items():
+        old, now = before.get(key), live.get(key)
+        if isinstance(value, dict) and isinstance(now, dict):
+            if inner := three_way_patch(old if isinstance(old, dict) else {}, value, now):
+                patch[key] = inner
+        elif value != now:
+            patch[key] = value
+    return patch
+
+
+async def _address(client: KubeClient, manifest: Manifest) -> tuple[str, Json]:
+    """The path of the kind's collection, and the object as it is sent: with its namespace and the annotation."""
+    obj = manifest.object
+    version, kind, metadata = obj["apiVersion"], obj["kind"], obj["metadata"]
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    try:
+        served = (await client.request("GET", root))["resources"]
+    except KubeError as error:
+        if error.status != 404:
+            raise
+        served = []
+    resource = next((r for r in served if r["kind"] == kind and "/" not in r["name"]), None)
+    if resource is None:
+        text = f'no matches for kind "{kind}" in version "{version}": local mode does not serve it'
+        raise FleetError(f"{manifest.file}: {text}")
+    metadata = {"annotations": {}} | metadata
+    folder = root
+    if resource["namespaced"]:
+        metadata = {"namespace": "default"} | metadata
+        folder = f"{root}/namespaces/{metadata['namespace']}"
+    annotations = {key: value for key, value in (metadata["annotations"] or {}).items() if key != LAST_APPLIED}
+    plain = {**obj, "metadata": {**metadata, "annotations": annotations}}
+    annotations = {**annotations, LAST_APPLIED: json.dumps(plain, separators=(",", ":")) + "\n"}
+    return f"{folder}/{resource['name']}", {**plain, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _unpacked(document: Json) -> list[Json]:
+    if isinstance(document, dict) and document.get("kind") == "List":
+        return list(document.get("items") or [])
+    return [document]
+
+
+def _check(file: Path, obj: Json) -> None:
+    if not isinstance(obj, dict) or not obj.get("apiVersion") or not obj.get("kind"):
+        raise FleetError(f"{file}: every document needs apiVersion and kind")
+    if not (obj.get("metadata") or {}).get("name"):
+        raise FleetError(f"{file}: {obj['kind']} without metadata.name")

@@ -1,0 +1,182 @@
+"""The Deployment controller: one ReplicaSet per pod template, and the rollout from the old ones to the newest."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fairlead_local.apiserver.deletion import DeleteOptions
+from fairlead_local.apiserver.metadata import controller_reference, is_owned_by, owner_references
+from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.resources import DEPLOYMENTS, REPLICA_SETS
+from fairlead_local.apiserver.status import Json
+from fairlead_local.apiserver.store import Change
+from fairlead_local.controllers import rollout
+from fairlead_local.controllers.deployment_status import is_complete, seconds_to_deadline, status_of
+from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.loop import Key
+from fairlead_local.controllers.rollout import DESIRED, REVISION, Counts, Limits, name_of, wanted
+
+TEMPLATE_HASH = "pod-template-hash"
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """A Deployment's ReplicaSets: the one with its present template, None before it exists, and the others by age."""
+
+    new: Json | None
+    old: Sequence[Json]
+
+    @property
+    def all(self) -> list[Json]:
+        return [*([self.new] if self.new else []), *self.old]
+
+
+class DeploymentController:
+    """Makes ReplicaSets and sizes them; pods are the ReplicaSets' affair."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._recorder = Recorder(operations, "deployment-controller")
+        self._options = WriteOptions(manager="deployment-controller")
+
+    def keys(self, change: Change) -> Iterable[Key]:
+        metadata = change.object["metadata"]
+        if change.resource == DEPLOYMENTS.qualified:
+            yield metadata["namespace"], metadata["name"]
+        elif change.resource == REPLICA_SETS.qualified:
+            for reference in owner_references(change.object):
+                if reference["kind"] == "Deployment":
+                    yield metadata["namespace"], reference["name"]
+
+    def reconcile(self, key: Key) -> float | None:
+        deployment = self._operations.find(DEPLOYMENTS, *key)
+        if deployment is None:
+            return None
+        sets, created = self._sets(deployment), False
+        if "deletionTimestamp" not in deployment["metadata"]:
+            deployment, sets, created = self._progress(deployment, sets)
+        status = status_of(deployment, sets.new, sets.old, created=created)
+        collisions = (deployment.get("status") or {}).get("collisionCount")
+        status |= {"collisionCount": collisions} if collisions else {}
+        deployment = self._operations.set_status(DEPLOYMENTS, deployment, status, self._options)
+        return seconds_to_deadline(deployment)
+
+    def _progress(self, deployment: Json, sets: Sets) -> tuple[Json, Sets, bool]:
+        """One step: a new set if there is none yet, or the next counts; says whether a set was created."""
+        created = False
+        limits, paused = Limits.of(deployment), deployment["spec"].get("paused", False)
+        if sets.new is None and not paused:
+            created = self._create_set(deployment, sets.old)
+        elif rollout.is_scaling(deployment, sets.all):
+            self._resize(deployment, sets, rollout.scaled_counts(limits, sets.new, sets.old))
+        elif sets.new is not None and not paused:
+            recreate = deployment["spec"]["strategy"]["type"] == "Recreate"
+            self._resize(deployment, sets, rollout.next_counts(limits, sets.new, sets.old, recreate=recreate))
+            self._number(deployment, sets)
+            if is_complete(deployment, deployment.get("status") or {}):
+                self._forget_old(deployment, sets.old)
+        metadata = deployment["metadata"]
+        deployment = self._operations.get(DEPLOYMENTS, metadata["namespace"], metadata["name"])
+        return deployment, self._sets(deployment), created
+
+    def _sets(self, deployment: Json) -> Sets:
+        metadata, template = deployment["metadata"], deployment["spec"]["template"]
+        owned = [
+            s for s in self._operations.list(REPLICA_SETS, metadata["namespace"]) if is_owned_by(s, metadata["uid"])
+        ]
+        owned.sort(key=lambda s: (_revision(s), s["metadata"]["creationTimestamp"]))
+        new = next((s for s in owned if _plain(s["spec"]["template"]) == template), None)
+        return Sets(new, [s for s in owned if s is not new])
+
+    def _create_set(self, deployment: Json, old: Sequence[Json]) -> bool:
+        spec, metadata = deployment["spec"], deployment["metadata"]
+        digest = _template_hash(spec["template"], (deployment.get("status") or {}).get("collisionCount", 0))
+        template = _labelled(spec["template"], digest)
+        name = f"{metadata['name']}-{digest}"
+        if self._operations.find(REPLICA_SETS, metadata["namespace"], name):
+            self._count_collision(deployment)
+            return False
+        selector = spec["selector"]
+        labels = {**(selector.get("matchLabels") or {}), TEMPLATE_HASH: digest}
+        annotations = {REVISION: str(1 + max(map(_revision, old), default=0)), DESIRED: str(spec.get("replicas", 1))}
+        body = {
+            "metadata": {
+                "name": name,
+                "labels": template["metadata"]["labels"],
+                "annotations": annotations,
+                "ownerReferences": [controller_reference(deployment)],
+            },
+            "spec": {
+                "replicas": 0,
+                "selector": {**selector, "matchLabels": labels},
+                "template": template,
+                **{field: spec[field] for field in ("minReadySeconds",) if field in spec},
+            },
+        }
+        self._operations.create(REPLICA_SETS, metadata["namespace"], body, self._options)
+        return True
+
+    def _count_collision(self, deployment: Json) -> None:
+        """Another template hashed to this name: the next attempt hashes with a higher count."""
+        status = deployment.get("status") or {}
+        counted = {**status, "collisionCount": status.get("collisionCount", 0) + 1}
+        self._operations.set_status(DEPLOYMENTS, deployment, counted, self._options)
+
+    def _resize(self, deployment: Json, sets: Sets, counts: Counts) -> None:
+        desired = str(deployment["spec"].get("replicas", 1))
+        for found in sets.all:
+            count = counts.get(name_of(found), wanted(found))
+            annotations = {**(found["metadata"].get("annotations") or {}), DESIRED: desired}
+            if count == wanted(found) and annotations == found["metadata"].get("annotations"):
+                continue
+            metadata = {**found["metadata"], "annotations": annotations}
+            sized = {**found, "metadata": metadata, "spec": {**found["spec"], "replicas": count}}
+            self._operations.update(REPLICA_SETS, metadata["namespace"], metadata["name"], sized, self._options)
+            if count != wanted(found):
+                direction = "up" if count > wanted(found) else "down"
+                text = f"Scaled {direction} replica set {name_of(found)} from {wanted(found)} to {count}"
+                self._recorder.normal(deployment, "ScalingReplicaSet", text)
+
+    def _number(self, deployment: Json, sets: Sets) -> None:
+        """The newest template has the highest revision, an old one that came back too; the Deployment shows it."""
+        if sets.new is None:
+            return
+        newest = max([_revision(sets.new), *(_revision(found) + 1 for found in sets.old)])
+        for resource, found in ((REPLICA_SETS, sets.new), (DEPLOYMENTS, deployment)):
+            if _revision(found) != newest:
+                metadata = found["metadata"]
+                live = self._operations.get(resource, metadata["namespace"], metadata["name"])
+                annotations = {**(live["metadata"].get("annotations") or {}), REVISION: str(newest)}
+                numbered = {**live, "metadata": {**live["metadata"], "annotations": annotations}}
+                self._operations.update(resource, metadata["namespace"], metadata["name"], numbered, self._options)
+
+    def _forget_old(self, deployment: Json, old: Sequence[Json]) -> None:
+        """Deletes the oldest empty sets beyond the history limit."""
+        empty = [found for found in old if not wanted(found) and not (found.get("status") or {}).get("replicas")]
+        limit = deployment["spec"].get("revisionHistoryLimit", 10)
+        for found in empty[: max(0, len(empty) - limit)]:
+            namespace = found["metadata"]["namespace"]
+            self._operations.delete(REPLICA_SETS, namespace, name_of(found), DeleteOptions())
+
+
+def _revision(obj: Json) -> int:
+    text = (obj["metadata"].get("annotations") or {}).get(REVISION, "0")
+    return int(text) if text.isdigit() else 0
+
+
+def _template_hash(template: Json, collisions: int) -> str:
+    """Ten letters and digits that differ where templates do."""
+    digest = hashlib.sha256(json.dumps([template, collisions], sort_keys=True).encode()).digest()
+    return "".join("bcdfghjklmnpqrstvwxz2456789"[byte % 27] for byte in digest[:10])
+
+
+def _labelled(template: Json, digest: str) -> Json:
+    metadata = template.get("metadata") or {}
+    return {**template, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), TEMPLATE_HASH: digest}}}
+
+
+def _plain(template: Json) -> Json:
+    """The template as the Deployment has it: without the hash label."""
+    labels = {key: value for key, value in template["metadata"]["labels"].items() if key != TEMPLATE_HASH}
+    return {**template, "metadata": {**template["metadata"], "labels": labels}}

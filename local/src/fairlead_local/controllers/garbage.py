@@ -1,0 +1,139 @@
+"""The garbage collector: objects go when the last of their owners is gone; owners wait for them when asked to."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+
+from fairlead_local.apiserver.deletion import FOREGROUND_FINALIZER, ORPHAN_FINALIZER, DeleteOptions, Propagation
+from fairlead_local.apiserver.metadata import owner_references
+from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.resources import ResourceType
+from fairlead_local.apiserver.status import Json
+from fairlead_local.apiserver.store import Change, ChangeType
+from fairlead_local.controllers.loop import Key
+
+_OPTIONS = WriteOptions(manager="garbage-collector")
+
+
+class GarbageCollector:
+    """Follows ownerReferences. Keys are (`plural.group`, namespace, name)."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._dependents: dict[str, set[Key]] = defaultdict(set)
+
+    def keys(self, change: Change) -> Iterable[Key]:
+        key, metadata = _key(change.resource, change.object), change.object["metadata"]
+        self._index(change, key)
+        if change.type is ChangeType.DELETED:
+            yield from tuple(self._dependents.pop(metadata["uid"], ()))
+            yield from self._owners(change.object)
+        elif owner_references(change.object) or "deletionTimestamp" in metadata:
+            yield key
+
+    def _index(self, change: Change, key: Key) -> None:
+        for reference in owner_references(change.previous) if change.previous else ():
+            self._dependents[reference["uid"]].discard(key)
+        if change.type is not ChangeType.DELETED:
+            for reference in owner_references(change.object):
+                self._dependents[reference["uid"]].add(key)
+
+    def _owners(self, obj: Json) -> Iterable[Key]:
+        for reference in owner_references(obj):
+            if found := self._owner(obj, reference):
+                resource, owner = found
+                yield _key(resource.qualified, owner)
+
+    def reconcile(self, key: Key) -> float | None:
+        qualified, namespace, name = key
+        resource = self._operations.registry.by_qualified(qualified)
+        obj = self._operations.find(resource, namespace, name) if resource else None
+        if resource is None or obj is None:
+            return None
+        if "deletionTimestamp" in obj["metadata"]:
+            self._release(resource, obj)
+        elif owner_references(obj):
+            self._collect(resource, obj)
+        return None
+
+    def _collect(self, resource: ResourceType, obj: Json) -> None:
+        """Deletes an object without an owner that stays; drops references to owners that do not."""
+        references = owner_references(obj)
+        known = [r for r in references if self._operations.registry.by_kind(r["apiVersion"], r["kind"])]
+        owners = {r["uid"]: self._owner(obj, r) for r in known}
+        staying = {uid for uid, found in owners.items() if found and not _waits_for_dependents(found[1])}
+        unknown = {r["uid"] for r in references} - owners.keys()
+        if staying or unknown:
+            kept = [r for r in references if r["uid"] in staying | unknown]
+            if kept != references:
+                self._edit(resource, obj, partial(_with_references, references=kept))
+            return
+        waiting = any(owners.values())
+        metadata = obj["metadata"]
+        foreground = waiting and self._dependents.get(metadata["uid"])
+        policy = Propagation.FOREGROUND if foreground else Propagation.BACKGROUND
+        options = DeleteOptions(propagation=policy, uid=metadata["uid"])
+        self._operations.delete(resource, metadata.get("namespace", ""), metadata["name"], options)
+
+    def _release(self, resource: ResourceType, obj: Json) -> None:
+        """Does what an object's deletion waits for, as far as that is the collector's."""
+        finalizers = obj["metadata"].get("finalizers") or ()
+        uid = obj["metadata"]["uid"]
+        if ORPHAN_FINALIZER in finalizers:
+            for dependent, child in self._children(uid):
+                kept = [reference for reference in owner_references(child) if reference["uid"] != uid]
+                self._edit(dependent, child, partial(_with_references, references=kept))
+            self._edit(resource, obj, partial(_without_finalizer, finalizer=ORPHAN_FINALIZER))
+        elif FOREGROUND_FINALIZER in finalizers:
+            children = self._children(uid)
+            for dependent, child in children:
+                if "deletionTimestamp" not in child["metadata"]:
+                    self._collect(dependent, child)
+            if not any(_blocks(child, uid) for _, child in self._children(uid)):
+                self._edit(resource, obj, partial(_without_finalizer, finalizer=FOREGROUND_FINALIZER))
+
+    def _children(self, uid: str) -> list[tuple[ResourceType, Json]]:
+        found = []
+        for qualified, namespace, name in tuple(self._dependents.get(uid, ())):
+            resource = self._operations.registry.by_qualified(qualified)
+            child = self._operations.find(resource, namespace, name) if resource else None
+            if resource and child:
+                found.append((resource, child))
+        return found
+
+    def _owner(self, obj: Json, reference: Json) -> tuple[ResourceType, Json] | None:
+        """The owner a reference names, None when that very object is gone. Owners live in the namespace or in none."""
+        resource = self._operations.registry.by_kind(reference["apiVersion"], reference["kind"])
+        if resource is None:
+            return None
+        namespace = obj["metadata"].get("namespace", "") if resource.namespaced else ""
+        owner = self._operations.find(resource, namespace, reference["name"])
+        return (resource, owner) if owner and owner["metadata"]["uid"] == reference["uid"] else None
+
+    def _edit(self, resource: ResourceType, obj: Json, change: "partial[Json]") -> None:
+        metadata = obj["metadata"]
+        self._operations.edit(resource, metadata.get("namespace", ""), metadata["name"], change, _OPTIONS)
+
+
+def _key(qualified: str, obj: Json) -> Key:
+    return qualified, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+
+
+def _waits_for_dependents(owner: Json) -> bool:
+    metadata = owner["metadata"]
+    return "deletionTimestamp" in metadata and FOREGROUND_FINALIZER in (metadata.get("finalizers") or ())
+
+
+def _blocks(child: Json, uid: str) -> bool:
+    return any(ref["uid"] == uid and ref.get("blockOwnerDeletion") for ref in owner_references(child))
+
+
+def _with_references(obj: Json, *, references: list[Json]) -> Json:
+    metadata = {field: value for field, value in obj["metadata"].items() if field != "ownerReferences"}
+    return {**obj, "metadata": metadata | ({"ownerReferences": references} if references else {})}
+
+
+def _without_finalizer(obj: Json, *, finalizer: str) -> Json:
+    left = [found for found in obj["metadata"].get("finalizers") or () if found != finalizer]
+    metadata = {field: value for field, value in obj["metadata"].items() if field != "finalizers"}
+    return {**obj, "metadata": metadata | ({"finalizers": left} if left else {})}

@@ -1,0 +1,194 @@
+"""The ReplicaSet controller: as many pods as wanted, from one template."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from fairlead_local.apiserver import selectors
+from fairlead_local.apiserver.deletion import DeleteOptions
+from fairlead_local.apiserver.metadata import controller_reference, is_owned_by, owner_references
+from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.resources import PODS, REPLICA_SETS
+from fairlead_local.apiserver.status import ApiError, Json
+from fairlead_local.apiserver.store import Change
+from fairlead_local.apiserver.times import parse_time, seconds_since
+from fairlead_local.controllers.conditions import condition, find, with_condition
+from fairlead_local.controllers.events import Recorder
+from fairlead_local.controllers.loop import Key
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+_PHASE_RANK = {"Pending": 0, "Unknown": 1, "Running": 2}
+_INTEGER = re.compile(r"-[0-9]+|0|[1-9][0-9]*")
+
+
+class ReplicaSetController:
+    """Creates and deletes pods of ReplicaSets, and counts them in the status.
+
+    Pods that match and have no controller are adopted; pods whose labels were changed so that they do not match any
+    more are released, and replaced.
+    """
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._recorder = Recorder(operations, "replicaset-controller")
+        self._options = WriteOptions(manager="replicaset-controller")
+
+    def keys(self, change: Change) -> Iterable[Key]:
+        metadata = change.object["metadata"]
+        if change.resource == REPLICA_SETS.qualified:
+            yield metadata["namespace"], metadata["name"]
+        elif change.resource == PODS.qualified:
+            for state in (change.object, change.previous):
+                for reference in owner_references(state) if state else ():
+                    if reference["kind"] == "ReplicaSet":
+                        yield metadata["namespace"], reference["name"]
+            if not any(reference.get("controller") for reference in owner_references(change.object)):
+                for replica_set in self._operations.list(REPLICA_SETS, metadata["namespace"]):
+                    if selectors.from_object(replica_set["spec"]["selector"]).matches(metadata.get("labels")):
+                        yield metadata["namespace"], replica_set["metadata"]["name"]
+
+    def reconcile(self, key: Key) -> float | None:
+        replica_set = self._operations.find(REPLICA_SETS, *key)
+        if replica_set is None:
+            return None
+        failure = None
+        if "deletionTimestamp" not in replica_set["metadata"]:
+            self._adopt(replica_set)
+            self._release(replica_set)
+            failure = self._scale(replica_set, active_pods(self._operations, replica_set))
+        pods = active_pods(self._operations, replica_set)
+        self._write_status(replica_set, pods, failure)
+        return seconds_until_available(replica_set["spec"].get("minReadySeconds", 0), pods)
+
+    def _adopt(self, replica_set: Json) -> None:
+        namespace = replica_set["metadata"]["namespace"]
+        for pod in self._operations.list(PODS, namespace, selectors.from_object(replica_set["spec"]["selector"])):
+            references = owner_references(pod)
+            if "deletionTimestamp" in pod["metadata"] or any(ref.get("controller") for ref in references):
+                continue
+            self._set_owners(pod, [*references, controller_reference(replica_set)])
+
+    def _release(self, replica_set: Json) -> None:
+        selector = selectors.from_object(replica_set["spec"]["selector"])
+        for pod in active_pods(self._operations, replica_set):
+            if not selector.matches(pod["metadata"].get("labels")):
+                uid = replica_set["metadata"]["uid"]
+                self._set_owners(pod, [reference for reference in owner_references(pod) if reference["uid"] != uid])
+
+    def _set_owners(self, pod: Json, references: list[Json]) -> None:
+        metadata = pod["metadata"]
+        changed = {**pod, "metadata": {**metadata, "ownerReferences": references}}
+        self._operations.update(PODS, metadata["namespace"], metadata["name"], changed, self._options)
+
+    def _scale(self, replica_set: Json, pods: Sequence[Json]) -> str | None:
+        """Creates or deletes the difference; returns why a pod could not be created."""
+        missing = replica_set["spec"].get("replicas", 1) - len(pods)
+        for _ in range(missing):
+            try:
+                self._create_pod(replica_set)
+            except ApiError as error:
+                self._recorder.warning(replica_set, "FailedCreate", f"Error creating: {error}")
+                return str(error)
+        for pod in victims(pods, -missing):
+            name = pod["metadata"]["name"]
+            self._operations.delete(PODS, pod["metadata"]["namespace"], name, DeleteOptions())
+            self._recorder.normal(replica_set, "SuccessfulDelete", f"Deleted pod: {name}")
+        return None
+
+    def _create_pod(self, replica_set: Json) -> None:
+        metadata, template = replica_set["metadata"], replica_set["spec"]["template"]
+        meta = template.get("metadata") or {}
+        pod = {
+            "metadata": {
+                "generateName": f"{metadata['name']}-",
+                **{field: meta[field] for field in ("labels", "annotations", "finalizers") if meta.get(field)},
+                "ownerReferences": [controller_reference(replica_set)],
+            },
+            "spec": template["spec"],
+        }
+        created = self._operations.create(PODS, metadata["namespace"], pod, self._options).object
+        self._recorder.normal(replica_set, "SuccessfulCreate", f"Created pod: {created['metadata']['name']}")
+
+    def _write_status(self, replica_set: Json, pods: Sequence[Json], failure: str | None) -> None:
+        spec, metadata = replica_set["spec"], replica_set["metadata"]
+        labels = (spec["template"].get("metadata") or {}).get("labels") or {}
+        counts = {
+            "replicas": len(pods),
+            "fullyLabeledReplicas": sum(labels.items() <= (p["metadata"].get("labels") or {}).items() for p in pods),
+            "readyReplicas": sum(map(is_ready, pods)),
+            "availableReplicas": sum(is_available(pod, spec.get("minReadySeconds", 0)) for pod in pods),
+        }
+        status = {name: count for name, count in counts.items() if count or name == "replicas"}
+        status["observedGeneration"] = metadata["generation"]
+        old = (replica_set.get("status") or {}).get("conditions") or []
+        conditions = [c for c in old if c["type"] != "ReplicaFailure"]
+        if failure:
+            conditions = with_condition(old, condition("ReplicaFailure", "True", "FailedCreate", failure))
+        if conditions:
+            status["conditions"] = conditions
+        self._operations.set_status(REPLICA_SETS, replica_set, status, self._options)
+
+
+def active_pods(operations: Operations, replica_set: Json) -> list[Json]:
+    """The pods it owns that are neither being deleted nor done."""
+    metadata = replica_set["metadata"]
+    return [
+        pod
+        for pod in operations.list(PODS, metadata["namespace"])
+        if is_owned_by(pod, metadata["uid"])
+        and "deletionTimestamp" not in pod["metadata"]
+        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+
+
+def victims(pods: Sequence[Json], count: int) -> list[Json]:
+    """Which pods go first: unassigned, pending, not ready, cheap, lately ready, often restarted, young.
+
+    The order of Kubernetes' `ActivePodsWithRanks`. Its rank by pods of one node says nothing where there is one node;
+    times are compared as they are, not by their logarithm.
+    """
+    return sorted(pods, key=_worth)[: max(0, count)]
+
+
+def _worth(pod: Json) -> tuple[bool, int, bool, int, float, int, float]:
+    status, metadata = pod.get("status") or {}, pod["metadata"]
+    restarts = max((container.get("restartCount", 0) for container in status.get("containerStatuses") or ()), default=0)
+    ready_since = _ready_since(pod)
+    return (
+        bool(pod["spec"].get("nodeName")),
+        _PHASE_RANK.get(status.get("phase", "Pending"), 1),
+        is_ready(pod),
+        _deletion_cost(metadata.get("annotations") or {}),
+        -parse_time(ready_since).timestamp() if ready_since else -math.inf,
+        -restarts,
+        -parse_time(metadata["creationTimestamp"]).timestamp(),
+    )
+
+
+def _deletion_cost(annotations: Mapping[str, str]) -> int:
+    """As Kubernetes reads it: what is no 32-bit integer, or is written unusually (`+1`, `007`), costs nothing."""
+    text = annotations.get(DELETION_COST, "0")
+    cost = int(text) if _INTEGER.fullmatch(text) else 0
+    return cost if -(2**31) <= cost < 2**31 else 0
+
+
+def is_ready(pod: Json) -> bool:
+    """Whether the pod's Ready condition is True."""
+    ready = find((pod.get("status") or {}).get("conditions") or (), "Ready")
+    return ready is not None and ready["status"] == "True"
+
+
+def is_available(pod: Json, min_ready_seconds: int) -> bool:
+    """Whether the pod has been ready for that long."""
+    return is_ready(pod) and seconds_since(_ready_since(pod)) >= min_ready_seconds
+
+
+def seconds_until_available(min_ready_seconds: int, pods: Iterable[Json]) -> float | None:
+    """When the next ready pod becomes available; None when there is none to wait for."""
+    waits = [min_ready_seconds - seconds_since(_ready_since(pod)) for pod in pods if is_ready(pod)]
+    return min((wait for wait in waits if wait > 0), default=None)
+
+
+def _ready_since(pod: Json) -> str | None:
+    ready = find((pod.get("status") or {}).get("conditions") or (), "Ready")
+    return ready.get("lastTransitionTime") if ready and ready["status"] == "True" else None

@@ -1,0 +1,177 @@
+"""What a fleet's data folder says about the fleet: where everything is, who runs it, and how far it got.
+
+Written by the supervisor, read by every other `fairlead local` command.
+"""
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from fairlead_local.kubelet.process_table import ProcessId, identify
+
+DATA_VARIABLE = "FAIRLEAD_DATA_DIR"
+
+
+_LITTLE = 4096
+"""Bytes: what a supervisor says, and then some."""
+_NOT_TAKEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+class FleetError(Exception):
+    """A fleet cannot be started, found or stopped; the text says why and what to do."""
+
+
+class Phase(StrEnum):
+    """How far a supervisor got."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFolder:
+    """The data folder of one fleet."""
+
+    path: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.path / "kubeconfig"
+
+    @property
+    def state(self) -> Path:
+        """The objects of the API, kept from one `up` to the next."""
+        return self.path / "state"
+
+    @property
+    def records(self) -> Path:
+        """Processes that run."""
+        return self.path / "run"
+
+    @property
+    def log(self) -> Path:
+        """What a detached supervisor wrote."""
+        return self.path / "fleet.log"
+
+    @property
+    def operator_settings(self) -> Path:
+        return self.path / "operator.yaml"
+
+    @property
+    def description(self) -> Path:
+        return self.path / "fleet.json"
+
+    @contextmanager
+    def lock(self, inherited: int | None = None) -> Iterator[int]:
+        """Held by the supervisor, and let go by the system when it dies. Raises FleetError when another holds it.
+
+        Yields the descriptor that holds it, which a child process may take over (`inherited`), so that there is no
+        moment at which somebody else could have it.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = (self.path / "lock").open("w") if inherited is None else os.fdopen(inherited, "w")
+        except OSError as error:
+            raise self.unwritable(error) from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FleetError(self._already_running()) from error
+            yield file.fileno()
+
+    def unwritable(self, error: OSError) -> FleetError:
+        """What to tell of a write that failed."""
+        return FleetError(f"cannot write to {self.path} ({error.strerror}): choose another folder with --data-dir")
+
+    def check_room(self) -> None:
+        """Raises FleetError where not even a little can be written."""
+        probe = self.path / "room"
+        try:
+            probe.write_bytes(bytes(_LITTLE))
+        except OSError as error:
+            raise self.unwritable(error) from error
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def _already_running(self) -> str:
+        running = read_state(self)
+        found = "a fleet is being started already"
+        if running is not None and running.phase is Phase.READY:
+            found = f"a fleet is already running at {running.api}"
+        return f"{found} in {self.path}: stop it first with `{self.command('down')}`"
+
+    def command(self, verb: str) -> str:
+        """What a person types to run another command on this fleet."""
+        return f"fairlead local {verb}" + ("" if self.path == default_folder() else f" --data-dir {self.path}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetState:
+    """The contents of `fleet.json`. `api` and `gateway` are base URLs, empty before they are known."""
+
+    pid: int
+    started: str
+    phase: Phase
+    message: str = ""
+    api: str = ""
+    gateway: str = ""
+
+    @property
+    def supervisor(self) -> ProcessId:
+        return ProcessId(self.pid, self.started)
+
+
+def default_folder() -> Path:
+    """$FAIRLEAD_DATA_DIR, else ~/.fairlead/local."""
+    named = os.environ.get(DATA_VARIABLE)
+    return (Path(named) if named else Path.home() / ".fairlead" / "local").expanduser().absolute()
+
+
+def write_state(folder: FleetFolder, phase: Phase, *, message: str = "", api: str = "", gateway: str = "") -> None:
+    """Says how far this process got."""
+    own = identify(os.getpid())
+    state = FleetState(
+        pid=os.getpid(), started=own.started if own else "", phase=phase, message=message, api=api, gateway=gateway
+    )
+    fresh = folder.description.with_suffix(".new")
+    fresh.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    fresh.replace(folder.description)
+
+
+def disk_fault(error: BaseException) -> OSError | None:
+    """What the disk did not take, where that is what `error` is or comes from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _NOT_TAKEN:
+            return cause
+        cause = cause.__cause__
+    return None
+
+
+def read_state(folder: FleetFolder) -> FleetState | None:
+    """What the last supervisor wrote, whether or not it still runs; None when there has been none."""
+    try:
+        written = json.loads(folder.description.read_text(encoding="utf-8"))
+        return FleetState(**{**written, "phase": Phase(written["phase"])})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def running_fleet(folder: FleetFolder) -> FleetState | None:
+    """The state of the fleet that runs in this folder, None when none does."""
+    state = read_state(folder)
+    return state if state and state.supervisor.alive else None
+
+
+def running_gateway() -> str:
+    """The gateway's base URL of the fleet in the default folder; empty where none runs."""
+    fleet = running_fleet(FleetFolder(default_folder()))
+    return fleet.gateway if fleet is not None else ""

@@ -1,0 +1,247 @@
+"""The life of one container: created, started, probed, restarted with back-off, stopped.
+
+`ContainerRunner.run` is the story. It never writes to the API: it keeps a `ContainerRecord` and tells its pod when that
+changed.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from fairlead_local.apiserver.status import Json
+from fairlead_local.apiserver.times import timestamp
+from fairlead_local.controllers.events import Recorder
+from fairlead_local.kubelet.environment import ConfigError
+from fairlead_local.kubelet.images import CommandRefused, ImageNotFound
+from fairlead_local.kubelet.pod_status import ContainerRecord
+from fairlead_local.kubelet.probes import Probe, ProbeKind, ProbeRefused, watch_probe
+from fairlead_local.kubelet.process import ContainerProcess, Launch
+from fairlead_local.kubelet.process_table import ProcessRecords
+from fairlead_local.kubelet.settings import KubeletSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Everything one run needs."""
+
+    launch: Launch
+    probes: dict[ProbeKind, Probe]
+
+
+_POLL_SECONDS = 0.05
+
+Prepare = Callable[[int], Prepared]
+"""Restart count → what to run; raises ImageNotFound, CommandRefused, ConfigError, ProbeRefused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerContext:
+    """What a runner is given by its pod."""
+
+    pod: Json
+    spec: Json
+    prepare: Prepare
+    records: ProcessRecords
+    recorder: Recorder
+    session: aiohttp.ClientSession
+    settings: KubeletSettings
+    on_change: Callable[[], None]
+
+
+class ContainerRunner:
+    """Runs one container until its pod is stopped or its restart policy is satisfied."""
+
+    def __init__(self, context: ContainerContext) -> None:
+        self._context = context
+        self.record = ContainerRecord(context.spec["name"], context.spec["image"])
+        self._process: ContainerProcess | None = None
+        self._stopping = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+        self._deadline = math.inf
+        self.log: Path | None = None
+        self.previous_log: Path | None = None
+
+    async def run(self) -> None:
+        """Starts the container again and again, as its pod's restart policy says."""
+        failures = 0
+        while not self._stopping.is_set():
+            prepared = await self._prepare()
+            if prepared is None:
+                break
+            ran_for = await self._run_once(prepared)
+            if self._stopping.is_set() or not self._restarts():
+                break
+            failures = 0 if ran_for >= self._context.settings.back_off_reset else failures + 1
+            await self._back_off(failures - 1)
+            self._begin_again()
+        self.record.is_done = not self._restarts() or self._stopping.is_set()
+        self._changed(ready=False, started=False)
+
+    def stop(self, grace_seconds: float) -> None:
+        """Asks the process to end, kills it after `grace_seconds` (a later call may shorten that); then `run` ends."""
+        self._stopping.set()
+        self._end_process(grace_seconds, f"Stopping container {self.record.name}")
+
+    async def _prepare(self) -> Prepared | None:
+        """What to run, once it can be worked out; None when the pod is stopped before that."""
+        attempts = 0
+        while not self._stopping.is_set():
+            try:
+                return self._context.prepare(self.record.restart_count)
+            except ImageNotFound as error:
+                await self._refuse_image(str(error), attempts)
+            except (ConfigError, CommandRefused, ProbeRefused) as error:
+                self._waiting("CreateContainerConfigError", str(error))
+                self._context.recorder.warning(self._context.pod, "Failed", f"Error: {error}")
+                await self._pause(self._context.settings.retry_interval)
+            attempts += 1
+        return None
+
+    async def _refuse_image(self, why: str, attempts: int) -> None:
+        recorder, pod, image = self._context.recorder, self._context.pod, self.record.image
+        self._waiting("ErrImagePull", why)
+        recorder.warning(pod, "Failed", f'Failed to pull image "{image}": {why}')
+        recorder.warning(pod, "Failed", "Error: ErrImagePull")
+        await self._pause(self._context.settings.retry_interval)
+        self._waiting("ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {why}')
+        recorder.normal(pod, "BackOff", f'Back-off pulling image "{image}"')
+        await self._pause(self._back_off_seconds(attempts + 1))
+
+    async def _run_once(self, prepared: Prepared) -> float:
+        """One run, from start to end; returns how many seconds it lasted."""
+        loop = asyncio.get_running_loop()
+        try:
+            process = await ContainerProcess.start(prepared.launch, self._context.records)
+        except OSError as error:
+            self._refuse_start(str(error))
+            return 0.0
+        began = loop.time()
+        self._process, self.log = process, prepared.launch.log
+        self.record.container_id = f"process://{process.pid}"
+        self.record.state = {"running": {"startedAt": process.started_at}}
+        self._context.recorder.normal(self._context.pod, "Started", f"Started container {self.record.name}")
+        probing = asyncio.create_task(self._probe(prepared.probes))
+        if self._stopping.is_set():  # the pod was stopped while the process was being started
+            self.stop(self._deadline - began)
+        try:
+            terminated = await process.ended()
+        finally:
+            probing.cancel()
+            self._process, self._ending, self._deadline = None, None, math.inf
+        self.record.state = {"terminated": {**terminated, "containerID": self.record.container_id}}
+        self._changed(ready=False, started=False)
+        return loop.time() - began
+
+    def _refuse_start(self, why: str) -> None:
+        """The system would not start the program: for the pod, a run that ended at once."""
+        message = f"failed to start container: {why}"
+        now = timestamp()
+        ended = {"exitCode": 128, "reason": "StartError", "message": message, "startedAt": now, "finishedAt": now}
+        self.record.state = {"terminated": ended}
+        self._context.recorder.warning(self._context.pod, "Failed", f"Error: {message}")
+        self._changed(ready=False, started=False)
+
+    async def _probe(self, probes: dict[ProbeKind, Probe]) -> None:
+        """Readiness and liveness are asked only once the startup probe has succeeded."""
+        if startup := probes.get(ProbeKind.STARTUP):
+            self._changed(ready=False, started=False)
+            await self._until_started(startup)
+        self._changed(started=True, ready=ProbeKind.READINESS not in probes)
+        async with asyncio.TaskGroup() as group:
+            if readiness := probes.get(ProbeKind.READINESS):
+                group.create_task(self._watch(readiness, lambda well: self._changed(ready=well)))
+            if liveness := probes.get(ProbeKind.LIVENESS):
+                group.create_task(self._watch(liveness, lambda well: None if well else self._restart(liveness)))
+
+    async def _until_started(self, probe: Probe) -> None:
+        started = asyncio.Event()
+        watching = asyncio.create_task(self._watch(probe, lambda well: started.set() if well else self._restart(probe)))
+        try:
+            await started.wait()
+        finally:
+            watching.cancel()
+
+    async def _watch(self, probe: Probe, on_turn: Callable[[bool], None]) -> None:
+        def unhealthy(problem: str) -> None:
+            text = f"{probe.kind.word} probe failed: {problem}"
+            self._context.recorder.warning(self._context.pod, "Unhealthy", text)
+
+        await watch_probe(probe, self._context.session, on_turn, unhealthy)
+
+    def _restart(self, probe: Probe) -> None:
+        """A failed liveness or startup probe: the process is ended, and its end leads to a restart."""
+        if self._stopping.is_set() or self._process is None:
+            return
+        text = f"Container {self.record.name} failed {probe.kind.word.lower()} probe, will be restarted"
+        of_pod = float(self._context.pod["spec"].get("terminationGracePeriodSeconds", 30))
+        self._end_process(of_pod if probe.grace is None else probe.grace, text)
+
+    def _end_process(self, grace_seconds: float, why: str) -> None:
+        self._deadline = min(self._deadline, asyncio.get_running_loop().time() + grace_seconds)
+        if self._process is not None and self._ending is None:
+            self._context.recorder.normal(self._context.pod, "Killing", why)
+            self._process.ask_to_end()
+            self._ending = asyncio.create_task(self._kill_at_deadline(self._process))
+
+    async def _kill_at_deadline(self, process: ContainerProcess) -> None:
+        loop = asyncio.get_running_loop()
+        while self._process is process:
+            if loop.time() >= self._deadline:
+                process.kill()
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _restarts(self) -> bool:
+        policy = self._context.pod["spec"].get("restartPolicy", "Always")
+        failed = bool(self.record.state.get("terminated", {}).get("exitCode"))
+        return policy == "Always" or (policy == "OnFailure" and (failed or "terminated" not in self.record.state))
+
+    async def _back_off(self, failures: int) -> None:
+        """The first restart is immediate; then waits double."""
+        seconds = self._back_off_seconds(failures)
+        if not seconds:
+            return
+        metadata, name = self._context.pod["metadata"], self.record.name
+        pod = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
+        self._keep_last_state()
+        self._waiting("CrashLoopBackOff", f"back-off {seconds:g}s restarting failed container={name} pod={pod}")
+        text = f"Back-off restarting failed container {name} in pod {pod}"
+        self._context.recorder.warning(self._context.pod, "BackOff", text)
+        await self._pause(seconds)
+
+    def _back_off_seconds(self, failures: int) -> float:
+        settings = self._context.settings
+        return min(settings.first_back_off * 2.0 ** (failures - 1), settings.longest_back_off) if failures else 0.0
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass  # nobody stopped the pod, so go on
+
+    def _begin_again(self) -> None:
+        if self._stopping.is_set():
+            return
+        self._keep_last_state()
+        self.record.restart_count += 1
+        self.previous_log = self.log
+
+    def _keep_last_state(self) -> None:
+        if "terminated" in self.record.state:
+            self.record.last_state = self.record.state
+
+    def _waiting(self, reason: str, message: str) -> None:
+        self.record.state = {"waiting": {"reason": reason, "message": message}}
+        self._changed(ready=False, started=False)
+
+    def _changed(self, *, ready: bool | None = None, started: bool | None = None) -> None:
+        if ready is not None:
+            self.record.ready = ready
+        if started is not None:
+            self.record.started = started
+        self._context.on_change()

@@ -1,0 +1,143 @@
+"""A container's environment, arguments and paths, as the kubelet works them out from the pod's spec.
+
+Reads ConfigMaps and Secrets through the API; starts nothing and touches no file.
+"""
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+
+from fairlead.api.quantities import parse_quantity
+from fairlead_local.apiserver.operations import Operations
+from fairlead_local.apiserver.resources import CONFIG_MAPS, SECRETS
+from fairlead_local.apiserver.status import Json
+
+_VARIABLE = re.compile(r"\$\$|\$\((?P<name>[-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+
+
+class ConfigError(Exception):
+    """A container cannot be created from its spec; the text is what the kubelet reports."""
+
+
+def environment(operations: Operations, pod: Json, container: Json, pod_ip: str, host_ip: str) -> dict[str, str]:
+    """The variables of `envFrom` and `env`, in order, later ones over earlier ones. Raises ConfigError."""
+    namespace = pod["metadata"]["namespace"]
+    variables: dict[str, str] = {}
+    for source in container.get("envFrom") or ():
+        prefix = source.get("prefix", "")
+        for key, value in _all_keys(operations, namespace, source).items():
+            variables[prefix + key] = value
+    for variable in container.get("env") or ():
+        name, source = variable["name"], variable.get("valueFrom")
+        if source is None:
+            variables[name] = expand(variable.get("value", ""), variables)
+            continue
+        if "fieldRef" in source:
+            variables[name] = _field(pod, source["fieldRef"]["fieldPath"], pod_ip, host_ip)
+        elif "resourceFieldRef" in source:
+            variables[name] = _resource(pod, container, source["resourceFieldRef"])
+        elif (found := _one_key(operations, namespace, source)) is not None:
+            variables[name] = found
+    return variables
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """`$(NAME)` replaced by the variable; `$$` by `$`; a name nobody defined stays as written."""
+
+    def replaced(found: re.Match[str]) -> str:
+        name = found["name"]
+        return "$" if name is None else variables.get(name, found[0])
+
+    return _VARIABLE.sub(replaced, text)
+
+
+def translate(text: str, mounts: Mapping[str, str]) -> str:
+    """A path below a mount path → where the volume's folder really is; also behind `--flag=`. Other texts stay."""
+    if text.startswith("--") and "=" in text:
+        flag, _, value = text.partition("=")
+        return f"{flag}={translate(value, mounts)}"
+    for mount_path in sorted(mounts, key=len, reverse=True):
+        if text == mount_path or text.startswith(mount_path.rstrip("/") + "/"):
+            return mounts[mount_path] + text[len(mount_path.rstrip("/")) :]
+    return text
+
+
+def arguments(words: Sequence[str], variables: Mapping[str, str], mounts: Mapping[str, str]) -> list[str]:
+    """A container's arguments with variables expanded and paths translated."""
+    return [translate(expand(word, variables), mounts) for word in words]
+
+
+def _one_key(operations: Operations, namespace: str, source: Json) -> str | None:
+    """The value of a configMapKeyRef or secretKeyRef; None when it is optional and absent."""
+    if reference := source.get("configMapKeyRef"):
+        found, kind = config_map(operations, namespace, reference.get("name", "")), "ConfigMap"
+    else:
+        reference = source.get("secretKeyRef") or {}
+        found, kind = secret(operations, namespace, reference.get("name", "")), "Secret"
+    key, name = reference.get("key", ""), reference.get("name", "")
+    if found is not None and key in found:
+        return found[key].decode()
+    if reference.get("optional"):
+        return None
+    if found is None:
+        raise ConfigError(f'{kind.lower()} "{name}" not found')
+    raise ConfigError(f"couldn't find key {key} in {kind} {namespace}/{name}")
+
+
+def _all_keys(operations: Operations, namespace: str, source: Json) -> dict[str, str]:
+    if reference := source.get("configMapRef"):
+        found, kind = config_map(operations, namespace, reference.get("name", "")), "configmap"
+    else:
+        reference = source.get("secretRef") or {}
+        found, kind = secret(operations, namespace, reference.get("name", "")), "secret"
+    if found is None and not reference.get("optional"):
+        raise ConfigError(f'{kind} "{reference.get("name", "")}" not found')
+    return {key: value.decode() for key, value in (found or {}).items()}
+
+
+def config_map(operations: Operations, namespace: str, name: str) -> dict[str, bytes] | None:
+    """A ConfigMap's contents, None when there is none."""
+    found = operations.find(CONFIG_MAPS, namespace, name)
+    if found is None:
+        return None
+    binary = {key: base64.b64decode(value) for key, value in (found.get("binaryData") or {}).items()}
+    return binary | {key: value.encode() for key, value in (found.get("data") or {}).items()}
+
+
+def secret(operations: Operations, namespace: str, name: str) -> dict[str, bytes] | None:
+    """A Secret's contents, decoded; None when there is none."""
+    found = operations.find(SECRETS, namespace, name)
+    if found is None:
+        return None
+    return {key: base64.b64decode(value) for key, value in (found.get("data") or {}).items()}
+
+
+def _field(pod: Json, path: str, pod_ip: str, host_ip: str) -> str:
+    metadata, spec = pod["metadata"], pod["spec"]
+    simple = {
+        "metadata.name": metadata["name"],
+        "metadata.namespace": metadata["namespace"],
+        "metadata.uid": metadata["uid"],
+        "spec.nodeName": spec.get("nodeName", ""),
+        "spec.serviceAccountName": spec.get("serviceAccountName", "default"),
+        "status.podIP": pod_ip,
+        "status.podIPs": pod_ip,
+        "status.hostIP": host_ip,
+        "status.hostIPs": host_ip,
+    }
+    if path in simple:
+        return str(simple[path])
+    if found := re.fullmatch(r"metadata\.(labels|annotations)\['([^']+)'\]", path):
+        return str((metadata.get(found[1]) or {}).get(found[2], ""))
+    raise ConfigError(f"invalid fieldPath {path!r}: local mode knows {', '.join(simple)}, labels and annotations")
+
+
+def _resource(pod: Json, container: Json, reference: Json) -> str:
+    """A request or limit as a whole number of `divisor`s, rounded up; 0 when none is set."""
+    wanted = reference.get("containerName", container["name"])
+    chosen = next((c for c in pod["spec"]["containers"] if c["name"] == wanted), container)
+    kind, _, name = reference["resource"].partition(".")
+    quantity = ((chosen.get("resources") or {}).get(kind) or {}).get(name, "0")
+    exact = parse_quantity(quantity) / (parse_quantity(reference.get("divisor") or "1") or Decimal(1))
+    return str(int(exact.to_integral_value(rounding="ROUND_CEILING")))

@@ -1,0 +1,149 @@
+"""The kubelet: follows the pods bound to its node, and has a worker for each."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from fairlead_local.apiserver.operations import Operations
+from fairlead_local.apiserver.resources import CONFIG_MAPS, PODS, SECRETS
+from fairlead_local.apiserver.status import Json
+from fairlead_local.apiserver.store import Change, ChangeType
+from fairlead_local.controllers.events import Recorder
+from fairlead_local.kubelet.addresses import AddressBlock
+from fairlead_local.kubelet.images import OWN_IMAGES, Images
+from fairlead_local.kubelet.node import NODE_NAME, Resources, machine_resources, register_node
+from fairlead_local.kubelet.pod_worker import Node, PodWorker
+from fairlead_local.kubelet.process_table import ProcessRecords
+from fairlead_local.kubelet.settings import DEFAULT_SETTINGS, KubeletSettings
+from fairlead_local.kubelet.volumes import clear
+
+log = logging.getLogger(__name__)
+
+_REFRESHED = {CONFIG_MAPS.qualified: "configMap", SECRETS.qualified: "secret"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletFolders:
+    """Where the kubelet keeps things, all below the fleet's data folder."""
+
+    data: Path
+    pods: Path = field(init=False)
+    claims: Path = field(init=False)
+    records: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, folder in (("pods", "pods"), ("claims", "volumes"), ("records", "run")):
+            object.__setattr__(self, name, self.data / folder)
+
+
+class Kubelet:
+    """Starts and stops workers as pods come and go. Also the API server's source of logs."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, change: Change) -> None:
+        """What a change in the API means for this node."""
+        if kind := _REFRESHED.get(change.resource):
+            for worker in tuple(self._workers.values()):
+                worker.refresh(kind, change.object["metadata"]["name"])
+        elif change.resource == PODS.qualified:
+            self._follow_pod(change.object, gone=change.type is ChangeType.DELETED)
+
+    def _follow_pod(self, pod: Json, *, gone: bool) -> None:
+        metadata = pod["metadata"]
+        worker = self._workers.get(metadata["uid"])
+        if worker is None:
+            if not gone:
+                self.start(pod)
+        elif gone:
+            worker.delete(0.0)
+        elif "deletionTimestamp" in metadata:
+            worker.delete(float(metadata.get("deletionGracePeriodSeconds", 0)))
+
+    def start(self, pod: Json) -> None:
+        """Gives the pod a worker, if it is bound to this node."""
+        if pod["spec"].get("nodeName") != NODE_NAME:
+            return
+        uid = pod["metadata"]["uid"]
+        worker = self._workers[uid] = PodWorker(self._node, pod)
+        task = self._tasks[uid] = asyncio.create_task(worker.run(), name=f"pod {pod['metadata']['name']}")
+        task.add_done_callback(lambda _: self._forget(uid))
+
+    def _forget(self, uid: str) -> None:
+        self._workers.pop(uid, None)
+        task = self._tasks.pop(uid, None)
+        if task and not task.cancelled() and (error := task.exception()):
+            log.error("the worker of %s failed", task.get_name(), exc_info=error)
+
+    def log_path(self, pod: Json, container: str, *, previous: bool) -> Path | None:
+        worker = self._workers.get(pod["metadata"]["uid"])
+        return worker.log_path(container, previous=previous) if worker else None
+
+    def is_writing(self, pod: Json, path: Path) -> bool:
+        worker = self._workers.get(pod["metadata"]["uid"])
+        return worker is not None and worker.is_writing(path)
+
+    async def stop(self) -> None:
+        """Ends every container; the pods stay in the API, because it is the node that goes."""
+        for worker in self._workers.values():
+            worker.stop(self._node.settings.shutdown_grace)
+        for worker in tuple(self._workers.values()):
+            await worker.idle.wait()
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running_kubelet(
+    operations: Operations,
+    folders: KubeletFolders,
+    *,
+    images: Images = OWN_IMAGES,
+    settings: KubeletSettings = DEFAULT_SETTINGS,
+    resources: Resources | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Kubelet]:
+    """A kubelet for this machine while the context lasts; everything it started has ended afterwards.
+
+    `resources`: what the node offers, None = what the machine has. `environment`: for every container.
+    Raises NoAddress.
+    """
+    addresses = AddressBlock(str(folders.data))
+    clear(folders.pods)  # of an earlier kubelet: pods do not outlive one
+    folders.pods.mkdir(mode=0o700, parents=True, exist_ok=True)
+    records = ProcessRecords(folders.records)
+    recorder = Recorder(operations, "kubelet", NODE_NAME)
+    async with aiohttp.ClientSession() as session:
+        node = Node(
+            operations=operations,
+            images=images,
+            addresses=addresses,
+            records=records,
+            recorder=recorder,
+            session=session,
+            settings=settings,
+            pods_folder=folders.pods,
+            claims_folder=folders.claims,
+            environment=environment or {},
+        )
+        kubelet = Kubelet(node)
+        register_node(operations, machine_resources() if resources is None else resources)
+        for pod in operations.list(PODS):
+            kubelet.start(pod)
+        unsubscribe = operations.store.subscribe(kubelet.follow)
+        try:
+            yield kubelet
+        finally:
+            unsubscribe()
+            await kubelet.stop()
+            addresses.close()

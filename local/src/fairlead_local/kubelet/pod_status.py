@@ -1,0 +1,98 @@
+"""A pod's status from the states of its containers, worded as the kubelet words it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fairlead_local.apiserver.status import Json
+from fairlead_local.controllers.conditions import condition, with_condition
+
+
+@dataclass(slots=True)
+class ContainerRecord:
+    """What is known of one container. `state` and `last_state` are as in a containerStatus."""
+
+    name: str
+    image: str
+    state: Json = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
+    last_state: Json = field(default_factory=dict)
+    restart_count: int = 0
+    started: bool = False
+    ready: bool = False
+    container_id: str = ""
+    is_done: bool = False
+    """Ended for good: its pod's restart policy does not start it again."""
+
+    @property
+    def ever_ran(self) -> bool:
+        return bool(self.container_id)
+
+    @property
+    def is_running(self) -> bool:
+        return "running" in self.state
+
+    def status(self) -> Json:
+        """The containerStatus."""
+        return {
+            "name": self.name,
+            "image": self.image,
+            "imageID": self.image if self.ever_ran else "",
+            "state": self.state,
+            "lastState": self.last_state,
+            "restartCount": self.restart_count,
+            "started": self.started,
+            "ready": self.ready,
+        } | ({"containerID": self.container_id} if self.ever_ran else {})
+
+
+def pod_status(pod: Json, containers: Sequence[ContainerRecord], pod_ip: str, host_ip: str, start_time: str) -> Json:
+    """The whole status; conditions keep their times while they do not turn. `pod_ip` is empty before there is one."""
+    phase = _phase(containers)
+    old = (pod.get("status") or {}).get("conditions") or []
+    conditions = old
+    for new in _conditions(phase, containers, pod_ip):
+        conditions = with_condition(conditions, new)
+    addresses = {"podIP": pod_ip, "podIPs": [{"ip": pod_ip}]} if pod_ip else {}
+    return {
+        "phase": phase,
+        "conditions": conditions,
+        "hostIP": host_ip,
+        "hostIPs": [{"ip": host_ip}],
+        **addresses,
+        "startTime": start_time,
+        "qosClass": qos_class(pod),
+        "containerStatuses": [container.status() for container in sorted(containers, key=lambda c: c.name)],
+    }
+
+
+def _phase(containers: Sequence[ContainerRecord]) -> str:
+    if all(container.is_done for container in containers):
+        failed = any(container.state.get("terminated", {}).get("exitCode") for container in containers)
+        return "Failed" if failed else "Succeeded"
+    return "Running" if all(container.ever_ran for container in containers) else "Pending"
+
+
+def _conditions(phase: str, containers: Sequence[ContainerRecord], pod_ip: str) -> list[Json]:
+    initialized = condition("Initialized", "True")
+    network = condition("PodReadyToStartContainers", "True" if pod_ip else "False")
+    unready = [container.name for container in containers if not container.ready]
+    if phase == "Succeeded":
+        both = [condition(kind, "False", "PodCompleted") for kind in ("Ready", "ContainersReady")]
+    elif unready:
+        text = f"containers with unready status: [{' '.join(unready)}]"
+        both = [condition(kind, "False", "ContainersNotReady", text) for kind in ("Ready", "ContainersReady")]
+    else:
+        both = [condition(kind, "True") for kind in ("Ready", "ContainersReady")]
+    return [network, initialized, *both]
+
+
+def qos_class(pod: Json) -> str:
+    """Guaranteed when every container's requests equal its limits, BestEffort when none has any, else Burstable."""
+    resources = [container.get("resources") or {} for container in pod["spec"]["containers"]]
+    if not any(found.get("requests") or found.get("limits") for found in resources):
+        return "BestEffort"
+
+    def guaranteed(found: Json) -> bool:
+        limits, requests = found.get("limits") or {}, found.get("requests") or {}
+        return all(name in limits and requests.get(name, limits[name]) == limits[name] for name in ("cpu", "memory"))
+
+    return "Guaranteed" if all(map(guaranteed, resources)) else "Burstable"

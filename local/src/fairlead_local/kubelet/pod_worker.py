@@ -1,0 +1,225 @@
+"""The life of one pod on this node: address, volumes, containers, status, and its end.
+
+`PodWorker.run` is the story. It is the only writer of its pod's status.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from fairlead.api.names import TERMINATION_LOG_VARIABLE
+from fairlead_local.apiserver.deletion import DeleteOptions
+from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.resources import PODS
+from fairlead_local.apiserver.status import ApiError, Json
+from fairlead_local.apiserver.times import timestamp
+from fairlead_local.controllers.events import Recorder
+from fairlead_local.kubelet import images
+from fairlead_local.kubelet.addresses import AddressBlock, NoAddress
+from fairlead_local.kubelet.container import ContainerContext, ContainerRunner, Prepared
+from fairlead_local.kubelet.environment import ConfigError, arguments, environment, translate
+from fairlead_local.kubelet.pod_status import pod_status
+from fairlead_local.kubelet.probes import ProbeKind, parse_probe
+from fairlead_local.kubelet.process import Launch
+from fairlead_local.kubelet.process_table import ProcessRecords
+from fairlead_local.kubelet.settings import KubeletSettings
+from fairlead_local.kubelet.volumes import MountError, PodVolumes, clear
+
+log = logging.getLogger(__name__)
+
+HOST_IP = "127.0.0.1"
+_OPTIONS = WriteOptions(manager="kubelet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What all pods of the node share."""
+
+    operations: Operations
+    images: images.Images
+    addresses: AddressBlock
+    records: ProcessRecords
+    recorder: Recorder
+    session: aiohttp.ClientSession
+    settings: KubeletSettings
+    pods_folder: Path
+    claims_folder: Path
+    environment: Mapping[str, str]
+    """Variables every container gets below its own."""
+
+
+class PodWorker:
+    """Runs one pod until it is deleted, stopped, or its containers are done."""
+
+    def __init__(self, node: Node, pod: Json) -> None:
+        self._node = node
+        self._pod = pod
+        self._ip = ""
+        self._start_time = timestamp()
+        self._folder = node.pods_folder / str(pod["metadata"]["uid"])
+        self._volumes = PodVolumes(node.operations, pod, self._folder / "volumes", node.claims_folder)
+        self._runners = {spec["name"]: self._runner(spec) for spec in pod["spec"]["containers"]}
+        self._stopping = asyncio.Event()
+        self._deleted = asyncio.Event()
+        self.idle = asyncio.Event()
+        """Set when no container runs any more, nor will."""
+
+    async def run(self) -> None:
+        """From admission to the end; the pod's folder and object are gone afterwards if it was deleted."""
+        try:
+            if await self._admit() and await self._mount():
+                async with asyncio.TaskGroup() as group:
+                    for runner in self._runners.values():
+                        group.create_task(runner.run())
+            self.idle.set()
+            await self._deleted.wait()
+        finally:
+            if self._ip not in ("", HOST_IP):
+                self._node.addresses.give_back(self._ip)
+        self._finalize()
+
+    def stop(self, grace_seconds: float) -> None:
+        """Ends the containers; with the pod being deleted, `run` then ends too."""
+        self._stopping.set()
+        for runner in self._runners.values():
+            runner.stop(grace_seconds)
+
+    def delete(self, grace_seconds: float) -> None:
+        """The pod is being deleted, or gone already."""
+        self._deleted.set()
+        self.stop(grace_seconds)
+
+    def refresh(self, kind: str, name: str) -> None:
+        """Brings the mounted files of a ConfigMap (`configMap`) or Secret (`secret`) up to date."""
+        if self._ip and self._volumes.uses(kind, name):
+            try:
+                self._volumes.set_up()
+            except MountError as error:
+                self._node.recorder.warning(self._pod, "FailedMount", str(error))
+
+    def log_path(self, container: str, *, previous: bool) -> Path | None:
+        """The log of a container's present or previous run."""
+        runner = self._runners[container]
+        return runner.previous_log if previous else runner.log
+
+    def is_writing(self, path: Path) -> bool:
+        return any(runner.log == path and runner.record.is_running for runner in self._runners.values())
+
+    async def _admit(self) -> bool:
+        """Gives the pod its address, as soon as there is one; false when it was stopped before that."""
+        while not self._stopping.is_set():
+            try:
+                self._ip = HOST_IP if self._pod["spec"].get("hostNetwork") else self._node.addresses.take()
+            except NoAddress as error:
+                self._node.recorder.warning(self._pod, "FailedCreatePodSandBox", str(error))
+                await self._pause()
+            else:
+                self._write_status()
+                return True
+        return False
+
+    async def _mount(self) -> bool:
+        """Sets the volumes up, as soon as that is possible; false when the pod was stopped before that."""
+        while not self._stopping.is_set():
+            try:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._volumes.set_up()
+            except (MountError, OSError) as error:
+                self._node.recorder.warning(self._pod, "FailedMount", str(error))
+                await self._pause()
+            else:
+                return True
+        return False
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(self._node.settings.retry_interval):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass  # nobody stopped the pod, so try again
+
+    def _runner(self, spec: Json) -> ContainerRunner:
+        context = ContainerContext(
+            pod=self._pod,
+            spec=spec,
+            prepare=lambda restarts: self._prepare(spec, restarts),
+            records=self._node.records,
+            recorder=self._node.recorder,
+            session=self._node.session,
+            settings=self._node.settings,
+            on_change=self._write_status,
+        )
+        return ContainerRunner(context)
+
+    def _prepare(self, spec: Json, restarts: int) -> Prepared:
+        """What one run of a container is, worked out from the spec and from what the API holds now."""
+        _refuse_unsupported(self._pod["spec"], spec)
+        program = images.find(self._node.images, spec["image"])
+        words = images.words_of(program, spec)
+        try:
+            mounts = self._volumes.mounts(spec)
+        except MountError as error:
+            raise ConfigError(str(error)) from error
+        name, metadata = spec["name"], self._pod["metadata"]
+        own = environment(self._node.operations, self._pod, spec, self._ip, HOST_IP)
+        termination_log = self._folder / "termination" / name / str(restarts)
+        variables = {
+            **os.environ,
+            **self._node.environment,
+            "HOSTNAME": metadata["name"],
+            "PYTHONUNBUFFERED": "1",
+            TERMINATION_LOG_VARIABLE: str(termination_log),
+            **{variable: translate(value, mounts) for variable, value in own.items()},
+        }
+        working_dir = spec.get("workingDir")
+        launch = Launch(
+            name=f"{metadata['namespace']}/{metadata['name']}/{name}",
+            arguments=[*program.entrypoint, *arguments(words, own, mounts)],
+            environment=variables,
+            folder=Path(translate(working_dir, mounts)) if working_dir else self._folder,
+            log=self._folder / "logs" / name / f"{restarts}.log",
+            termination_log=termination_log,
+            message_from_log=spec.get("terminationMessagePolicy") == "FallbackToLogsOnError",
+        )
+        probes = {kind: probe for kind in ProbeKind if (probe := parse_probe(spec, kind, self._ip))}
+        return Prepared(launch, probes)
+
+    def _write_status(self) -> None:
+        metadata = self._pod["metadata"]
+        live = self._node.operations.find(PODS, metadata["namespace"], metadata["name"])
+        if live is None or live["metadata"]["uid"] != metadata["uid"]:
+            return
+        records = [runner.record for runner in self._runners.values()]
+        status = pod_status(live, records, self._ip, HOST_IP, self._start_time)
+        try:
+            self._node.operations.set_status(PODS, live, status, _OPTIONS)
+        except ApiError:
+            log.exception("cannot write the status of pod %s/%s", metadata["namespace"], metadata["name"])
+
+    def _finalize(self) -> None:
+        """Confirms the pod's end to the API and removes its folder."""
+        metadata = self._pod["metadata"]
+        options = DeleteOptions(grace_seconds=0, uid=metadata["uid"])
+        try:
+            self._node.operations.delete(PODS, metadata["namespace"], metadata["name"], options)
+        except ApiError:
+            pass  # somebody deleted it by force
+        clear(self._folder)
+
+
+def _refuse_unsupported(pod: Json, container: Json) -> None:
+    """Raises ConfigError for what a process cannot be given and would be missed."""
+    for field, words in (("initContainers", "init containers"), ("ephemeralContainers", "ephemeral containers")):
+        if pod.get(field):
+            raise ConfigError(f"local mode does not run {words}")
+    if container.get("lifecycle"):
+        raise ConfigError("local mode does not run lifecycle hooks (postStart, preStop)")
+    if container.get("restartPolicy"):
+        raise ConfigError("local mode does not know restart policies of single containers")
+    if container.get("volumeDevices"):
+        raise ConfigError("local mode has no block devices")

@@ -1,0 +1,140 @@
+"""Probes: asking a container, over HTTP or TCP, whether it has started, is ready, lives."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import aiohttp
+
+from fairlead_local.apiserver.status import Json
+
+USER_AGENT = "kube-probe/1.32"
+
+
+class ProbeKind(StrEnum):
+    STARTUP = "startupProbe"
+    READINESS = "readinessProbe"
+    LIVENESS = "livenessProbe"
+
+    @property
+    def word(self) -> str:
+        """`Readiness`, as events begin."""
+        return self.value.removesuffix("Probe").capitalize()
+
+
+class ProbeRefused(Exception):
+    """A probe this kubelet cannot carry out; the text says which it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One probe of one container, ready to be asked. Times in seconds; `port` is a number by now."""
+
+    kind: ProbeKind
+    scheme: str
+    host: str
+    port: int
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    delay: float
+    period: float
+    timeout: float
+    successes: int
+    failures: int
+    grace: float | None = None
+    """What the container gets to end when it fails; None = the pod's."""
+
+    async def ask(self, session: aiohttp.ClientSession) -> str | None:
+        """None when all is well, else what was wrong."""
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await (self._ask_tcp() if self.scheme == "TCP" else self._ask_http(session))
+        except TimeoutError:
+            return f"no answer from {self.host}:{self.port} within {self.timeout:g} s"
+
+    async def _ask_tcp(self) -> str | None:
+        try:
+            _, writer = await asyncio.open_connection(self.host, self.port)
+        except OSError as error:
+            return f"dial tcp {self.host}:{self.port}: {_connect_problem(error)}"
+        writer.close()
+        return None
+
+    async def _ask_http(self, session: aiohttp.ClientSession) -> str | None:
+        url = f"http://{self.host}:{self.port}{self.path}"
+        headers = {"User-Agent": USER_AGENT, "Connection": "close", **dict(self.headers)}
+        try:
+            async with session.get(url, headers=headers, allow_redirects=False) as response:
+                return None if response.status < 400 else f"HTTP probe failed with statuscode: {response.status}"
+        except aiohttp.ClientConnectorError as error:
+            return f'Get "{url}": dial tcp {self.host}:{self.port}: {_connect_problem(error)}'
+        except (aiohttp.ClientError, OSError) as error:
+            return f'Get "{url}": {error}'
+
+
+def parse_probe(container: Json, kind: ProbeKind, pod_ip: str) -> Probe | None:
+    """The container's probe of this kind, None when it has none. Raises ProbeRefused."""
+    spec = container.get(kind.value)
+    if not spec:
+        return None
+    handler = spec.get("httpGet") or spec.get("tcpSocket")
+    if handler is None:
+        used = next((name for name in ("exec", "grpc") if name in spec), "no handler")
+        raise ProbeRefused(f"{kind.value}: local mode probes with httpGet and tcpSocket, not with {used}")
+    scheme = handler.get("scheme", "HTTP") if "httpGet" in spec else "TCP"
+    if scheme == "HTTPS":
+        raise ProbeRefused(f"{kind.value}: local mode probes over HTTP, not over HTTPS")
+    return Probe(
+        kind=kind,
+        scheme=scheme,
+        host=handler.get("host") or pod_ip,
+        port=_port(container, handler["port"], kind),
+        path="/" + handler.get("path", "/").lstrip("/"),
+        headers=tuple((header["name"], header["value"]) for header in handler.get("httpHeaders") or ()),
+        delay=spec.get("initialDelaySeconds", 0),
+        period=max(1, spec.get("periodSeconds", 10)),
+        timeout=max(1, spec.get("timeoutSeconds", 1)),
+        successes=spec.get("successThreshold", 1),
+        failures=spec.get("failureThreshold", 3),
+        grace=spec.get("terminationGracePeriodSeconds"),
+    )
+
+
+async def watch_probe(
+    probe: Probe, session: aiohttp.ClientSession, on_turn: Callable[[bool], None], on_failure: Callable[[str], None]
+) -> None:
+    """Asks for ever. `on_turn` is told the verdict when thresholds are reached; `on_failure` every failure's text.
+
+    As the kubelet's ticker has it: an answer that took a period or longer is followed by the next question at once.
+    """
+    await asyncio.sleep(probe.delay)
+    loop, streak, verdict = asyncio.get_running_loop(), 0, None
+    while True:
+        began = loop.time()
+        problem = await probe.ask(session)
+        if problem is not None:
+            on_failure(problem)
+        streak = max(1, streak + 1) if problem is None else min(-1, streak - 1)
+        if streak >= probe.successes and verdict is not True:
+            verdict = True
+            on_turn(True)
+        elif streak <= -probe.failures and verdict is not False:
+            verdict = False
+            on_turn(False)
+        await asyncio.sleep(max(0.0, began + probe.period - loop.time()))
+
+
+def _connect_problem(error: OSError) -> str:
+    """`connect: connection refused`"""
+    return f"connect: {os.strerror(error.errno).lower()}" if error.errno else str(error)
+
+
+def _port(container: Json, port: int | str, kind: ProbeKind) -> int:
+    if isinstance(port, int) or port.isdigit():
+        return int(port)
+    for declared in container.get("ports") or ():
+        if declared.get("name") == port:
+            return int(declared["containerPort"])
+    raise ProbeRefused(f'{kind.value}: no port of the container is named "{port}"')

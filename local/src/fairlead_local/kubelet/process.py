@@ -1,0 +1,122 @@
+"""One run of one container: a process of its own group, its log file, its termination message, its end."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from fairlead_local.apiserver.status import Json
+from fairlead_local.apiserver.times import timestamp
+from fairlead_local.kubelet.process_table import ProcessRecords, signal_group
+
+_MESSAGE_BYTES = 4_096
+_FALLBACK_BYTES = 2_048
+_FALLBACK_LINES = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What to start, and which files go with it."""
+
+    name: str
+    """For people: `namespace/pod/container`."""
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    folder: Path
+    """Working directory."""
+    log: Path
+    termination_log: Path
+    message_from_log: bool
+    """Whether the end of the log stands in for an empty termination message when the container fails."""
+
+
+class ContainerProcess:
+    """A running process. Its record goes when it has ended."""
+
+    def __init__(self, process: asyncio.subprocess.Process, launch: Launch, records: ProcessRecords) -> None:
+        self._process = process
+        self._launch = launch
+        self._records = records
+        self.started_at = timestamp()
+
+    @classmethod
+    async def start(cls, launch: Launch, records: ProcessRecords) -> Self:
+        """Raises OSError when the program, or its files, cannot be made."""
+        for path in (launch.log, launch.termination_log):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        launch.termination_log.write_bytes(b"")
+        with launch.log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *launch.arguments,
+                env={**launch.environment, **records.marker},
+                cwd=launch.folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            records.add(process.pid, launch.name)
+        except OSError:  # a full disk: what nobody has on record must not run
+            signal_group(process.pid, signal.SIGKILL)
+            await process.wait()
+            raise
+        return cls(process, launch, records)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def ended(self) -> Json:
+        """Waits for the end; what the process left behind in its group is killed. Returns a `terminated` state."""
+        code = await self._process.wait()
+        signal_group_of_ended(self._process.pid)
+        self._records.remove(self._process.pid)
+        number = -code if code < 0 else 0
+        state: Json = {
+            "exitCode": 128 + number if number else code,
+            "reason": "Completed" if code == 0 else "Error",
+            "startedAt": self.started_at,
+            "finishedAt": timestamp(),
+        }
+        if number:
+            state["signal"] = number
+        if message := self._message(failed=code != 0):
+            state["message"] = message
+        return state
+
+    def ask_to_end(self) -> None:
+        """SIGTERM to the process itself, as a container's first process gets it."""
+        if self._process.returncode is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group."""
+        if self._process.returncode is None:
+            signal_group(self._process.pid, signal.SIGKILL)
+
+    def _message(self, *, failed: bool) -> str:
+        try:
+            written = self._launch.termination_log.read_bytes()[:_MESSAGE_BYTES]
+        except OSError:
+            written = b""
+        if not written and failed and self._launch.message_from_log:
+            written = _last_lines(self._launch.log)
+        return written.decode(errors="replace")
+
+
+def signal_group_of_ended(pid: int) -> None:
+    """Kills what is left of the group of a process that has ended: a container ends with its first process."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # nothing is left
+
+
+def _last_lines(log: Path) -> bytes:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _FALLBACK_BYTES))
+        return b"\n".join(file.read().splitlines()[-_FALLBACK_LINES:])

@@ -1,0 +1,117 @@
+"""Volumes as folders: what a pod mounts is laid out below the pod's own folder, and found there by path translation.
+
+There are no mount namespaces: a container's process sees the machine's files, and only paths in its command, arguments
+and environment lead to its volumes.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairlead_local.apiserver.operations import Operations
+from fairlead_local.apiserver.resources import CLAIMS
+from fairlead_local.apiserver.status import Json
+from fairlead_local.controllers.claims import claim_folder
+from fairlead_local.kubelet.environment import config_map, secret
+
+_SUPPORTED = ("emptyDir", "configMap", "secret", "persistentVolumeClaim")
+
+
+class MountError(Exception):
+    """A volume cannot be set up (yet); the text is what the kubelet reports."""
+
+
+class PodVolumes:
+    """The volumes of one pod below `folder`; claims live in `claims`, which outlives the pod."""
+
+    def __init__(self, operations: Operations, pod: Json, folder: Path, claims: Path) -> None:
+        self._operations = operations
+        self._pod = pod
+        self._folder = folder
+        self._claims = claims
+
+    def set_up(self) -> None:
+        """Lays every volume out, or brings it up to date. Raises MountError at the first problem."""
+        for volume in self._pod["spec"].get("volumes") or ():
+            try:
+                self._set_up(volume)
+            except OSError as error:
+                raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}') from error
+
+    def mounts(self, container: Json) -> dict[str, str]:
+        """Mount path → folder, for one container."""
+        volumes = {volume["name"]: volume for volume in self._pod["spec"].get("volumes") or ()}
+        found = {}
+        for mount in container.get("volumeMounts") or ():
+            folder = self._location(volumes[mount["name"]])
+            inside = (folder / mount.get("subPath", "")).resolve()
+            if not inside.is_relative_to(folder.resolve()):
+                raise MountError(f'subPath "{mount["subPath"]}" of volume "{mount["name"]}" leads out of the volume')
+            found[mount["mountPath"]] = str(inside)
+        return found
+
+    def uses(self, kind: str, name: str) -> bool:
+        """Whether a ConfigMap (`configMap`) or Secret (`secret`) of this name is mounted."""
+        field = "name" if kind == "configMap" else "secretName"
+        volumes = self._pod["spec"].get("volumes") or ()
+        return any((volume.get(kind) or {}).get(field) == name for volume in volumes)
+
+    def _location(self, volume: Json) -> Path:
+        if claim := volume.get("persistentVolumeClaim"):
+            return claim_folder(self._claims, self._pod["metadata"]["namespace"], claim["claimName"])
+        name: str = volume["name"]
+        return self._folder / name
+
+    def _set_up(self, volume: Json) -> None:
+        folder, namespace = self._location(volume), self._pod["metadata"]["namespace"]
+        if source := volume.get("configMap"):
+            content = config_map(self._operations, namespace, source.get("name", ""))
+            _write_files(folder, volume, source, content, f'configmap "{source.get("name", "")}"')
+        elif source := volume.get("secret"):
+            content = secret(self._operations, namespace, source.get("secretName", ""))
+            _write_files(folder, volume, source, content, f'secret "{source.get("secretName", "")}"')
+        elif source := volume.get("persistentVolumeClaim"):
+            if self._operations.find(CLAIMS, namespace, source["claimName"]) is None:
+                raise MountError(f'persistentvolumeclaim "{source["claimName"]}" not found')
+            folder.mkdir(parents=True, exist_ok=True)
+        elif "emptyDir" in volume or volume.keys() == {"name"}:
+            folder.mkdir(parents=True, exist_ok=True)
+        else:
+            kind = next(field for field in volume if field != "name")
+            text = f"local mode does not support {kind} volumes; it has {', '.join(_SUPPORTED)}"
+            raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {text}')
+
+
+def _write_files(folder: Path, volume: Json, source: Json, content: Mapping[str, bytes] | None, what: str) -> None:
+    """The files of a ConfigMap or Secret; each appears whole, and keys that are gone disappear."""
+    if content is None and not source.get("optional"):
+        raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {what} not found')
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {key: (key, None) for key in content or {}}
+    if items := source.get("items"):
+        wanted = {item["path"]: (item["key"], item.get("mode")) for item in items}
+    for path, (key, mode) in wanted.items():
+        if key not in (content or {}):
+            if source.get("optional"):
+                continue
+            text = f"references non-existent config key: {key}"
+            raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {text}')
+        _replace(folder / path, (content or {})[key], mode or source.get("defaultMode", 0o644))
+    for present in [found for found in folder.rglob("*") if found.is_file()]:
+        if str(present.relative_to(folder)) not in wanted:
+            present.unlink()
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    if path.is_file() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_bytes(content)
+    fresh.chmod(mode)
+    fresh.replace(path)
+
+
+def clear(folder: Path) -> None:
+    """Removes a pod's folder."""
+    shutil.rmtree(folder, ignore_errors=True)

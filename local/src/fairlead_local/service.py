@@ -1,0 +1,151 @@
+"""The gateways' Service: one port of this machine in front of every ready gateway pod, as kube-proxy does in a cluster.
+
+Who starts it: the supervisor. It moves bytes and knows nothing of HTTP: a new connection goes to the next ready pod in
+turn and stays there, so that a gateway that drains keeps what it has and gets nothing new.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fairlead.api.names import GATEWAY_NAME, GATEWAY_PORT, LABEL_NAME, SYSTEM_NAMESPACE
+from fairlead.fleet.pods import ready_since
+from fairlead_local.apiserver.operations import Operations
+from fairlead_local.apiserver.resources import PODS
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 2.0
+BACKLOG = 1024
+_HIGH_WATER = 256 * 1024
+"""Bytes that one side may owe the other before its source is read no further."""
+
+Address = tuple[str, int]
+Endpoints = Callable[[], Sequence[Address]]
+"""Who can take a new connection now."""
+
+
+def ready_gateways(operations: Operations) -> list[Address]:
+    """Addresses of the gateway pods that are ready and not going."""
+    pods = operations.list(PODS, SYSTEM_NAMESPACE)
+    return sorted(
+        (pod["status"]["podIP"], GATEWAY_PORT)
+        for pod in pods
+        if (pod["metadata"].get("labels") or {}).get(LABEL_NAME) == GATEWAY_NAME and ready_since(pod) is not None
+    )
+
+
+@asynccontextmanager
+async def service(endpoints: Endpoints, host: str, port: int) -> AsyncIterator[int]:
+    """Forwards connections while the context lasts; yields the port. Raises OSError when it is taken."""
+    turns, clients = itertools.count(), set[_Client]()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: _Client(endpoints, turns, clients), host, port, backlog=BACKLOG)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for client in tuple(clients):
+            client.abort()
+
+
+class _Half(asyncio.Protocol):
+    """One side of a connection: what it reads, the other side writes."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.other: _Half | None = None
+        self.ended = False
+        """Whether this side has said that it will send nothing more."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def eof_received(self) -> bool:
+        self.ended = True
+        if self.other is not None and self.other.transport is not None and not self.other.transport.is_closing():
+            self.other.transport.write_eof()
+        return self.other is not None and not self.other.ended  # the answer may still be on its way
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        other, self.other = self.other, None
+        if other is not None and other.transport is not None:
+            if error is None:
+                other.transport.close()
+            else:
+                _reset(other.transport)
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.resume_reading()
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Ends a connection with a reset, so that a broken answer does not look like a finished one."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+class _Client(_Half):
+    """A client's side; it is not read until a gateway has taken the connection."""
+
+    def __init__(self, endpoints: Endpoints, turns: "itertools.count[int]", clients: set["_Client"]) -> None:
+        """`clients`: where it is listed for as long as it lives."""
+        super().__init__()
+        self._endpoints = endpoints
+        self._turns = turns
+        self._clients = clients
+        self._opening: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.pause_reading()
+        self._clients.add(self)
+        self._opening = asyncio.get_running_loop().create_task(self._open(transport))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._clients.discard(self)
+        super().connection_lost(error)
+
+    def abort(self) -> None:
+        """Ends both sides now."""
+        if self._opening is not None:
+            self._opening.cancel()
+        for half in (self, self.other):
+            if half is not None and half.transport is not None:
+                half.transport.abort()
+
+    async def _open(self, transport: asyncio.Transport) -> None:
+        """Joins the client to a gateway: the next in turn, else whichever takes it; with none, the client is let go."""
+        endpoints = self._endpoints()
+        first = next(self._turns)
+        for place in range(len(endpoints)):
+            host, port = endpoints[(first + place) % len(endpoints)]
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    _, other = await asyncio.get_running_loop().create_connection(_Half, host, port)
+            except (OSError, TimeoutError) as error:
+                logger.warning("gateway %s:%d does not take a connection: %s", host, port, error)
+                continue
+            self.other, other.other = other, self
+            if transport.is_closing():
+                self.connection_lost(None)
+            else:
+                transport.resume_reading()
+            return
+        _reset(transport)

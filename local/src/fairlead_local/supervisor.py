@@ -1,0 +1,237 @@
+"""The process behind `fairlead local up`: API server, controllers and kubelet in one, the rest as pods.
+
+`run_fleet` is the story. Everything it started has ended when it returns, however it returns; where it cannot return,
+because the process was killed, the keeper ends the rest.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from fairlead.api.crd import crd
+from fairlead.api.names import SYSTEM_NAMESPACE
+from fairlead.kube.client import KubeClient
+from fairlead.kube.config import load
+from fairlead_local.apiserver.journal import Journal
+from fairlead_local.apiserver.operations import Operations, WriteOptions
+from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Registry
+from fairlead_local.apiserver.server import ApiServer
+from fairlead_local.apiserver.serving import HOST, ensure_namespaces, serving
+from fairlead_local.apiserver.status import ApiError
+from fairlead_local.apiserver.store import Store
+from fairlead_local.applying import Manifest, apply_manifest
+from fairlead_local.controllers.loop import run_controllers
+from fairlead_local.controllers.plane import control_plane
+from fairlead_local.fleet_state import FleetError, FleetFolder, Phase, disk_fault, write_state
+from fairlead_local.kubeconfig import new_token, write_kubeconfig
+from fairlead_local.kubelet.addresses import NoAddress
+from fairlead_local.kubelet.keeper import keeper
+from fairlead_local.kubelet.kubelet import Kubelet, KubeletFolders, running_kubelet
+from fairlead_local.kubelet.process_table import ProcessRecords
+from fairlead_local.readiness import wait_until_ready
+from fairlead_local.service import ready_gateways, service
+from fairlead_local.system import Ports, operator_settings, system_deployments
+
+_OPTIONS = WriteOptions(manager="fairlead-local")
+_LEFTOVER_GRACE_SECONDS = 2.0
+
+Say = Callable[[str], None]
+"""Tells the person at the terminal one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What `up` was asked for. Port 0 means any free one."""
+
+    folder: FleetFolder
+    api_port: int
+    gateway_port: int
+    num_gateways: int = 1
+    manifests: Sequence[Manifest] = ()
+    lock: int | None = None
+    """A descriptor that holds the folder's lock already; None = it has to be taken."""
+    lifeline: int | None = None
+    """A pipe's end. When it closes without a word, whoever wanted the fleet is gone, and the fleet ends; a word lets it
+    go on by itself. None = nobody need hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningFleet:
+    """Where a fleet can be reached: base URLs."""
+
+    api: str
+    gateway: str
+
+
+async def run_fleet(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
+    """Runs a fleet until a signal or the lifeline asks for its end; `announce` is called once it is ready. Raises
+    FleetError."""
+    with options.folder.lock(options.lock):
+        try:
+            write_state(options.folder, Phase.STARTING)
+            await _until_stopped(_run(options, say, announce), options.lifeline)
+        except (FleetError, OSError, ApiError) as error:
+            failure = _in_words(options.folder, error)
+            with suppress(OSError):
+                write_state(options.folder, Phase.FAILED, message=str(failure))
+            raise failure from (error if failure is not error else error.__cause__)
+        options.folder.description.unlink(missing_ok=True)
+
+
+def _in_words(folder: FleetFolder, error: Exception) -> Exception:
+    """What the disk did not take, whoever wrote it, as a sentence; anything else as it is."""
+    fault = None if isinstance(error, FleetError) else disk_fault(error)
+    return error if fault is None else folder.unwritable(fault)
+
+
+async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet], None]) -> None:
+    folder = options.folder
+    # First: the ports asked for may still be theirs.
+    if leftovers := ProcessRecords(folder.records).stop_all(_LEFTOVER_GRACE_SECONDS):
+        say(f"stopped {leftovers} processes that an earlier fleet left behind")
+    ports = _choose_ports(options)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(keeper(folder.records))
+        operations, api = await stack.enter_async_context(_control_plane(options))
+        fleet = RunningFleet(api=api, gateway=f"http://{HOST}:{ports.gateway}")
+        say(f"API server at {fleet.api}")
+        _install(operations, options, ports, fleet)
+        async with KubeClient(load(folder.kubeconfig)) as client:
+            for manifest in options.manifests:
+                await apply_manifest(client, manifest)
+                say(f"applied {manifest.readable}")
+        async with _gateway_service(operations, ports.gateway):
+            await wait_until_ready(operations, folder.path, SYSTEM_NAMESPACE, say)
+            write_state(folder, Phase.READY, api=fleet.api, gateway=fleet.gateway)
+            announce(fleet)
+            await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operations, str]]:
+    """API server, controllers and kubelet; yields the verbs and the API's base URL."""
+    folder = options.folder
+    folders = KubeletFolders(data=folder.path)
+    store = _open_store(folder)
+    async with AsyncExitStack() as stack:
+        stack.callback(store.close)
+        operations = Operations(store, Registry())
+        ensure_namespaces(operations, [SYSTEM_NAMESPACE])
+        kubelet = await stack.enter_async_context(_kubelet(operations, folders, folder))
+        token = new_token()
+        app = ApiServer(operations, token, kubelet).app()
+        try:
+            api = await stack.enter_async_context(serving(app, options.api_port))
+        except OSError as error:
+            raise _port_error(error, options.api_port, "--api-port") from error
+        write_kubeconfig(folder.kubeconfig, api, token)
+        # On the way out the API is the last to go: what is being stopped still has something to say to it.
+        stack.push_async_callback(kubelet.stop)
+        controllers = asyncio.create_task(run_controllers(store, control_plane(operations, folders.claims)))
+        stack.push_async_callback(_cancel, controllers)
+        yield operations, api
+
+
+@asynccontextmanager
+async def _kubelet(operations: Operations, folders: KubeletFolders, folder: FleetFolder) -> AsyncIterator[Kubelet]:
+    try:
+        # KUBECONFIG stands in for the ServiceAccount that a pod has in a cluster.
+        async with running_kubelet(operations, folders, environment={"KUBECONFIG": str(folder.kubeconfig)}) as kubelet:
+            yield kubelet
+    except NoAddress as error:
+        raise FleetError(str(error)) from error
+
+
+def _open_store(folder: FleetFolder) -> Store:
+    try:
+        return Store(Journal(folder.state))
+    except OSError as error:
+        raise folder.unwritable(error) from error
+    except ValueError as error:
+        raise FleetError(f"the objects kept in {folder.state} cannot be read ({error}): remove that folder") from error
+
+
+@asynccontextmanager
+async def _gateway_service(operations: Operations, port: int) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(service(lambda: ready_gateways(operations), HOST, port))
+        except OSError as error:
+            raise _port_error(error, port, "--gateway-port") from error
+        yield
+
+
+def _install(operations: Operations, options: FleetOptions, ports: Ports, fleet: RunningFleet) -> None:
+    """The LLMDeployment API, then the programs that serve it."""
+    definition = crd()
+    name = definition["metadata"]["name"]
+    operations.apply(CUSTOM_RESOURCE_DEFINITIONS, "", name, definition, _OPTIONS, force=True)
+    settings = operator_settings(fleet.gateway, ports.operator)
+    path = options.folder.operator_settings
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    for deployment in system_deployments(ports, path, options.num_gateways):
+        metadata = deployment["metadata"]
+        operations.apply(DEPLOYMENTS, metadata["namespace"], metadata["name"], deployment, _OPTIONS, force=True)
+
+
+def _choose_ports(options: FleetOptions) -> Ports:
+    """The gateway's port as asked for, found free; any free ones for what only this machine's programs ask."""
+    try:
+        gateway = _free_port(options.gateway_port)
+    except OSError as error:
+        raise _port_error(error, options.gateway_port, "--gateway-port") from error
+    return Ports(gateway=gateway, operator=_free_port(0))
+
+
+def _free_port(port: int) -> int:
+    """Raises OSError when `port` is taken; 0 finds one that is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((HOST, port))
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def _port_error(error: OSError, port: int, flag: str) -> FleetError:
+    if error.errno == errno.EADDRINUSE:
+        return FleetError(f"port {port} is in use: choose another with {flag} (0 finds a free one)")
+    return FleetError(f"cannot listen on port {port} ({error.strerror}): choose another with {flag}")
+
+
+async def _until_stopped(story: Coroutine[Any, Any, None], lifeline: int | None) -> None:
+    """Runs the story until it fails, or a signal or the lifeline asks for its end; it is over, in order, when this
+    returns."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stopped.set)
+
+    def hear(pipe: int) -> None:
+        loop.remove_reader(pipe)
+        if not os.read(pipe, 1):
+            stopped.set()
+
+    if lifeline is not None:
+        loop.add_reader(lifeline, hear, lifeline)
+    running = asyncio.create_task(story)
+    stopping = asyncio.create_task(stopped.wait())
+    await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not running.done():
+        running.cancel()
+    try:
+        await running
+    except asyncio.CancelledError:
+        pass  # as asked
+
+
+async def _cancel(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

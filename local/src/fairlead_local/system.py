@@ -1,0 +1,97 @@
+"""The fleet's own workloads: the operator and the gateways as Deployments of the system namespace. Pure."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead import __version__
+from fairlead.api.names import (
+    CONTROL_PORT_NAME,
+    GATEWAY_CONTROL_PORT,
+    GATEWAY_NAME,
+    LABEL_COMPONENT,
+    LABEL_MANAGED_BY,
+    LABEL_NAME,
+    LABEL_PART_OF,
+    OPERATOR_IMAGE,
+    OPERATOR_NAME,
+    PART_OF,
+)
+from fairlead.api.names import SYSTEM_NAMESPACE as NAMESPACE
+from fairlead_local.apiserver.status import Json
+
+HOST = "127.0.0.1"
+GATEWAY_DRAIN_SECONDS = 300
+"""How long a gateway that was replaced may finish its streams; `fairlead local down` does not wait for that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Ports of this machine's loopback interface."""
+
+    gateway: int
+    operator: int
+
+
+def operator_settings(gateway_url: str, port: int) -> Json:
+    """The operator's settings file: local mode may serve folders of this machine, and its API has none of the kinds
+    that guard and watch engines."""
+    absent = dict.fromkeys(("networkPolicies", "podDisruptionBudgets", "podMonitors"), False)
+    return {"gatewayUrl": gateway_url, "allowFileSources": True, "host": HOST, "port": port} | absent
+
+
+def system_deployments(ports: Ports, settings: Path, num_gateways: int) -> list[Json]:
+    """The Deployments `fairlead-operator`, at the machine's address, and `fairlead-gateway`, each pod at its own."""
+    return [_operator(ports.operator, settings), _gateways(num_gateways)]
+
+
+def _operator(port: int, settings: Path) -> Json:
+    deployment = _deployment(OPERATOR_NAME, "operator", ["operator", "--settings", str(settings)], port)
+    deployment["spec"]["strategy"] = {"type": "Recreate"}  # two could not listen on the same port
+    deployment["spec"]["template"]["spec"] |= {"hostNetwork": True, "terminationGracePeriodSeconds": 10}
+    return deployment
+
+
+def _gateways(number: int) -> Json:
+    arguments = ["gateway", "--host", "$(POD_IP)", "--no-api-keys"]  # only this machine's loopback reaches it
+    # Nobody watches a gateway of one machine through a slow chain of caches, so it need not linger when told to go.
+    arguments += ["--drain-delay", "1", "--drain-timeout", str(GATEWAY_DRAIN_SECONDS)]
+    deployment = _deployment(GATEWAY_NAME, "gateway", arguments, GATEWAY_CONTROL_PORT)
+    deployment["spec"] |= {
+        "replicas": number,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+    }
+    pod = deployment["spec"]["template"]["spec"]
+    pod["terminationGracePeriodSeconds"] = GATEWAY_DRAIN_SECONDS + 10
+    pod["containers"][0]["env"] = [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    return deployment
+
+
+def _deployment(name: str, component: str, args: list[str], port: int) -> Json:
+    selector = {LABEL_NAME: name}
+    labels = {**selector, LABEL_COMPONENT: component, LABEL_PART_OF: PART_OF, LABEL_MANAGED_BY: "fairlead-local"}
+    container = {
+        "name": component,
+        "image": f"{OPERATOR_IMAGE}:{__version__}",
+        "args": args,
+        "ports": [{"name": CONTROL_PORT_NAME, "containerPort": port, "protocol": "TCP"}],
+        "startupProbe": _probe("/ready", port, period=1, failures=120),
+        "readinessProbe": _probe("/ready", port, period=2, failures=2),
+        "livenessProbe": _probe("/health", port, period=10, failures=3),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    pod: Json = {"containers": [container]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": selector},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _probe(path: str, port: int, *, period: int, failures: int) -> Json:
+    get = {"path": path, "port": port}
+    return {"httpGet": get, "periodSeconds": period, "timeoutSeconds": 2, "failureThreshold": failures}

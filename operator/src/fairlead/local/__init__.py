@@ -1,1 +1,0 @@
-"""A fleet on one machine: a small Kubernetes API, its controllers, and a kubelet that runs containers as processes."""

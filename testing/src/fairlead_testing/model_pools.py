@@ -1,0 +1,137 @@
+"""A model's pool in virtual time: replicas, loads and prompts are given, what becomes of requests is written down.
+
+For tests of the waiting line, without sockets. Play stories with `fairlead_testing.clock.run_in_virtual_time`.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+from fairlead.fleet.pool import Pool
+from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.dispatch.admission import ModelPool, Shared
+from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
+from fairlead.gateway.settings import GatewaySettings
+from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.load import Load
+from fairlead.routing.prompt import Tokens
+from fairlead.routing.replica import Limits, Replica
+from fairlead_testing.gateways import make_pool
+
+ONE = Limits(max_num_seqs=1, max_num_queued_tokens=0)
+
+
+def replica(uid: str = "a", limits: Limits | None = ONE, digest: str = "?") -> Replica:
+    return Replica(uid=uid, name=uid, host="127.0.0.1", port=8000, limits=limits, digest=digest)
+
+
+def pool_of(*replicas: Replica, **model: Any) -> Pool:
+    return make_pool(replicas, **{"max_queue_time": 30.0, "cold_start_timeout": 600.0, **model})
+
+
+def load(time: float, **figures: Any) -> Load:
+    """Of an idle replica with one slot and four blocks, but for `figures`."""
+    idle = {"running": 0, "waiting": 0, "queued_prefill_tokens": 0, "kv_blocks_free": 4, "kv_blocks_total": 4}
+    return Load(**{"time": time, **idle, "kv_tokens": 0, "token_budget": 64, "max_num_seqs": 1, **figures})
+
+
+def request(name: str, num_bytes: int = 1, priority: int = 0) -> InferenceRequest:
+    return InferenceRequest(
+        request_id=name,
+        path="/v1/completions",
+        model="fake",
+        stream=False,
+        wants_usage=False,
+        fields={},
+        priority=priority,
+        num_bytes=num_bytes,
+    )
+
+
+class FakeReader:
+    """Stands for tokenizers and reader: takes its time, and notes what it has read."""
+
+    def __init__(self, *digests: str, seconds: float = 0.0, num_tokens: int = 10) -> None:
+        """`digests`: the tokenizers it knows. `seconds`: what reading takes."""
+        self.digests = digests
+        self.seconds = seconds
+        self.num_tokens: dict[str, int] = {}
+        """By request, where it is not the usual."""
+        self.usual_num_tokens = num_tokens
+        self.read_log: list[tuple[str, str]] = []
+        """Request and digest."""
+
+    def get(self, digest: str) -> object | None:
+        return object() if digest in self.digests else None
+
+    async def read(
+        self, request: InferenceRequest, digests: Iterable[str], prompt: ReadPrompt | None = None, **_: Any
+    ) -> ReadPrompt:
+        prompt = prompt or ReadPrompt()
+        name = request.request_id
+        prompt.num_tokens = self.num_tokens.get(name, self.usual_num_tokens)
+        for digest in sorted(digests):
+            self.read_log.append((name, digest))
+            await asyncio.sleep(self.seconds)
+            prompt.by_digest[digest] = (Tokens(range(prompt.num_tokens)),)
+        return prompt
+
+
+class Room:
+    """A ModelPool and what became of its requests: (name, outcome, virtual seconds)."""
+
+    def __init__(self, pool: Pool, reader: FakeReader | None = None, **settings: Any) -> None:
+        self.knowledge = Knowledge()
+        self.reader = reader or FakeReader()
+        self.num_urgent = 0
+        shared = Shared(
+            GatewaySettings(**settings),
+            "gateway",
+            self.knowledge,
+            cast(Tokenizers, self.reader),
+            cast(PromptReader, self.reader),
+        )
+        self.model_pool = ModelPool(pool, shared, self._count_urgent)
+        self.log: list[tuple[str, str, float]] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def ask(self, name: str, *, seconds: float = 0.0, num_bytes: int = 1, priority: int = 0) -> asyncio.Task[None]:
+        """Asks for a turn and keeps it for `seconds`."""
+        task = asyncio.create_task(self._ask(name, seconds, request(name, num_bytes, priority)))
+        self.tasks.append(task)
+        return task
+
+    def tell(self, uid: str, **figures: Any) -> None:
+        """A load line of this replica comes."""
+        told = load(self.model_pool.now(), **figures)
+        self.knowledge.loaded(uid, told)
+        self.model_pool.load_changed(uid, told)
+
+    async def _ask(self, name: str, seconds: float, asked: InferenceRequest) -> None:
+        try:
+            place = self.model_pool.place(asked)
+            await self.model_pool.tokenize(place)
+            async with self.model_pool.admit(place) as turn:
+                self.log.append((name, turn.decision.replica.uid, self.model_pool.now()))
+                await asyncio.sleep(seconds)
+                turn.accepted()
+        except OpenAIError as error:
+            self.log.append((name, str(error.code), self.model_pool.now()))
+
+    async def end(self) -> list[tuple[str, str, float]]:
+        """Everything that happened, after everybody is done; nothing may be left behind."""
+        results = await asyncio.gather(*self.tasks, return_exceptions=True)
+        assert not [result for result in results if isinstance(result, Exception)]
+        await asyncio.sleep(0)
+        self.model_pool.queue.check()
+        self.model_pool.router.in_flight.check()
+        assert len(self.model_pool.queue) == 0
+        assert self.model_pool.router.in_flight.total == 0
+        assert not self.model_pool._places
+        assert self.model_pool._reading is None
+        return self.log
+
+    def _count_urgent(self) -> None:
+        self.num_urgent += 1
