@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.gateway.downstream.body import BodyReader
 from fairlead.gateway.downstream.heads import check_head
 from fairlead_protocol.ahead import MAX_REQUESTS
+from fairlead_protocol.bodies import BodyReader
 from fairlead_protocol.lanes import Pacer
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -419,7 +419,7 @@ async def test_bodies_count_with_the_memory_that_they_take() -> None:
         tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]
-            body = await bodies.read({}, receive, held)
+            body = await bodies.read(b"", receive, held)
         finally:
             tracemalloc.stop()
         assert max(uncounted) < noted_here

@@ -121,6 +121,9 @@ class ServerConfig:
     are cut. Each takes a file descriptor."""
     max_body_bytes: int = 16 * 2**20
     """Largest request body (also as 16Mi); a larger one is answered with 413."""
+    max_partial_body_bytes: int = 64 * 2**20
+    """Bytes (also as 64Mi) of memory that all request bodies may take while they are received and decoded; a body that
+    is not whole by then is answered with 429, which gateways take for a full queue."""
     body_timeout: float = 30.0
     """Seconds (also as 500ms, 30s) a request's body may take to arrive; then it is answered with 408."""
     max_queue_time: float = 30.0
@@ -142,6 +145,7 @@ class ServerConfig:
         _within("drain_timeout", self.drain_timeout, 0.0, 7 * 86400.0)
         _within("max_connections", self.max_connections, 1, 1_000_000)
         _within("max_body_bytes", self.max_body_bytes, 1024, 2**30)
+        _within("max_partial_body_bytes", self.max_partial_body_bytes, self.max_body_bytes, 2**40)
         _within("body_timeout", self.body_timeout, 0.1, 3600.0)
         _within("max_queue_time", self.max_queue_time, 0.0, 86400.0)
         _within("max_choices", self.max_choices, 1, 1024)

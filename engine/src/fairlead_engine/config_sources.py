@@ -27,6 +27,7 @@ _TIME_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS: dict[str, Mapping[str, float]] = {
     "kv_cache_memory": _BYTE_UNITS,
     "max_body_bytes": _BYTE_UNITS,
+    "max_partial_body_bytes": _BYTE_UNITS,
     "body_timeout": _TIME_UNITS,
     "drain_grace": _TIME_UNITS,
     "drain_timeout": _TIME_UNITS,

@@ -213,6 +213,33 @@ async def test_a_body_that_drips_is_refused_however_steadily_it_comes(start_app:
     assert app.engine.requests == []
 
 
+async def test_bodies_that_come_slowly_cannot_fill_the_memory(start_app: Any) -> None:
+    app = start_app(max_body_bytes=50_000, max_partial_body_bytes=50_000)
+    go_on = asyncio.Event()
+
+    async def begun() -> Any:
+        yield b"x" * 40_000
+        await go_on.wait()
+
+    slow = asyncio.create_task(app.http.post("/v1/chat/completions", content=begun()))
+    while app.service.bodies.num_bytes < 40_000:
+        await asyncio.sleep(0.001)
+    refused = await app.http.post("/v1/chat/completions", content=begun())
+    assert (refused.status_code, refused.headers["x-fairlead-reason"]) == (429, "engine-full")
+    assert "more request bodies at once than it has memory for" in error_of(refused)["message"]
+    assert (await app.chat()).status_code == 200, "a body that is whole at once is never too much"
+    go_on.set()
+    assert (await slow).status_code == 400
+    assert app.service.bodies.num_bytes == 0
+
+
+async def test_a_compressed_body_is_refused_as_such(start_app: Any) -> None:
+    app = start_app()
+    response = await app.http.post("/v1/chat/completions", content=b"x", headers={"content-encoding": "gzip"})
+    assert response.status_code == 415
+    assert error_of(response)["code"] == "unsupported_content_encoding"
+
+
 async def test_an_unknown_model_is_404(start_app: Any) -> None:
     response = await start_app().chat(model="other")
     assert response.status_code == 404

@@ -32,12 +32,13 @@ class Answering:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(scope, receive, send, self._service.config)
+        exchange = Exchange(scope, receive, send, self._service.bodies)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         routed = {**scope, "method": method, _EXCHANGE: exchange}
         try:
             await exchange.answer(self._app(routed, receive, exchange.send))
         finally:
+            exchange.held.release()
             self._service.metrics.answered(exchange.outcome)
             if exchange.outcome is not Outcome.OK or scope["path"] not in _QUIET_PATHS:
                 exchange.log_line()

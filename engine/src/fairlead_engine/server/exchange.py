@@ -14,9 +14,9 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from fairlead_engine.config import ServerConfig
-from fairlead_engine.errors import EngineError
-from fairlead_engine.server.refusals import BodyTooLarge, BodyTooSlow, Outcome, Refusal, refusal
+from fairlead_engine.errors import EngineError, QueueFull
+from fairlead_engine.server.refusals import BodyTooLarge, BodyTooSlow, Outcome, Refusal, UnsupportedEncoding, refusal
+from fairlead_protocol.bodies import BodyError, BodyFault, BodyReader, Held
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class ClientDisconnected(Exception):
 class Exchange:
     """A request being answered. Handlers fill `facts` with what the log line should say about it."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, config: ServerConfig) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: BodyReader) -> None:
         self.scope = scope
         self.facts: dict[str, Any] = {}
         self.outcome = Outcome.OK
@@ -46,35 +46,35 @@ class Exchange:
         self.status: int | None = None
         self._receive = receive
         self._send = send
-        self._config = config
+        self._bodies = bodies
+        self.held = Held(bodies)
+        """Of the request's body, to be released once what it says is counted elsewhere."""
         self._is_complete = False
 
     async def body(self) -> bytes:
-        """The request body.
+        """The request body, which counts among all bodies until `held` is released.
 
-        Raises `BodyTooLarge`, as early as the headers tell, `BodyTooSlow` and `ClientDisconnected`.
+        Raises `BodyTooLarge`, as early as the headers tell, `BodyTooSlow`, `QueueFull` where all bodies together
+        are too large, and `ClientDisconnected`.
         """
+        encoding = self.headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            raise UnsupportedEncoding(encoding)
         try:
-            async with asyncio.timeout(self._config.body_timeout):
-                return await self._body()
-        except TimeoutError:
-            raise BodyTooSlow(self._config.body_timeout) from None
+            return await self._bodies.read(self.headers.get("content-length", ""), self._receive, self.held)
+        except BodyError as error:
+            raise self._unread(error.fault) from error
 
-    async def _body(self) -> bytes:
-        limit = self._config.max_body_bytes
-        declared = self.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > limit:
-            raise BodyTooLarge(limit)
-        body = bytearray()  # in one piece: a list of a million small parts would be many times their size
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnected
-            body += message.get("body", b"")
-            if len(body) > limit:
-                raise BodyTooLarge(limit)
-            if not message.get("more_body", False):
-                return bytes(body)
+    def _unread(self, fault: BodyFault) -> Exception:
+        match fault:
+            case BodyFault.CLIENT_GONE:
+                return ClientDisconnected()
+            case BodyFault.TOO_LARGE:
+                return BodyTooLarge(self._bodies.limit)
+            case BodyFault.TOO_SLOW:
+                return BodyTooSlow(self._bodies.timeout)
+            case BodyFault.TOO_MANY:
+                return QueueFull("this engine is receiving more request bodies at once than it has memory for")
 
     async def send_json(self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Answers with encoded JSON."""

@@ -42,6 +42,7 @@ class GenerateEndpoint(ABC, Generic[Request]):
             model = self._service.model()
             await self._service.pacer.pace(len(body))
             request = decode(body, self.schema)
+            exchange.held.release()
             model.check_name(request.model)
             check(request)
             sampling = self.sampling(request, model)

@@ -53,6 +53,14 @@ class BodyTooLarge(RequestError):
         super().__init__(None, f"the request body is larger than {limit} bytes", "request_too_large")
 
 
+class UnsupportedEncoding(RequestError):
+    """The request body is compressed (415)."""
+
+    def __init__(self, encoding: str) -> None:
+        message = f"the request body has content-encoding {encoding!r}; send it as plain JSON"
+        super().__init__(None, message, "unsupported_content_encoding")
+
+
 class BodyTooSlow(RequestError):
     """The request body did not arrive in time (408); the connection is closed, its rest would be read as a request."""
 
@@ -128,6 +136,8 @@ def _request_refusal(error: RequestError) -> Refusal:
         status, headers = 405, {"allow": error.allowed}
     elif isinstance(error, BodyTooLarge):
         status, outcome = 413, Outcome.TOO_LARGE
+    elif isinstance(error, UnsupportedEncoding):
+        status = 415
     elif isinstance(error, BodyTooSlow):
         status, outcome, headers = 408, Outcome.TOO_SLOW, {"connection": "close"}
     elif isinstance(error, Gone):

@@ -20,6 +20,7 @@ from fairlead_engine.server.schemas import GenerationRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, SamplingParams
 from fairlead_protocol import messages
+from fairlead_protocol.bodies import BodyReader
 from fairlead_protocol.lanes import Lanes, Pacer
 
 Result = TypeVar("Result")
@@ -39,6 +40,9 @@ class Service:
         self.metrics = Metrics(name)
         self.lanes = Lanes()
         self.pacer = Pacer()
+        self.bodies = BodyReader(
+            limit=config.max_body_bytes, timeout=config.body_timeout, total_limit=config.max_partial_body_bytes
+        )
         self._name = name
         self._model: ServedModel | None = None
         self._ids = itertools.count()

@@ -17,7 +17,7 @@ from fairlead.api.signals import PATH_SIGNALS
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.downstream.body import BodyReader, ClientGone, ClientWatch, Held
+from fairlead.gateway.downstream.body import ClientGone, ClientWatch, read_body
 from fairlead.gateway.downstream.client import Client, Receive, Send
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors
@@ -29,6 +29,7 @@ from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
+from fairlead_protocol.bodies import BodyReader, Held
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 from fairlead_protocol.scrapes import Scrapes
@@ -141,7 +142,7 @@ class GatewayApp:
     async def _serve(self, target: Target, call: "_Call", seen: Observation, held: Held) -> None:
         """Reads the request and has it directed; refusals become the answer. Raises ClientGone."""
         try:
-            body = await self._bodies.read(call.headers, call.receive, held)
+            body = await read_body(self._bodies, call.headers, call.receive, held)
             call.client.closing = self.draining  # whatever comes next on this connection is another request
             await self._pacer.pace(len(body))
             check_cost(body)

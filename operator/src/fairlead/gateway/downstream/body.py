@@ -1,89 +1,39 @@
 """Reading requests' bodies within limits, and noticing that a client has left."""
 
 import asyncio
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import TracebackType
 
 from fairlead.gateway.downstream.client import Message, Receive
 from fairlead.gateway.openai.errors import body_too_large, body_too_slow, too_many_bodies, unsupported_encoding
+from fairlead_protocol.bodies import BodyError, BodyFault, BodyReader, Held
 
 
 class ClientGone(Exception):
     """The client left before it had its answer."""
 
 
-class Held:
-    """What one body takes of the memory that a `BodyReader` gives to all, until it is released."""
-
-    def __init__(self, bodies: "BodyReader") -> None:
-        self._bodies = bodies
-        self._num_bytes = 0
-        self._is_released = False
-
-    def grown(self, num_bytes: int) -> None:
-        """It takes so much now."""
-        if not self._is_released:
-            self._bodies.num_bytes += num_bytes - self._num_bytes
-            self._num_bytes = num_bytes
-
-    def release(self) -> None:
-        """It is counted elsewhere, or gone."""
-        self.grown(0)
-        self._is_released = True
+async def read_body(bodies: BodyReader, headers: Mapping[bytes, bytes], receive: Receive, held: Held) -> bytes:
+    """A whole body, which stays counted. Raises OpenAIError (408, 413, 415, 503), and ClientGone."""
+    encoding = headers.get(b"content-encoding", b"identity")
+    if encoding.lower() != b"identity":
+        raise unsupported_encoding(encoding.decode("latin-1"))
+    try:
+        return await bodies.read(headers.get(b"content-length", b""), receive, held)
+    except BodyError as error:
+        raise _refusal(error.fault, bodies) from error
 
 
-class BodyReader:
-    """Reads bodies: each within a size and a time, and all together within a size, so that clients who send slowly
-    cannot fill the memory, nor those who send faster than is decoded."""
-
-    def __init__(self, *, limit: int, timeout: float, total_limit: int) -> None:
-        """Sizes are bytes; the time is seconds, from when a body begins to be read."""
-        self._limit = limit
-        self._timeout = timeout
-        self._total_limit = total_limit
-        self.num_bytes = 0
-        """Of memory that all bodies take that are not released."""
-
-    @contextmanager
-    def held(self) -> Iterator[Held]:
-        """For one body, which is released at the latest when left."""
-        held = Held(self)
-        try:
-            yield held
-        finally:
-            held.release()
-
-    async def read(self, headers: Mapping[bytes, bytes], receive: Receive, held: Held) -> bytes:
-        """A whole body, which stays counted. Raises OpenAIError (408, 413, 415, 503), and ClientGone."""
-        encoding = headers.get(b"content-encoding", b"identity")
-        if encoding.lower() != b"identity":
-            raise unsupported_encoding(encoding.decode("latin-1"))
-        declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._limit:
-            raise body_too_large(self._limit)
-        body = bytearray()  # in one piece: a list of a million small parts would be many times their size
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._read(receive, body, held)
-        except TimeoutError as error:
-            raise body_too_slow(self._timeout) from error
-        return bytes(body)
-
-    async def _read(self, receive: Receive, body: bytearray, held: Held) -> None:
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            body += message.get("body", b"")
-            held.grown(sys.getsizeof(body))  # which is more than its length: it has room to grow
-            more = message.get("more_body", False)
-            if len(body) > self._limit:
-                raise body_too_large(self._limit)
-            if more and self.num_bytes > self._total_limit:
-                raise too_many_bodies()
+def _refusal(fault: BodyFault, bodies: BodyReader) -> Exception:
+    match fault:
+        case BodyFault.CLIENT_GONE:
+            return ClientGone()
+        case BodyFault.TOO_LARGE:
+            return body_too_large(bodies.limit)
+        case BodyFault.TOO_SLOW:
+            return body_too_slow(bodies.timeout)
+        case BodyFault.TOO_MANY:
+            return too_many_bodies()
 
 
 class ClientWatch:

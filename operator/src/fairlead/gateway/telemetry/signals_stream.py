@@ -11,10 +11,11 @@ import msgspec
 
 from fairlead.api.signals import INTERVAL_SECONDS, SignalsLine
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.downstream.body import BodyReader, ClientGone, ClientWatch
+from fairlead.gateway.downstream.body import ClientGone, ClientWatch, read_body
 from fairlead.gateway.downstream.client import Client, Receive, Send
 from fairlead.gateway.openai.errors import too_many_followers
 from fairlead.gateway.telemetry.signals import model_signals
+from fairlead_protocol.bodies import BodyReader
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class SignalsStream:
         self.num_followers += 1
         try:
             with self._bodies.held() as held:
-                await self._bodies.read({}, receive, held)
+                await read_body(self._bodies, {}, receive, held)
             async with watch:
                 await self._write_lines(client)
         except ClientGone:
