@@ -26,9 +26,9 @@ from oracle.server import Oracle
 from oracle.verdicts import DEFINITIONS, WHOLE_OBJECT, Collection, Verdict
 
 from fairlead.api import names
-from fairlead.api.crd import object_schema, rule_violations
-from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, spec_schema
-from fairlead.api.structural import prune
+from fairlead.api.crd import object_schema
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules, spec_schema
+from fairlead_local.apiserver.structural import prune
 
 pytestmark = [
     pytest.mark.oracle,
@@ -169,10 +169,10 @@ def test_an_object_that_just_keeps_the_rule_is_taken(home: Home, case: RuleCase)
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.sentence)
 def test_the_operator_evaluates_each_rule_likewise(case: RuleCase) -> None:
-    (broken,) = rule_violations(case.broken)
-    assert broken.rule_message.startswith(case.sentence)
+    (broken,) = broken_rules(case.broken)
+    assert broken.message.startswith(case.sentence)
     assert (broken.path or WHOLE_OBJECT) == case.field
-    assert rule_violations(case.kept) == []
+    assert broken_rules(case.kept) == []
 
 
 def test_rules_are_checked_beside_patterns_but_not_beside_wrong_types(home: Home) -> None:
@@ -515,7 +515,7 @@ def _operator_fields(body: Json) -> frozenset[str]:
         LLMDeployment.from_body(known)
     except InvalidSpec as refused:
         return frozenset({refused.path})
-    return frozenset(violation.path or WHOLE_OBJECT for violation in rule_violations(known))
+    return frozenset(each.path or WHOLE_OBJECT for each in broken_rules(known))
 
 
 def _schemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

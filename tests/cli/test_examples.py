@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.api.crd import rule_violations
-from fairlead.api.llmdeployment import LLMDeployment, RoutingPolicy, ScalingMode
+from fairlead.api.llmdeployment import LLMDeployment, RoutingPolicy, ScalingMode, broken_rules
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "examples"
@@ -29,7 +28,7 @@ def decoded(path: Path) -> list[LLMDeployment]:
 def test_an_example_is_valid_and_explains_itself(path: Path) -> None:
     assert path.read_text().startswith("# ")
     assert decoded(path)
-    assert [rule_violations(body) for body in deployments(path)] == [[]] * len(deployments(path))
+    assert [broken_rules(body) for body in deployments(path)] == [[]] * len(deployments(path))
 
 
 def test_examples_are_numbered_without_gaps() -> None:

@@ -9,7 +9,7 @@ import yaml
 from monitoring.exported import exported, gateway_scrape
 from monitoring.prometheus import MISSING, find, promtool
 
-from fairlead.api.structural import prune, validate
+from fairlead_local.apiserver.structural import prune, validate
 
 pytest.importorskip("promql_parser", reason="needs promql-parser: pip install -r requirements/dev.txt")
 

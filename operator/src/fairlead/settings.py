@@ -16,11 +16,10 @@ import yaml
 
 from fairlead import __version__
 from fairlead.api import names
-from fairlead.api.decoding import decode
+from fairlead.api.decoding import InvalidValue, UnknownField, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.quantities import QUANTITY_PATTERN
 from fairlead.api.schema import Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
-from fairlead.api.structural import prune, validate
 from fairlead_protocol.logs import LogFormat
 
 
@@ -194,13 +193,14 @@ class OperatorSettings:
         """The settings of a parsed file. Raises SettingsError, naming the key."""
         if not isinstance(raw, Mapping):
             raise SettingsError("file", "is not a mapping", "write `key: value` lines")
-        schema = schema_of(cls)
-        known, unknown = prune(schema, raw)
-        if unknown:
-            raise SettingsError(unknown[0], "is unknown", _nearest(unknown[0], schema))
-        for problem in validate(schema, known):
-            raise SettingsError(problem.path, problem.message, _description(problem.path, schema))
-        return decode(cls, known)
+        try:
+            return decode(cls, raw, strict=True)
+        except UnknownField as e:
+            close = difflib.get_close_matches(e.path.rpartition(".")[2], e.known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(e.known)}"
+            raise SettingsError(e.path, e.message, hint) from e
+        except InvalidValue as e:
+            raise SettingsError(e.path, e.message, _description(e.path, schema_of(cls))) from e
 
     @property
     def all_profiles(self) -> Mapping[str, Profile]:
@@ -214,16 +214,6 @@ def equality_selector(selector: str) -> dict[str, str]:
     if not all(equals and _LABEL_KEY.fullmatch(key.strip()) for key, equals, _ in pairs):
         return {}
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _nearest(path: str, schema: JsonSchema) -> str:
-    """A hint for an unknown key: the known one that looks most like it."""
-    *parents, name = path.replace("[", ".").replace("]", "").split(".")
-    for parent in parents:
-        schema = schema.get("properties", {}).get(parent) or schema.get("additionalProperties") or {}
-    known = list(schema.get("properties", {}))
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 
 def _description(path: str, schema: JsonSchema) -> str:

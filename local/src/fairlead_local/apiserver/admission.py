@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from fairlead.api import structural
-from fairlead_local.apiserver import scale_fields
+from fairlead.api.decoding import is_whole
+from fairlead_local.apiserver import scale_fields, structural
 from fairlead_local.apiserver.kinds import rules
 from fairlead_local.apiserver.metadata import label_problems
 from fairlead_local.apiserver.resources import ResourceType
@@ -106,7 +106,7 @@ def _as_stored(value: Any) -> Any:
         return {field: _as_stored(item) for field, item in value.items()}
     if isinstance(value, list):
         return [_as_stored(item) for item in value]
-    return int(value) if isinstance(value, float) and structural.is_whole(value) else value
+    return int(value) if isinstance(value, float) and is_whole(value) else value
 
 
 def _refuse(resource: ResourceType, obj: Json, causes: list[Cause]) -> None:

@@ -3,9 +3,8 @@
 from functools import partial
 from typing import Any
 
-from fairlead.api import structural
-from fairlead.api.cel import InvalidRule
-from fairlead_local.apiserver import jsonpath
+from fairlead_local.apiserver import jsonpath, structural
+from fairlead_local.apiserver.cel import InvalidRule
 from fairlead_local.apiserver.kinds.schema import OBJECT_META, STRING
 from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths
 from fairlead_local.apiserver.status import Cause, Json

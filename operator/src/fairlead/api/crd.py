@@ -1,11 +1,10 @@
 """The CustomResourceDefinition, generated from the types in `llmdeployment`.
 
-`python -m fairlead.api.crd` prints it; `crds/` holds that text and a test compares. The operator evaluates the same
-rules through `rule_violations`, for API servers that know no CEL.
+`python -m fairlead.api.crd` prints it; `crds/` holds that text and a test compares. Its rules are evaluated by API
+servers that know CEL (Kubernetes from 1.25 on); `llmdeployment.broken_rules` evaluates the same for all others.
 """
 
 import sys
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -14,7 +13,6 @@ import yaml
 from fairlead.api import names, rules
 from fairlead.api.llmdeployment import spec_schema
 from fairlead.api.schema import JsonSchema
-from fairlead.api.structural import Violation, check_rules
 
 SCALING_HISTORY_LENGTH = 5
 """Changes of the count that `status.scaling.history` keeps."""
@@ -74,11 +72,6 @@ def object_schema() -> JsonSchema:
         },
         "x-kubernetes-validations": [{"rule": rule.rule, "message": rule.message} for rule in rules.OBJECT],
     }
-
-
-def rule_violations(body: Mapping[str, Any]) -> list[Violation]:
-    """Every rule between fields that an object breaks. For objects that `LLMDeployment.from_body` takes."""
-    return check_rules(object_schema(), body)
 
 
 def _columns() -> list[dict[str, str]]:

@@ -12,19 +12,14 @@ from functools import cache
 from typing import Annotated, Any, Self
 
 from fairlead.api import rules
-from fairlead.api.decoding import decode
+from fairlead.api.decoding import InvalidValue, decode
 from fairlead.api.durations import format_duration
+from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Bytes, Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
-from fairlead.api.structural import Violation, validate
 
 
-class InvalidSpec(ValueError):
-    """The object cannot be understood. `path` is the field (`spec.model.source`), `message` a sentence about it."""
-
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(f"{path}: {message}")
-        self.path = path
-        self.message = message
+class InvalidSpec(InvalidValue):
+    """The object cannot be understood."""
 
 
 class Dtype(StrEnum):
@@ -352,13 +347,14 @@ class LLMDeployment:
     def from_body(cls, body: Mapping[str, Any]) -> Self:
         """Decodes an object of the API. Raises InvalidSpec, naming the field, where types or limits do not fit.
 
-        Rules between fields are not evaluated here; API servers do that, and the operator where they cannot.
+        Rules between fields are not looked at: API servers do that, and the operator (`broken_rules`) where they
+        cannot.
         """
-        metadata, spec = metadata_of(body), body.get("spec") or {}
-        problems: list[Violation] = validate(spec_schema(), spec, "spec")
-        if problems:
-            raise InvalidSpec(problems[0].path, problems[0].message)
-        decoded = decode(LLMDeploymentSpec, spec)
+        metadata = metadata_of(body)
+        try:
+            decoded = decode(LLMDeploymentSpec, body.get("spec") or {}, "spec")
+        except InvalidValue as e:
+            raise InvalidSpec(e.path, e.message) from e
         if not decoded.model.served_name:
             decoded = replace(decoded, model=replace(decoded.model, served_name=metadata.name))
         return cls(metadata=metadata, spec=decoded, status=body.get("status") or {})
@@ -376,6 +372,11 @@ class LLMDeployment:
 def spec_schema() -> JsonSchema:
     """The structural schema of `spec`. Do not change the result."""
     return schema_of(LLMDeploymentSpec)
+
+
+def broken_rules(body: Mapping[str, Any]) -> list[BrokenRule]:
+    """Every rule between fields that an object breaks which `LLMDeployment.from_body` takes."""
+    return [*rules.broken(rules.OBJECT, body), *rules.broken_below(LLMDeploymentSpec, body["spec"], "spec")]
 
 
 def metadata_of(body: Mapping[str, Any]) -> Metadata:

@@ -1,28 +1,73 @@
-"""The rules between fields, as data: the CRD carries them for the API server, and the operator evaluates the same text.
+"""The rules between fields, as one table: CEL for the API server, the same as a predicate, and the sentence.
 
-Each message is a sentence the user can act on, with field names as they are written under `spec`.
+The CRD carries the CEL text, and API servers from Kubernetes 1.29 on are what we are made for. On older ones the
+operator evaluates the predicates, so that a broken rule ends in the condition InvalidSpec with the same sentence.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import Any, get_args, get_origin
 
 from fairlead.api import names
+from fairlead.api.decoding import matches
+from fairlead.api.durations import parse_duration
+from fairlead.api.schema import Constraints, Rule, api_fields, join, unwrap
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One CEL rule. `self` is the value that the rule is attached to."""
+class BrokenRule:
+    """A value that breaks a rule."""
 
-    rule: str
+    path: str
+    """As in `spec.autoscaling`; empty for the whole object."""
     message: str
+    """The rule's sentence."""
 
+
+def broken(rules: Iterable[Rule], value: Any, path: str = "") -> Iterator[BrokenRule]:
+    """Those of `rules` that `value` breaks."""
+    return (BrokenRule(path, rule.message) for rule in rules if not rule.holds(value))
+
+
+def broken_below(cls: type, value: Mapping[str, Any], path: str) -> Iterator[BrokenRule]:
+    """Every rule that a JSON object breaks which `decode` takes for a `cls`, and everything in it."""
+    for item in api_fields(cls):
+        if value.get(item.key) is not None:
+            yield from _broken_within(item.type, item.constraints, value[item.key], join(path, item.key))
+
+
+def _broken_within(bare: Any, constraints: Constraints, value: Any, path: str) -> Iterator[BrokenRule]:
+    yield from broken(constraints.rules, value, path)
+    if get_origin(bare) is tuple:
+        item, inner = unwrap(get_args(bare)[0])
+        for index, each in enumerate(value):
+            yield from _broken_within(item, inner, each, f"{path}[{index}]")
+    elif is_dataclass(bare):
+        assert isinstance(bare, type)
+        yield from broken_below(bare, value, path)
+
+
+def _has(value: Mapping[str, Any], *keys: str) -> bool:
+    """Whether any of the fields is there. To API servers, null is none."""
+    return any(value.get(key) is not None for key in keys)
+
+
+_NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+_SOURCE = (
+    "^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|"
+    "hf://[^/@]+/[^/@]+(@[^/@]+)?|s3://[^/]+/.+|oci://.+)$"
+)
+_EXTERNAL_EXCLUDES = ("minReplicas", "maxReplicas", "targets", "scaleUp", "scaleDown", "scaleToZeroAfter")
 
 OBJECT = (
     Rule(
         f"size(self.metadata.name) <= {names.MAX_NAME_LENGTH}",
+        lambda self: len(self["metadata"]["name"]) <= names.MAX_NAME_LENGTH,
         f"metadata.name must not be longer than {names.MAX_NAME_LENGTH} characters: names of pods are made from it",
     ),
     Rule(
-        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        f"self.metadata.name.matches('{_NAME}')",
+        lambda self: matches(_NAME, self["metadata"]["name"]),
         "metadata.name must start with a letter and consist of lower-case letters, digits and '-', "
         "because a Service has the same name",
     ),
@@ -32,6 +77,7 @@ OBJECT = (
 MODEL_NAME = (
     Rule(
         "!self.contains('/')",
+        lambda self: "/" not in self,
         "model.servedName and model.aliases must not contain '/': NAMESPACE/NAME is the name that every LLMDeployment "
         "has without asking, and nobody else may have",
     ),
@@ -40,18 +86,27 @@ MODEL_NAME = (
 
 SOURCE = (
     Rule(
-        "self.matches('^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|"
-        "hf://[^/@]+/[^/@]+(@[^/@]+)?|s3://[^/]+/.+|oci://.+)$')",
+        f"self.matches('{_SOURCE}')",
+        lambda self: matches(_SOURCE, self),
         "model.source must look like demo://NAME, file:///FOLDER, pvc://CLAIM/FOLDER, "
         "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER or oci://IMAGE",
     ),
-    Rule("!self.matches('(^|.*/)[.][.](/.*|$)')", "model.source must not contain '..'"),
+    Rule(
+        "!self.matches('(^|.*/)[.][.](/.*|$)')",
+        lambda self: ".." not in self.split("/"),
+        "model.source must not contain '..'",
+    ),
 )
 """On `spec.model.source`."""
 
 ENGINE = (
     Rule(
         "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumSeqs <= self.maxNumBatchedTokens",
+        lambda self: (
+            not _has(self, "maxNumSeqs")
+            or not _has(self, "maxNumBatchedTokens")
+            or self["maxNumSeqs"] <= self["maxNumBatchedTokens"]
+        ),
         "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens: each running sequence takes a token of a step",
     ),
 )
@@ -60,10 +115,12 @@ ENGINE = (
 RESOURCES = (
     Rule(
         "!has(self.profile) || !(has(self.gpus) || has(self.requests) || has(self.limits))",
+        lambda self: not (_has(self, "profile") and _has(self, "gpus", "requests", "limits")),
         "resources.profile excludes resources.gpus, requests and limits: the profile says them all",
     ),
     Rule(
         "!has(self.gpus) || self.gpus <= 1",
+        lambda self: not _has(self, "gpus") or self["gpus"] <= 1,
         "resources.gpus must not be above 1: the engine of this version computes on one GPU",
     ),
 )
@@ -72,28 +129,40 @@ RESOURCES = (
 AUTOSCALING = (
     Rule(
         "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+        lambda self: (
+            not _has(self, "minReplicas") or not _has(self, "maxReplicas") or self["minReplicas"] <= self["maxReplicas"]
+        ),
         "autoscaling.minReplicas must not be above autoscaling.maxReplicas",
     ),
     Rule(
         "!has(self.mode) || self.mode != 'External' || !(has(self.minReplicas) || has(self.maxReplicas) || "
         "has(self.targets) || has(self.scaleUp) || has(self.scaleDown) || has(self.scaleToZeroAfter))",
+        lambda self: self.get("mode") != "External" or not _has(self, *_EXTERNAL_EXCLUDES),
         "autoscaling.mode External excludes minReplicas, maxReplicas, targets, scaleUp, scaleDown and "
         "scaleToZeroAfter: the external autoscaler has its own",
     ),
     Rule(
         "(has(self.mode) && self.mode == 'External') || has(self.maxReplicas)",
+        lambda self: self.get("mode") == "External" or _has(self, "maxReplicas"),
         "autoscaling.maxReplicas must be set: it bounds what the fleet may cost",
     ),
     Rule(
         "!has(self.scaleToZeroAfter) || (has(self.minReplicas) && self.minReplicas == 0)",
+        lambda self: not _has(self, "scaleToZeroAfter") or self.get("minReplicas") == 0,
         "autoscaling.scaleToZeroAfter needs autoscaling.minReplicas: 0",
     ),
     Rule(
         "!has(self.scaleToZeroAfter) || !self.scaleToZeroAfter.matches('^(0+([.]0+)?(ms|s|m|h|d))+$')",
+        lambda self: not _has(self, "scaleToZeroAfter") or parse_duration(self["scaleToZeroAfter"]) > 0,
         "autoscaling.scaleToZeroAfter must be more than 0: the fleet would go between two requests",
     ),
     Rule(
         "!has(self.targets) || !has(self.targets.tolerance) || has(self.targets.timeToFirstToken)",
+        lambda self: (
+            not _has(self, "targets")
+            or not _has(self["targets"], "tolerance")
+            or _has(self["targets"], "timeToFirstToken")
+        ),
         "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken: it is a share of it",
     ),
 )
@@ -102,6 +171,7 @@ AUTOSCALING = (
 ROLLOUT = (
     Rule(
         "!(has(self.maxSurge) && self.maxSurge == 0 && (!has(self.maxUnavailable) || self.maxUnavailable == 0))",
+        lambda self: self.get("maxSurge") != 0 or bool(self.get("maxUnavailable")),
         "rollout.maxSurge and rollout.maxUnavailable must not both be 0: no pod could be replaced",
     ),
 )
@@ -110,6 +180,7 @@ ROLLOUT = (
 ENVIRONMENT_VARIABLE = (
     Rule(
         "!(has(self.value) && has(self.valueFrom))",
+        lambda self: not (_has(self, "value") and _has(self, "valueFrom")),
         "an environment variable has either a value or a valueFrom, not both",
     ),
 )

@@ -1,11 +1,11 @@
 """From typed Python to OpenAPI: what a dataclass of `api/` looks like as a structural schema of Kubernetes.
 
-Field descriptions are the docstrings below the fields, so the API's documentation has one source. No validation here
-(`structural`), no values (`decoding`).
+Field descriptions are the docstrings below the fields, so the API's documentation has one source. No values here
+(`decoding`).
 """
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -13,10 +13,12 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from fairlead.api.durations import DURATION_PATTERN, format_duration
 from fairlead.api.quantities import QUANTITY_PATTERN
-from fairlead.api.rules import Rule
 from fairlead.docstrings import docstrings
 
 JsonSchema = dict[str, Any]
+
+MAX_NOTATION_LENGTH = 32
+"""Characters of the longest duration or quantity."""
 
 
 class Notation(StrEnum):
@@ -31,6 +33,18 @@ class Notation(StrEnum):
     """A quantity such as `500m`, kept as its text: it goes into manifests as it is."""
     RAW = "raw"
     """An object whose fields are not ours to know; kept as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule across the fields of one value, as an API server evaluates it and as we do."""
+
+    rule: str
+    """CEL; `self` is the value."""
+    holds: Callable[[Any], bool]
+    """The same of the JSON value, whose types and limits fit."""
+    message: str
+    """What is wrong, in a sentence the user can act on, with field names as they are written under `spec`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +65,7 @@ class Constraints:
     list_map_keys: tuple[str, ...] = ()
     """The keys of a list of type `map`."""
     rules: tuple[Rule, ...] = ()
-    """CEL rules on the whole value."""
+    """Rules on the whole value."""
     default_text: str | None = None
     """What the description says about the default, where it depends on something else."""
 
@@ -75,7 +89,7 @@ def camel(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ApiField:
-    """One field of an API dataclass, with everything its type and its docstring say."""
+    """One field of an API dataclass, with everything its type says."""
 
     name: str
     """In Python."""
@@ -87,19 +101,26 @@ class ApiField:
     required: bool
     default: Any
     """MISSING where there is none."""
-    description: str
 
 
 @cache
 def api_fields(cls: Any) -> tuple[ApiField, ...]:
     """The fields of an API dataclass, in order."""
-    hints, docs = get_type_hints(cls, include_extras=True), docstrings(cls)
-    return tuple(_api_field(item, hints[item.name], docs.get(item.name, "")) for item in fields(cls))
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple(_api_field(item, hints[item.name]) for item in fields(cls))
+
+
+def join(path: str, name: str) -> str:
+    """The path of a field below `path`."""
+    return f"{path}.{name}" if path else name
 
 
 def schema_of(cls: type) -> JsonSchema:
     """The structural schema of an API dataclass, with descriptions."""
-    properties = {item.key: _described(item) for item in api_fields(cls)}
+    texts, properties = docstrings(cls), {}
+    for item in api_fields(cls):
+        sentence = " ".join(filter(None, (texts.get(item.name), _default_sentence(item))))
+        properties[item.key] = {"description": sentence} | _value_schema(item.type, item.constraints)
     schema: JsonSchema = {"type": "object", "properties": properties}
     required = [item.key for item in api_fields(cls) if item.required]
     if required:
@@ -131,17 +152,12 @@ def _merge(inner: Constraints, outer: Constraints) -> Constraints:
     return Constraints(**chosen)
 
 
-def _api_field(item: "Field[Any]", hint: Any, description: str) -> ApiField:
+def _api_field(item: "Field[Any]", hint: Any) -> ApiField:
     default = item.default
     if item.default_factory is not MISSING:
         default = item.default_factory()
     bare, constraints = unwrap(hint)
-    return ApiField(item.name, camel(item.name), bare, constraints, default is MISSING, default, description)
-
-
-def _described(item: ApiField) -> JsonSchema:
-    sentence = " ".join(part for part in (item.description, _default_sentence(item)) if part)
-    return {"description": sentence} | _value_schema(item.type, item.constraints)
+    return ApiField(item.name, camel(item.name), bare, constraints, default is MISSING, default)
 
 
 def _default_sentence(item: ApiField) -> str:
@@ -164,7 +180,7 @@ def _value_schema(bare: Any, constraints: Constraints) -> JsonSchema:
 def _base_schema(bare: Any, constraints: Constraints) -> JsonSchema:
     match constraints.notation:
         case Notation.DURATION:
-            return {"type": "string", "pattern": DURATION_PATTERN, "maxLength": 32}
+            return {"type": "string", "pattern": DURATION_PATTERN, "maxLength": MAX_NOTATION_LENGTH}
         case Notation.BYTES:
             return _quantity()
         case Notation.QUANTITY:
@@ -189,7 +205,7 @@ def _base_schema(bare: Any, constraints: Constraints) -> JsonSchema:
 
 
 def _quantity() -> JsonSchema:
-    return {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": 32}
+    return {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": MAX_NOTATION_LENGTH}
 
 
 def _keywords(bare: Any, constraints: Constraints) -> Iterator[tuple[str, Any]]:

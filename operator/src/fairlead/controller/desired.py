@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from fairlead.api.conditions import Reason
-from fairlead.api.crd import rule_violations
-from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead.controller.capabilities import BASIC, Capabilities
 from fairlead.controller.observe import Observed
 from fairlead.manifests.children import children
@@ -45,9 +44,8 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
         deployment = LLMDeployment.from_body(observed.body)
     except InvalidSpec as e:
         return Desired(None, obstacle=Problem(Reason.INVALID_SPEC, str(e)))
-    broken = rule_violations(observed.body)
-    if broken:
-        sentences = "; ".join(violation.rule_message for violation in broken)
+    if broken := broken_rules(observed.body):
+        sentences = "; ".join(each.message for each in broken)
         return Desired(deployment, obstacle=Problem(Reason.INVALID_SPEC, sentences))
     if observed.missing_claim is not None:
         message = (

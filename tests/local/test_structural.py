@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.api import cel
-from fairlead.api.structural import (
+from fairlead_local.apiserver import cel
+from fairlead_local.apiserver.structural import (
     ViolationKind,
     apply_defaults,
     check_rules,

@@ -1,7 +1,7 @@
 """Structural OpenAPI schemas, as CustomResourceDefinitions carry them: validate, prune, default, check rules.
 
-Who calls it: `LLMDeployment.from_body`, the operator (for API servers that know no rules), and local mode's API server
-for every CRD it is given. Nothing here knows an LLMDeployment. Messages are worded as Kubernetes words them.
+Who calls it: `admission`, for every object, and `definitions`, for every CRD it is given. Nothing here knows an
+LLMDeployment. Messages are worded as Kubernetes words them.
 """
 
 import json
@@ -15,8 +15,10 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from fairlead.api import cel
-from fairlead.api.correlation import LIST_KEYS, LIST_TYPE, is_unchanged, old_items
+from fairlead.api.decoding import is_whole
+from fairlead.api.schema import join
+from fairlead_local.apiserver import cel
+from fairlead_local.apiserver.correlation import LIST_KEYS, LIST_TYPE, is_unchanged, old_items
 
 Schema = Mapping[str, Any]
 
@@ -145,11 +147,6 @@ def apply_defaults(schema: Schema, value: Any) -> Any:
     return value
 
 
-def join(path: str, name: str) -> str:
-    """The path of a field below `path`."""
-    return f"{path}.{name}" if path else name
-
-
 # ── types and limits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -269,13 +266,6 @@ def _has_type(schema: Schema, value: Any) -> bool:
         case "number":
             return isinstance(value, (int, float)) and not isinstance(value, bool)
     return False
-
-
-def is_whole(value: Any) -> bool:
-    """Whether a decoded JSON value is an integer to an API server: of 64 bits, or a double that is exactly one."""
-    if isinstance(value, float):
-        return value.is_integer() and abs(value) < 2**53
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def _json_type(value: Any) -> str:

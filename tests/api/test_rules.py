@@ -1,0 +1,218 @@
+"""The rules between fields: what each refuses, and that predicate and CEL text say the same of every object."""
+
+from collections import Counter
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle.cases import RULES, RuleCase
+from oracle.mutations import mutated_specs
+
+from fairlead.api import rules
+from fairlead.api.crd import object_schema
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
+from fairlead.api.rules import BrokenRule
+from fairlead.api.schema import Rule
+from fairlead_local.apiserver import cel
+from fairlead_local.apiserver.structural import check_rules, prune_nulls
+
+STORED = {"namespace": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def body(name: str = "dinghy", **spec: Any) -> dict[str, Any]:
+    return {"metadata": STORED | {"name": name}, "spec": {"model": {"source": "demo://dinghy"}} | spec}
+
+
+def whole(value: Any) -> Any:
+    """2.0 is read back as 2: API servers store whole doubles without a point."""
+    if isinstance(value, dict):
+        return {name: whole(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def agreed(obj: dict[str, Any]) -> list[BrokenRule]:
+    """The rules that an object breaks, by the predicates, which an API server's evaluation of the CRD has to confirm.
+
+    Raises InvalidSpec for objects that no rule is asked about."""
+    LLMDeployment.from_body(obj)
+    broken = broken_rules(obj)
+    stored = whole(prune_nulls(object_schema(), deepcopy(obj)))
+    by_cel = [BrokenRule(each.path, each.rule_message) for each in check_rules(object_schema(), stored)]
+    assert Counter(broken) == Counter(by_cel)
+    return broken
+
+
+@pytest.mark.parametrize("case", RULES, ids=lambda case: case.sentence)
+def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> None:
+    broken, kept = (deepcopy(each) for each in (case.broken, case.kept))
+    for obj in (broken, kept):
+        obj["metadata"] = STORED | obj["metadata"]
+    (found,) = agreed(broken)
+    assert found.message.startswith(case.sentence)
+    assert agreed(kept) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (
+            {"autoscaling": {"minReplicas": 3, "maxReplicas": 2}},
+            "autoscaling.minReplicas must not be above autoscaling.maxReplicas",
+        ),
+        ({"autoscaling": {"minReplicas": 1}}, "autoscaling.maxReplicas must be set"),
+        ({"autoscaling": {"mode": "External", "maxReplicas": 2}}, "autoscaling.mode External excludes"),
+        ({"autoscaling": {"mode": "External", "targets": {"queueDepth": 2}}}, "autoscaling.mode External excludes"),
+        ({"autoscaling": {"mode": "External", "scaleUp": {"maxStep": 2}}}, "autoscaling.mode External excludes"),
+        ({"autoscaling": {"maxReplicas": 2, "scaleToZeroAfter": "5m"}}, "needs autoscaling.minReplicas: 0"),
+        (
+            {"autoscaling": {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "0s"}},
+            "autoscaling.scaleToZeroAfter must be more than 0",
+        ),
+        (
+            {"autoscaling": {"maxReplicas": 2, "targets": {"queueDepth": 2, "tolerance": 20}}},
+            "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken",
+        ),
+        ({"resources": {"profile": "gpu", "gpus": 1}}, "resources.profile excludes"),
+        ({"resources": {"gpus": 2}}, "resources.gpus must not be above 1"),
+        ({"rollout": {"maxSurge": 0}}, "must not both be 0"),
+        ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "must not both be 0"),
+        ({"engine": {"maxNumSeqs": 64, "maxNumBatchedTokens": 32}}, "engine.maxNumSeqs must not be above"),
+        ({"engine": {"env": [{"name": "A", "value": "1", "valueFrom": {}}]}}, "either a value or a valueFrom"),
+        ({"model": {"source": "demo://a", "servedName": "default/later"}}, "model.aliases must not contain '/'"),
+        ({"model": {"source": "demo://a", "aliases": ["b", "other/b"]}}, "NAMESPACE/NAME is the name that every"),
+        ({"model": {"source": "dinghy"}}, "model.source must look like demo://NAME"),
+        ({"model": {"source": "hf://name-only"}}, "model.source must look like"),
+        ({"model": {"source": "file://relative"}}, "model.source must look like"),
+        ({"model": {"source": "pvc://models/../secrets"}}, "must not contain '..'"),
+    ],
+)
+def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> None:
+    (broken,) = agreed(body(**spec))
+    assert sentence in broken.message
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"autoscaling": {"mode": "External"}},
+        {"autoscaling": {"minReplicas": 2, "maxReplicas": 2}},
+        {"autoscaling": {"minReplicas": 0, "maxReplicas": 2, "scaleToZeroAfter": "5m"}},
+        {
+            "autoscaling": {
+                "minReplicas": 0,
+                "maxReplicas": 2,
+                "scaleToZeroAfter": "500ms",
+                "targets": {"timeToFirstToken": "300ms", "tolerance": 0},
+                "scaleUp": {"stabilizationWindow": "0s", "maxStep": 1, "period": "5s"},
+                "scaleDown": {"stabilizationWindow": "5s", "maxStep": 1, "period": "1s"},
+            }
+        },
+        {"resources": {"gpus": 1, "limits": {"memory": "1Gi"}}},
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
+        *(
+            {"model": {"source": source}}
+            for source in (
+                "demo://dinghy", "file:///models/a", "pvc://claim", "pvc://claim/a/b", "hf://org/name@main",
+                "s3://bucket/a/b", "oci://registry/image:tag", "pvc://claim/..hidden/model..v2",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_meant_to_be_possible_breaks_no_rule(spec: dict[str, Any]) -> None:
+    assert agreed(body(**spec)) == []
+
+
+@pytest.mark.parametrize("name", ["a" * 41, "1st", "with.dot", "end-"])
+def test_names_that_children_could_not_have_are_refused(name: str) -> None:
+    broken = agreed(body(name))
+    assert broken
+    assert all(each.message.startswith("metadata.name must") for each in broken)
+
+
+def test_a_name_of_forty_characters_is_possible() -> None:
+    assert agreed(body("a" * 40)) == []
+
+
+@settings(deadline=None, max_examples=400)
+@given(mutated_specs())
+def test_predicates_and_cel_agree_on_nearly_valid_objects(spec: dict[str, Any]) -> None:
+    try:
+        agreed({"metadata": STORED | {"name": "dinghy"}, "spec": spec})
+    except InvalidSpec:
+        pass
+
+
+replicas = st.none() | st.integers(0, 3)
+durations = st.none() | st.from_regex(r"([0-9]{1,2}([.][0-9]{1,2})?(ms|s|m|h|d)){1,2}", fullmatch=True)
+targets = st.fixed_dictionaries(
+    {}, optional={"tolerance": replicas, "timeToFirstToken": durations, "queueDepth": st.integers(1, 2)}
+)
+values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
+    "object": (rules.OBJECT, st.text("ab-.0A\n", max_size=42).map(lambda name: {"metadata": {"name": name}})),
+    "model name": (rules.MODEL_NAME, st.text("a/\n", max_size=4)),
+    "source": (
+        rules.SOURCE,
+        st.builds(
+            "".join,
+            st.lists(
+                st.sampled_from(
+                    ["demo://", "file:///", "pvc://", "hf://", "s3://", "oci://", "a", "/", "..", "@", ".", "-", "\n"]
+                ),
+                max_size=7,
+            ),
+        ),
+    ),
+    "engine": (
+        rules.ENGINE,
+        st.fixed_dictionaries({}, optional={"maxNumSeqs": replicas, "maxNumBatchedTokens": replicas}),
+    ),
+    "resources": (
+        rules.RESOURCES,
+        st.fixed_dictionaries(
+            {}, optional={"profile": st.just("gpu"), "gpus": replicas, "requests": st.just({}), "limits": st.just({})}
+        ),
+    ),
+    "autoscaling": (
+        rules.AUTOSCALING,
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "mode": st.sampled_from(["Fairlead", "External"]),
+                "minReplicas": replicas,
+                "maxReplicas": replicas,
+                "targets": st.none() | targets,
+                "scaleUp": st.just({}),
+                "scaleDown": st.none() | st.just({}),
+                "scaleToZeroAfter": durations,
+            },
+        ),
+    ),
+    "rollout": (
+        rules.ROLLOUT,
+        st.fixed_dictionaries({}, optional={"maxSurge": replicas, "maxUnavailable": replicas}),
+    ),
+    "environment variable": (
+        rules.ENVIRONMENT_VARIABLE,
+        st.fixed_dictionaries({}, optional={"value": st.none() | st.text(max_size=1), "valueFrom": st.just({})}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", values)
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_predicate_and_cel_text_agree_on_every_value(name: str, data: st.DataObject) -> None:
+    table, strategy = values[name]
+    value = data.draw(strategy)
+    converted = cel.to_cel({}, value)
+    assert [rule.holds(value) for rule in table] == [cel.holds(rule.rule, converted) for rule in table]
+
+
+def test_every_rule_of_the_table_is_tried() -> None:
+    tables = [each for name, each in vars(rules).items() if name.isupper() and not name.startswith("_")]
+    assert [each for each, _ in values.values()] == tables
