@@ -9,6 +9,7 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 
@@ -17,6 +18,11 @@ from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, writ
 def folder(request, tmp_path_factory) -> Path:
     fields = {"llama": llama_fields, "qwen3": qwen3_fields}[request.param](max_position_embeddings=256)
     return write_random_checkpoint(tmp_path_factory.mktemp("models") / request.param, fields)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request) -> str:
+    return request.param
 
 
 def make_engine(folder: Path, **settings) -> Engine:
@@ -56,27 +62,30 @@ def check(reference, folder: Path, prompts: list[list[int]], outputs: list[list[
 
 
 @pytest.mark.parametrize("budget", [8, 33, 256])
-def test_mixed_batches_give_the_references_tokens(budget, folder, reference):
+def test_mixed_batches_give_the_references_tokens(budget, folder, backend, reference):
     prompts = make_prompts(9, 60, prefix=[])
-    engine = make_engine(folder, max_num_batched_tokens=budget, max_num_seqs=6, max_num_queued_tokens=1000)
+    engine = make_engine(
+        folder, attention_backend=backend, max_num_batched_tokens=budget, max_num_seqs=6, max_num_queued_tokens=1000
+    )
     outputs = serve(engine, prompts, 10, per_step=2)
     check(reference, folder, prompts, outputs, 10)
 
 
-def test_prefix_hits_give_the_references_tokens(folder, reference):
+def test_prefix_hits_give_the_references_tokens(folder, backend, reference):
     prompts = make_prompts(8, 30, prefix=list(range(10, 60)))
-    engine = make_engine(folder, max_num_batched_tokens=64, max_num_queued_tokens=1000)
+    engine = make_engine(folder, attention_backend=backend, max_num_batched_tokens=64, max_num_queued_tokens=1000)
     outputs = serve(engine, prompts, 8, per_step=1)
     assert engine.load.prefix_hit_tokens >= 5 * 48
     check(reference, folder, prompts, outputs, 8)
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
-def test_preemptions_give_the_references_tokens(prefix_caching, folder, reference):
+def test_preemptions_give_the_references_tokens(prefix_caching, folder, backend, reference):
     prompts = make_prompts(6, 40, prefix=[])
     runner_bytes_per_block = make_engine(folder).runner.kv_bytes_per_block()
     engine = make_engine(
         folder,
+        attention_backend=backend,
         kv_cache_memory=14 * runner_bytes_per_block,
         max_model_len=80,
         max_num_batched_tokens=48,
@@ -94,12 +103,15 @@ def log_softmax(reference, folder: Path, prompt: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
 @pytest.mark.parametrize("budget", [7, 33, 256])
-def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(budget, prefix_caching, folder, reference):
+def test_prompt_logprobs_are_the_references_whatever_is_cached_or_preempted(
+    budget, prefix_caching, folder, backend, reference
+):
     """Prompts with a long common prefix, in a cache too small for all, half of them scored."""
     prompts = make_prompts(8, 40, prefix=list(range(10, 40)))
     num_bytes = make_engine(folder).runner.kv_bytes_per_block()
     engine = make_engine(
         folder,
+        attention_backend=backend,
         kv_cache_memory=16 * num_bytes,
         max_model_len=100,
         max_num_batched_tokens=budget,

@@ -14,6 +14,8 @@ from fairlead_protocol.logs import LogFormat
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
+ATTENTION_BACKENDS = ("auto", "cpu_spans", "block_tables")
+"""Those of `kernels.attention.choice`, which imports torch."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}
@@ -36,6 +38,9 @@ class EngineConfig:
     CPU half precision only where it multiplies bfloat16 natively (AMX or AVX512-BF16), else float32."""
     device: str = "auto"
     """Where the model runs: auto, cpu or cuda. auto = cuda where there is one."""
+    attention_backend: str = "auto"
+    """How attention goes over the KV cache: auto, cpu_spans (each sequence over its own stretch of consecutive blocks)
+    or block_tables (all sequences at once, by block table). auto = cpu_spans on a CPU, block_tables on CUDA."""
     max_model_len: int | None = None
     """Longest prompt plus output, in tokens; more than the model was made for is refused. None = what it was made for,
     or as much of it as the KV cache has room for (2048 at least, or the engine does not start)."""
@@ -68,6 +73,7 @@ class EngineConfig:
             raise ConfigError("served_name", "is empty", "leave it out to use the model folder's name")
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("device", self.device, DEVICES)
+        _one_of("attention_backend", self.attention_backend, ATTENTION_BACKENDS)
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_tokens", "num_threads"):
             _at_least(name, getattr(self, name), 1)
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)

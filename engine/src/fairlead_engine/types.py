@@ -324,6 +324,8 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     architecture: str
     dtype: str
     device: str
+    attention_backend: str
+    """Name of what computes attention (`EngineConfig.attention_backend`, `auto` resolved)."""
     vocab_size: int
     max_model_len: int
     max_position_embeddings: int

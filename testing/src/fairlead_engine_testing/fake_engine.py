@@ -14,7 +14,7 @@ import msgspec
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import start_error
-from fairlead_engine.types import Batch, SampledToken
+from fairlead_engine.types import Batch
 from fairlead_engine_testing.fake_runner import BYTES_PER_SLOT, FakeRunner
 
 FAKE_CORE = "fairlead_engine_testing.fake_engine"
@@ -47,7 +47,7 @@ class FlakyRunner(FakeRunner):
         self.misbehaviour = misbehaviour
         self.num_warm_up_steps: int | None = None
 
-    def run(self, batch: Batch) -> list[SampledToken | None]:
+    def launch(self, batch: Batch) -> Batch:
         if self.num_warm_up_steps is not None:
             step = len(self.batches) - self.num_warm_up_steps + 1
             if step == self.misbehaviour.fail_at_step:
@@ -55,7 +55,7 @@ class FlakyRunner(FakeRunner):
             if step == self.misbehaviour.hang_at_step:
                 time.sleep(3600)
             time.sleep(self.misbehaviour.step_seconds)
-        return super().run(batch)
+        return super().launch(batch)
 
 
 def fake_config(misbehaviour: str = "", *, num_blocks: int = 64, block_size: int = 4, **changes: Any) -> EngineConfig:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
+from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.types import NO_TOKEN, Batch, SampledToken, ScheduledSequence, Sequence, TokenLogprobs
 
 BYTES_PER_SLOT = 64
@@ -34,17 +36,26 @@ class FakeRunner:
     """A deterministic stand-in for `ModelRunner`: the next token is a function of the tokens read through the table.
 
     `batches` keeps the shape of every step: (start, number of tokens) per item. `forgotten` lists the request ids it
-    was told to forget. Where `is_spoilt` says so, a sequence's logits leave no choice.
+    was told to forget. `block_allocator` places the tables. Where `is_spoilt` says so, a sequence's logits leave no
+    choice.
     """
 
     device = "cpu"
     dtype = "float32"
+    attention_backend = "fake"
     num_parameters = 1000
     weight_bytes = 4000
 
-    def __init__(self, model_config: FakeModelConfig | None = None, *, block_size: int = 4) -> None:
+    def __init__(
+        self,
+        model_config: FakeModelConfig | None = None,
+        *,
+        block_size: int = 4,
+        block_allocator: Callable[[int], BlockAllocator] = ConsecutiveBlocks,
+    ) -> None:
         self.model_config = model_config or FakeModelConfig()
         self.block_size = block_size
+        self.block_allocator = block_allocator
         self.batches: list[list[tuple[int, int]]] = []
         self.forgotten: list[str] = []
         self.is_spoilt: Callable[[Sequence], bool] = lambda sequence: False
@@ -56,13 +67,17 @@ class FakeRunner:
     def allocate_kv_cache(self, num_blocks: int) -> None:
         self._store = [None] * (num_blocks * self.block_size)
 
-    def run(self, batch: Batch) -> list[SampledToken | None]:
-        """Writes all items' new slots, then reads each item's whole table, as a layer of attention does."""
+    def launch(self, batch: Batch) -> Batch:
+        """Writes all items' new slots, as a layer of attention does before it attends."""
         self.batches.append([(item.start, item.num_tokens) for item in batch.items])
         self._assert_no_slot_is_written_twice(batch)
         for item in batch.items:
             self._write(item)
-        return [self._sample(item) for item in batch.items]
+        return batch
+
+    def collect(self, launched: Batch) -> list[SampledToken | None]:
+        """Reads each item's whole table, and chooses tokens by what is there."""
+        return [self._sample(item) for item in launched.items]
 
     def forget(self, request_ids: Collection[str]) -> None:
         self.forgotten.extend(request_ids)

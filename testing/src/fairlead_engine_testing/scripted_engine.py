@@ -20,6 +20,7 @@ def scripted_info(**changes: object) -> EngineInfo:
         "architecture": "ScriptedForCausalLM",
         "dtype": "float32",
         "device": "cpu",
+        "attention_backend": "scripted",
         "vocab_size": 512,
         "max_model_len": 256,
         "max_position_embeddings": 256,

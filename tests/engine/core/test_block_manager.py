@@ -1,11 +1,15 @@
 """The block manager: prefix cache, reference counts, events; and that no sequence of calls breaks them."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
+from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.types import SamplingParams, Sequence
 from fairlead_protocol.blocks import ROOT, BlockHash, extra_bytes, hash_blocks
 
@@ -206,10 +210,12 @@ def test_check_notices_a_wrong_reference_count() -> None:
 class BlockManagerMachine(RuleBasedStateMachine):
     """Any order of calls a scheduler could make, on tokens so few that prefixes collide all the time."""
 
+    allocator: Callable[[int], BlockAllocator] = LRUBlocks
+
     def __init__(self) -> None:
         super().__init__()
         self.listener = RecordingListener()
-        self.blocks = BlockManager(7, BLOCK_SIZE, listener=self.listener)
+        self.blocks = BlockManager(7, BLOCK_SIZE, listener=self.listener, make_allocator=type(self).allocator)
         self.sequences: list[Sequence] = []
         # What a cache in memory would hold: for each block the tokens up to its end.
         self.contents: dict[int, tuple[int, ...]] = {}
@@ -262,5 +268,11 @@ class BlockManagerMachine(RuleBasedStateMachine):
         assert self.listener.hashes == set(self.blocks._blocks_of)
 
 
+class ConsecutiveBlocksMachine(BlockManagerMachine):
+    allocator = ConsecutiveBlocks
+
+
 BlockManagerMachine.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+ConsecutiveBlocksMachine.TestCase.settings = BlockManagerMachine.TestCase.settings
 TestBlockManagerMachine = BlockManagerMachine.TestCase
+TestConsecutiveBlocksMachine = ConsecutiveBlocksMachine.TestCase

@@ -212,9 +212,9 @@ class TickingRunner(FakeRunner):
         super().__init__(MODEL)
         self.clock = clock
 
-    def run(self, batch):  # type: ignore[no-untyped-def]
+    def launch(self, batch):  # type: ignore[no-untyped-def]
         self.clock.advance(0.001 * batch.num_tokens)
-        return super().run(batch)
+        return super().launch(batch)
 
 
 def test_the_step_cost_is_known_from_warm_up_and_follows_the_clock() -> None:

@@ -4,6 +4,7 @@ The runner is fake and its tokens depend on what it finds in its slots, so that 
 Beside each engine runs a follower: what it makes of the changes of each step is what the block manager holds.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
+from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
@@ -95,6 +98,7 @@ steps = st.tuples(st.just("step"), st.integers(1, 4))
     spare_budget=st.integers(0, 30),
     queue=st.sampled_from([1, 40, 10_000]),
     caching=st.booleans(),
+    allocator=st.sampled_from([ConsecutiveBlocks, LRUBlocks]),
 )
 def test_every_request_gets_the_output_it_would_get_alone(
     actions: list[tuple[object, ...]],
@@ -105,6 +109,7 @@ def test_every_request_gets_the_output_it_would_get_alone(
     spare_budget: int,
     queue: int,
     caching: bool,
+    allocator: Callable[[int], BlockAllocator],
 ) -> None:
     num_blocks = -(-max_model_len // block_size) + spare_blocks
     config = fake_config(
@@ -116,7 +121,7 @@ def test_every_request_gets_the_output_it_would_get_alone(
         max_num_queued_tokens=queue,
         enable_prefix_caching=caching,
     )
-    runner = FakeRunner(MODEL, block_size=block_size)
+    runner = FakeRunner(MODEL, block_size=block_size, block_allocator=allocator)
     engine = Engine(config, runner)
     engine.blocks.listener = BlockChanges()
     trace = Trace()

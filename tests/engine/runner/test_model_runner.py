@@ -6,14 +6,20 @@ import pytest
 import torch
 
 from fairlead_engine.errors import ModelLoadError
+from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
+from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine.types import Batch, SampledToken, SamplingParams, ScheduledSequence, Sequence
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     return write_random_checkpoint(tmp_path_factory.mktemp("models") / "qwen3", qwen3_fields())
+
+
+def run(runner: ModelRunner, sequence: Sequence) -> list[SampledToken | None]:
+    return runner.collect(runner.launch(Batch([ScheduledSequence(sequence, sequence.num_uncomputed_tokens)])))
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
@@ -28,7 +34,7 @@ def test_the_last_block_of_the_cache_can_be_used(folder):
     runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
     runner.allocate_kv_cache(3)
     sequence = Sequence("r", [5, 6, 7, 8, 9], 5, SamplingParams(temperature=0.0), block_table=[1, 2])
-    (token,) = runner.run(Batch([ScheduledSequence(sequence, 5)]))
+    (token,) = run(runner, sequence)
     assert 0 <= token.token_id < runner.model_config.vocab_size
 
 
@@ -38,7 +44,7 @@ def test_running_a_batch_changes_no_sequence(folder):
     sampling = SamplingParams(presence_penalty=1.0, top_p=0.9, logprobs=2, min_tokens=3)
     sequence = Sequence("r", [5, 6, 7], 3, sampling, block_table=[0])
     for _ in range(2):
-        runner.run(Batch([ScheduledSequence(sequence, 3)]))
+        run(runner, sequence)
     assert (sequence.token_ids, sequence.block_table, sequence.num_computed_tokens) == ([5, 6, 7], [0], 0)
     runner.forget(["r", "unknown"])
 
@@ -55,4 +61,24 @@ def test_inference_builds_no_gradients(folder):
     runner.allocate_kv_cache(1)
     with torch.enable_grad():
         sequence = Sequence("r", [5, 6], 2, SamplingParams(temperature=0.0), block_table=[0])
-        assert runner.run(Batch([ScheduledSequence(sequence, 2)]))[0] is not None
+        assert run(runner, sequence)[0] is not None
+
+
+def test_two_batches_may_be_under_way_before_the_first_is_collected(folder):
+    """Steps of sequences that share nothing: what is launched does not depend on what was collected."""
+    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
+    runner.allocate_kv_cache(4)
+    greedy = SamplingParams(temperature=0.0)
+    first, second = (Sequence(name, ids, 3, greedy, block_table=[block]) for name, ids, block in (
+        ("a", [5, 6, 7], 0), ("b", [9, 8, 7], 1),
+    ))  # fmt: skip
+    alone = [run(runner, sequence) for sequence in (first, second)]
+    launched = [runner.launch(Batch([ScheduledSequence(sequence, 3)])) for sequence in (first, second)]
+    assert [runner.collect(each) for each in launched] == alone
+
+
+@pytest.mark.parametrize(("name", "kind"), [("auto", ConsecutiveBlocks), ("block_tables", LRUBlocks)])
+def test_the_attention_backend_places_the_blocks(name, kind, folder):
+    runner = ModelRunner(folder, device="cpu", num_threads=1, attention_backend=name)
+    assert isinstance(runner.block_allocator(4), kind)
+    assert runner.attention_backend == ("cpu_spans" if name == "auto" else name)

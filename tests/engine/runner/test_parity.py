@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine.types import Batch, SampledToken, SamplingParams, ScheduledSequence, Sequence
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -39,8 +40,15 @@ SHAPES = {
 }
 
 
-def make_runner(folder: Path, *, block_size: int = 16, dtype: str = "float32") -> ModelRunner:
-    runner = ModelRunner(folder, dtype=dtype, device="cpu", block_size=block_size, num_threads=1)
+@pytest.fixture(params=BACKENDS)
+def backend(request) -> str:
+    return request.param
+
+
+def make_runner(folder: Path, *, backend: str = "auto", block_size: int = 16, dtype: str = "float32") -> ModelRunner:
+    runner = ModelRunner(
+        folder, dtype=dtype, device="cpu", block_size=block_size, num_threads=1, attention_backend=backend
+    )
     runner.allocate_kv_cache(NUM_BLOCKS)
     return runner
 
@@ -65,6 +73,10 @@ def place(
     return sequences
 
 
+def run(runner: ModelRunner, batch: Batch) -> list[SampledToken | None]:
+    return runner.collect(runner.launch(batch))
+
+
 def step(runner: ModelRunner, sequences: list[Sequence], budget: int) -> None:
     """One step as a scheduler would make it: single tokens first, then chunks as far as the budget goes."""
     items = []
@@ -73,7 +85,7 @@ def step(runner: ModelRunner, sequences: list[Sequence], budget: int) -> None:
         if num_tokens:
             items.append(ScheduledSequence(sequence, num_tokens))
             budget -= num_tokens
-    sampled = runner.run(Batch(items))
+    sampled = run(runner, Batch(items))
     assert [token is not None for token in sampled] == [item.samples for item in items]
     for item, token in zip(items, sampled, strict=True):
         item.sequence.num_computed_tokens = item.end
@@ -102,10 +114,10 @@ def qwen3(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, reference):
+def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, backend, reference):
     folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
     sequences = place(make_prompts(1, 7, 16, 33, 90), 16, num_new=8)
-    generate(make_runner(folder), sequences, num_new=8, budget=24)
+    generate(make_runner(folder, backend=backend), sequences, num_new=8, budget=24)
     check(reference, folder, sequences)
 
 
@@ -118,23 +130,23 @@ def test_shards_hold_the_same_model_as_a_single_file(tmp_path, reference):
 
 
 @pytest.mark.parametrize("budget", [5, 16, 37, 512])
-def test_chunks_of_any_size_give_the_references_tokens(budget, llama, reference):
+def test_chunks_of_any_size_give_the_references_tokens(budget, llama, backend, reference):
     sequences = place(make_prompts(3, 64, 65, 17), 16, num_new=8)
-    generate(make_runner(llama), sequences, num_new=8, budget=budget)
+    generate(make_runner(llama, backend=backend), sequences, num_new=8, budget=budget)
     check(reference, llama, sequences)
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16, 32])
 @pytest.mark.parametrize("scattered", [False, True], ids=["consecutive", "scattered"])
-def test_block_tables_of_any_kind_give_the_references_tokens(block_size, scattered, qwen3, reference):
+def test_block_tables_of_any_kind_give_the_references_tokens(block_size, scattered, qwen3, backend, reference):
     scatter = random.Random(7) if scattered else None
     sequences = place(make_prompts(1, 40, 23, 31), block_size, num_new=10, scatter=scatter)
-    generate(make_runner(qwen3, block_size=block_size), sequences, num_new=10, budget=29)
+    generate(make_runner(qwen3, backend=backend, block_size=block_size), sequences, num_new=10, budget=29)
     check(reference, qwen3, sequences)
 
 
-def test_sequences_that_arrive_while_others_decode_disturb_nobody(llama, reference):
-    runner = make_runner(llama)
+def test_sequences_that_arrive_while_others_decode_disturb_nobody(llama, backend, reference):
+    runner = make_runner(llama, backend=backend)
     sequences = place(make_prompts(30, 12, 45, 8), 16, num_new=9)
     for arrived in range(1, len(sequences)):
         for _ in range(2):
@@ -143,9 +155,9 @@ def test_sequences_that_arrive_while_others_decode_disturb_nobody(llama, referen
     check(reference, llama, sequences)
 
 
-def test_a_prefix_computed_by_another_sequence_is_reused(llama, reference):
+def test_a_prefix_computed_by_another_sequence_is_reused(llama, backend, reference):
     block_size, num_new = 8, 8
-    runner = make_runner(llama, block_size=block_size)
+    runner = make_runner(llama, backend=backend, block_size=block_size)
     shared, *tails = make_prompts(40, 1, 9, 24)
     first, *others = place([shared, *(shared + tail for tail in tails)], block_size, num_new)
     generate(runner, [first], num_new=1, budget=64)
@@ -156,8 +168,8 @@ def test_a_prefix_computed_by_another_sequence_is_reused(llama, reference):
     check(reference, llama, [first, *others])
 
 
-def test_a_preempted_sequence_goes_on_where_it_was(qwen3, reference):
-    runner = make_runner(qwen3)
+def test_a_preempted_sequence_goes_on_where_it_was(qwen3, backend, reference):
+    runner = make_runner(qwen3, backend=backend)
     sequences = place(make_prompts(50, 20), 16, num_new=12)
     generate(runner, sequences, num_new=5, budget=64)
     preempted, other = sequences
@@ -180,24 +192,24 @@ def test_bfloat16_stays_close_to_float32(llama, reference):
         assert float(gaps.max()) < 0.15
 
 
-def test_a_step_in_which_nobody_samples_still_fills_the_cache(llama, reference):
-    runner = make_runner(llama)
+def test_a_step_in_which_nobody_samples_still_fills_the_cache(llama, backend, reference):
+    runner = make_runner(llama, backend=backend)
     (sequence,) = place(make_prompts(48), 16, num_new=4)
-    assert runner.run(Batch([ScheduledSequence(sequence, 32)])) == [None]
+    assert run(runner, Batch([ScheduledSequence(sequence, 32)])) == [None]
     sequence.num_computed_tokens = 32
     generate(runner, [sequence], num_new=4, budget=64)
     check(reference, llama, [sequence])
 
 
 def test_an_empty_batch_is_no_work(llama):
-    assert make_runner(llama).run(Batch([])) == []
+    assert run(make_runner(llama), Batch([])) == []
 
 
 def test_log_probabilities_are_the_references(llama, reference):
     runner = make_runner(llama)
     (sequence,) = place(make_prompts(25), 16, num_new=1)
     sequence.sampling = SamplingParams(temperature=0.0, logprobs=4)
-    (token,) = runner.run(Batch([ScheduledSequence(sequence, 25)]))
+    (token,) = run(runner, Batch([ScheduledSequence(sequence, 25)]))
     expected = reference.logits(llama, sequence.token_ids)[-1].log_softmax(-1)
     assert token.logprobs.rank == 0
     assert [token_id for token_id, _ in token.logprobs.top] == expected.topk(4).indices.tolist()

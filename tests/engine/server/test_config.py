@@ -72,6 +72,7 @@ def test_the_served_name_defaults_to_the_last_part_of_the_model() -> None:
         ({"model": "/m", "block-size": 0}, "block_size", "from 1 to 1024"),
         ({"model": "/m", "dtype": "fp8"}, "dtype", "auto, float32"),
         ({"model": "/m", "device": "tpu"}, "device", "auto, cpu, cuda"),
+        ({"model": "/m", "attention-backend": "flash"}, "attention_backend", "auto, cpu_spans, block_tables"),
         ({"model": "/m", "gpu-memory-utilization": 1.5}, "gpu_memory_utilization", "from 0.01 to 1.0"),
         ({"model": "/m", "drain-timeout": "soon"}, "drain_timeout", "followed by one of ms, s, m, h"),
         ({"model": "/m", "body-timeout": "0s"}, "body_timeout", "from 0.1 to 3600.0"),

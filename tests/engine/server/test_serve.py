@@ -42,6 +42,30 @@ def test_the_start_is_told_by_phases(served: Any) -> None:
     assert sum(seconds[name] for name in ("import", "load", "warm_up")) <= seconds["duration"] + 0.1
 
 
+def test_another_attention_backend_gives_the_same_answers(served: Any, start_engine: Any, checkpoint: Path) -> None:
+    """With a cache so small that sequences are preempted, and prompts that find their prefix in it."""
+    other = start_engine(
+        "--model", str(checkpoint), "--served-name", "tiny", "--attention-backend", "block_tables",
+        "--dtype", "float32", "--max-model-len", "512", "--kv-cache-memory", "600Ki", "--block-size", "4",
+    )  # fmt: skip
+    other.wait_ready()
+    assert " attention_backend=block_tables " in other.log.read_text()
+    assert " attention_backend=cpu_spans " in served.log.read_text()
+
+    def ask(engine: Any, number: int) -> str:
+        prompt = [7] * 60 + [5 + number, 9, 11]
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+        response = httpx.post(engine.url + "/v1/completions", json=body, timeout=120)
+        assert response.status_code == 200, response.text
+        return str(response.json()["choices"][0]["text"])
+
+    with ThreadPoolExecutor(8) as pool:
+        expected, found = (list(pool.map(lambda n, e=engine: ask(e, n), range(8))) for engine in (served, other))
+    assert found == expected
+    assert other.metric("fairlead_engine_num_preemptions_total") > 0
+    assert other.metric("fairlead_engine_prefix_cache_hits_total") > 0
+
+
 def test_an_engine_used_alone_takes_more_than_two_steps_of_prompts(start_engine: Any, checkpoint: Path) -> None:
     limits = ("--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--max-queue-time", "10m")
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", *limits)
@@ -378,6 +402,7 @@ def test_too_little_memory_for_the_cache_ends_in_the_termination_log(start_engin
         (["--max-num-sequences", "4"], "--max-num-sequences"),
         (["--max-num", "4"], "--max-num"),
         (["--config", "/nowhere.yaml"], "/nowhere.yaml"),
+        (["--attention-backend", "flash"], "attention-backend: 'flash' is not known; use one of auto, cpu_spans"),
     ],
 )
 def test_wrong_usage_ends_with_status_2_and_last_words(start_engine: Any, flags: list[str], says: str) -> None:

@@ -5,10 +5,10 @@ The scheduler calls it before each step (`match`, `share`, `extend`), after it (
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from fairlead_engine.core.free_blocks import FreeBlocks
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator, LRUBlocks
 from fairlead_engine.types import Sequence
 from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks
 
@@ -35,8 +35,8 @@ class BlockManager:
     A whole computed block is published under its hash, which covers all tokens before it. Several blocks may hold the
     same hash: equal prompts that run side by side keep their own, so that block tables only ever grow at the end. A
     sequence gives its blocks back last one first, so that the tail of a chain is evicted before its head, which more
-    prompts share. Which free block a table gets is `FreeBlocks`' business. Source: PagedAttention and automatic prefix
-    caching of vLLM (Kwon et al., 2023).
+    prompts share. Which free block a table gets is the allocator's business. Source: PagedAttention and automatic
+    prefix caching of vLLM (Kwon et al., 2023).
     """
 
     def __init__(
@@ -46,11 +46,13 @@ class BlockManager:
         *,
         enable_prefix_caching: bool = True,
         listener: BlockListener | None = None,
+        make_allocator: Callable[[int], BlockAllocator] = LRUBlocks,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.listener = listener
+        self._make_allocator = make_allocator
         self._blocks_of: dict[BlockHash, list[int]] = {}
         self.reset()
 
@@ -62,7 +64,7 @@ class BlockManager:
         self._ref_count = [0] * self.num_blocks
         self._hash_of: list[BlockHash | None] = [None] * self.num_blocks
         self._blocks_of = {}
-        self._free = FreeBlocks(self.num_blocks)
+        self._free = self._make_allocator(self.num_blocks)
 
     @property
     def num_free(self) -> int:

@@ -5,6 +5,7 @@ runner and step cost together and reports what happened; each decision is one of
 """
 
 import logging
+from typing import Any
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
@@ -41,7 +42,7 @@ class Engine:
     ConfigError or KVCacheTooSmall. `runner` and `clock` stand in for the real ones in tests.
     """
 
-    def __init__(self, config: EngineConfig, runner: Runner | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, config: EngineConfig, runner: Runner[Any] | None = None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
         started = self.clock.now()
         self.runner = runner or load_runner(config)
@@ -56,7 +57,12 @@ class Engine:
         )
         limits, num_blocks = _limits(config, size.max_model_len), size.num_blocks
         self.runner.allocate_kv_cache(num_blocks)
-        self.blocks = BlockManager(num_blocks, config.block_size, enable_prefix_caching=config.enable_prefix_caching)
+        self.blocks = BlockManager(
+            num_blocks,
+            config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+            make_allocator=self.runner.block_allocator,
+        )
         self.scheduler = Scheduler(
             self.blocks,
             limits,
@@ -73,7 +79,8 @@ class Engine:
         """Computes the next tokens of whatever runs. Call it while `has_work`."""
         self.clock.start()
         batch = self.scheduler.schedule()  # decides tokens; never touches tensors
-        sampled = self.runner.run(batch)  # forward + sample; never decides
+        launched = self.runner.launch(batch)  # forward; the device may still be at it
+        sampled = self.runner.collect(launched)  # samples; never decides
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
         self.step_cost.observe(batch, self.clock.elapsed())
         return self.outputs(batch, sampled, finished)
@@ -199,6 +206,7 @@ class Engine:
             architecture=runner.model_config.architecture,
             dtype=str(runner.dtype).removeprefix("torch."),
             device=str(runner.device),
+            attention_backend=runner.attention_backend,
             vocab_size=runner.model_config.vocab_size,
             max_model_len=limits.max_model_len,
             max_position_embeddings=runner.model_config.max_position_embeddings,

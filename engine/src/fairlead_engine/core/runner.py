@@ -1,10 +1,14 @@
 """What the engine needs of the thing that computes: `ModelRunner` in earnest, `FakeRunner` in tests."""
 
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from fairlead_engine.config import EngineConfig
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.types import Batch, SampledToken
+
+Launched = TypeVar("Launched")
+"""A batch under way: a runner's own business, handed from its `launch` to its `collect`."""
 
 
 class RunnerModel(Protocol):
@@ -20,7 +24,7 @@ class RunnerModel(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
 
-class Runner(Protocol):
+class Runner(Protocol[Launched]):
     """Computes batches. It never decides what runs and only reads the sequences it is given."""
 
     @property
@@ -36,6 +40,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def attention_backend(self) -> str:
+        """Name of what computes attention."""
+        ...
+
+    @property
     def num_parameters(self) -> int: ...
     @property
     def weight_bytes(self) -> int: ...
@@ -45,11 +54,19 @@ class Runner(Protocol):
         ...
 
     def allocate_kv_cache(self, num_blocks: int) -> None:
-        """Makes room for blocks 0 to `num_blocks - 1`; called once, before the first `run`."""
+        """Makes room for blocks 0 to `num_blocks - 1`; called once, before the first `launch`."""
         ...
 
-    def run(self, batch: Batch) -> list[SampledToken | None]:
-        """Computes a batch, one entry per item: a token where the item `samples`, None where it does not.
+    def block_allocator(self, num_blocks: int) -> BlockAllocator:
+        """Which free block a table gets next, as suits what computes; all blocks are empty."""
+        ...
+
+    def launch(self, batch: Batch) -> Launched:
+        """Begins to compute a batch and returns at once; what it computes may still be on its way."""
+        ...
+
+    def collect(self, launched: Launched) -> list[SampledToken | None]:
+        """Waits for it. One entry per item: a token where the item `samples`, None where it does not.
 
         `NO_TOKEN` where it samples and the logits leave no choice. Fills `prompt_logprobs` of items that have something
         in `scores`.
@@ -61,7 +78,7 @@ class Runner(Protocol):
         ...
 
 
-def load_runner(config: EngineConfig) -> Runner:
+def load_runner(config: EngineConfig) -> Runner[Any]:
     """The model of `config`, loaded. Raises ModelLoadError."""
     # Both imports pull in torch, which only the process that computes may load.
     from fairlead_engine.demo import resolve_model
@@ -74,4 +91,5 @@ def load_runner(config: EngineConfig) -> Runner:
         block_size=config.block_size,
         num_threads=config.num_threads,
         seed=config.seed,
+        attention_backend=config.attention_backend,
     )

@@ -1,6 +1,7 @@
 """A few real steps before the first request: they run every code path once and measure what steps cost."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.runner import Runner
@@ -14,7 +15,7 @@ _SHORT_TOKENS = 16
 
 
 def warm_up(
-    runner: Runner, limits: Limits, block_size: int, num_blocks: int, clock: Clock
+    runner: Runner[Any], limits: Limits, block_size: int, num_blocks: int, clock: Clock
 ) -> list[tuple[StepWork, float]]:
     """Prefills and decodes sequences that no client sees; returns the work and the seconds of each measured step.
 
@@ -59,8 +60,8 @@ def _placed(lengths: list[int], block_size: int, num_blocks: int, vocab_size: in
         )
 
 
-def _run(runner: Runner, sequences: list[Sequence], clock: Clock) -> tuple[StepWork, float]:
+def _run(runner: Runner[Any], sequences: list[Sequence], clock: Clock) -> tuple[StepWork, float]:
     batch = Batch([ScheduledSequence(sequence, sequence.num_uncomputed_tokens) for sequence in sequences])
     clock.start()
-    runner.run(batch)
+    runner.collect(runner.launch(batch))
     return StepWork.of(batch), clock.elapsed()

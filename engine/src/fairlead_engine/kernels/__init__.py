@@ -1,5 +1,5 @@
-"""The operations on the paged KV cache, one per file. These are in plain torch and run on any device.
+"""What layers compute with, one operation per file: fused operations here, attention in `attention/`.
 
-They know tensors and slots, not requests. Keys and values of a layer lie in slabs [kv_heads, slots, head_dim], where
-block b owns the slots from b x block size on: consecutive blocks are one stretch of memory, read in place.
+All are functions of tensors and know no requests. Each is written in plain torch and runs on any device; a kernel for
+one device has the same signature and is compared with it.
 """

@@ -1,6 +1,6 @@
 """The decoder: tokens in, hidden states and their logits out, keys and values written to the cache on the way.
 
-The runner calls it once per step. It knows no requests: which token belongs to whom is in the step's attention plan.
+The runner calls it once per step. It knows no requests: which token belongs to whom is the attention's business.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
+from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.model.config import ModelConfig
-from fairlead_engine.model.layers import DecoderLayer, ForwardInput, LayerCache, RMSNorm, Rotation
+from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.rope import RotaryEmbedding
 
@@ -32,13 +33,15 @@ class Decoder:
     """Memory the weights take as loaded; a tied projection that had to be packed counts again."""
 
     def __call__(self, step: ForwardInput, caches: Sequence[LayerCache]) -> Tensor:
-        """Runs one step and returns the last hidden states of its logit rows [rows, hidden]."""
+        """Runs one step and returns the last hidden states of its logit rows, normalised: [rows, hidden]."""
         rotation = Rotation(*self.rotary(step.positions, self.embedding.dtype))
-        hidden = functional.embedding(step.token_ids, self.embedding)
+        update, stream = None, functional.embedding(step.token_ids, self.embedding)
         for layer, cache in zip(self.layers[:-1], caches[:-1], strict=True):
-            hidden = layer(hidden, step, rotation, cache)
-        return self.layers[-1](hidden, step, rotation, caches[-1], step.logit_rows)
+            update, stream = layer(update, stream, step, rotation, cache)
+        update, stream = self.layers[-1](update, stream, step, rotation, caches[-1], step.logit_rows)
+        hidden, _ = self.final_norm(update, stream)
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → logits [rows, vocab], in the weights' dtype."""
-        return self.head(self.final_norm(hidden))
+        return self.head(hidden)

@@ -1,26 +1,20 @@
 """The layers of a decoder, as plain callables over the flattened tokens of a step.
 
 They hold weights and nothing else: which tokens there are, and where their keys and values lie, comes with each call.
+What they compute beside matrix products is in `kernels/`.
 """
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
-from fairlead_engine.kernels.paged_attention import AttentionPlan, paged_attention
-from fairlead_engine.kernels.store_kv import store_kv
+from fairlead_engine.kernels.add_rms_norm import add_rms_norm
+from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
+from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
+from fairlead_engine.kernels.rms_norm import rms_norm
+from fairlead_engine.kernels.silu_mul import silu_mul
 from fairlead_engine.model.linear import Linear
-from fairlead_engine.model.rope import rotate
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """One layer's keys and values, each [kv_heads, slots, head_dim]; slot = block x block size + offset in it."""
-
-    keys: Tensor
-    values: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +25,11 @@ class ForwardInput:
     """int64 [tokens]."""
     positions: Tensor
     """int64 [tokens]: place of each token in its sequence."""
-    slots: Tensor
-    """int64 [tokens]: where in the cache each token's key and value go."""
     logit_rows: Tensor
     """int64 [rows]: which tokens' logits are wanted."""
-    attention: AttentionPlan
-    """Which tokens attend to which slots."""
+    backend: AttentionBackend[Any]
+    attention: Any
+    """What the backend prepared for this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +40,35 @@ class Rotation:
     sines: Tensor
 
 
+@dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """Scales each row to unit root mean square, then by a learned weight (arXiv 1910.07467)."""
+    """Normalises the residual stream, after adding to it what a layer computed."""
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight = weight
-        self._shape = tuple(weight.shape)
-        self._eps = eps
+    weight: Tensor
+    eps: float
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, self._shape, self._weight, self._eps)
+    def __call__(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
+        """The normalised sum and the sum, each [rows, hidden]; where nothing was computed yet there is no update."""
+        if update is None:
+            return rms_norm(stream, self.weight, self.eps), stream
+        return add_rms_norm(update, stream, self.weight, self.eps)
 
 
-class FeedForward:
+class FeedForward(Protocol):
+    """What a layer does to each token by itself: x [rows, hidden] → the same shape."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GatedFeedForward:
     """down(silu(gate(x)) * up(x)), with gate and up in one product."""
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
-        self._gate_up = gate_up
-        self._down = down
+    gate_up: Linear
+    down: Linear
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return self._down(functional.silu(gate).mul_(up))
+        return self.down(silu_mul(self.gate_up(x)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,7 @@ class Attention:
 
     qkv: Linear
     output: Linear
-    query_norm: RMSNorm | None
-    key_norm: RMSNorm | None
+    head_norm: HeadNorm | None
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -86,22 +85,13 @@ class Attention:
     def __call__(self, x: Tensor, step: ForwardInput, rotation: Rotation, cache: LayerCache) -> Tensor:
         """x [tokens, hidden] → the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
         heads = self.qkv(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
-        rotated = rotate(self._normalise(heads), rotation.cosines, rotation.sines)
-        query, key = torch.split(rotated, [self.num_heads, self.num_kv_heads], dim=1)
-        store_kv(key, heads[:, self.num_heads + self.num_kv_heads :], cache.keys, cache.values, step.slots)
-        return paged_attention(query, cache.keys, cache.values, step.attention).flatten(1)
-
-    def _normalise(self, heads: Tensor) -> Tensor:
-        """Query and key heads, normalised where the architecture does so."""
-        if self.query_norm is None or self.key_norm is None:
-            return heads[:, : self.num_heads + self.num_kv_heads]
-        query, key, _ = torch.split(heads, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        return torch.cat((self.query_norm(query), self.key_norm(key)), dim=1)
+        query, key, value = norm_rope(heads, self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
+        return step.backend.forward(query, key, value, cache, step.attention).flatten(1)
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Attention, then feed-forward, each on a normalised copy of the stream and added to it."""
+    """Attention, then feed-forward, each on a normalised copy of the residual stream."""
 
     attention_norm: RMSNorm
     attention: Attention
@@ -110,18 +100,20 @@ class DecoderLayer:
 
     def __call__(
         self,
-        hidden: Tensor,
+        update: Tensor | None,
+        stream: Tensor,
         step: ForwardInput,
         rotation: Rotation,
         cache: LayerCache,
         rows: Tensor | None = None,
-    ) -> Tensor:
-        """hidden [tokens, hidden] → the same, or only the given rows of it.
+    ) -> tuple[Tensor, Tensor]:
+        """update and stream [tokens, hidden] → what is to be added next, and to what; or only the given rows of them.
 
         Tokens meet in the attention alone, so a caller that wants few rows spares the others everything after it.
         """
-        attended = self.attention(self.attention_norm(hidden), step, rotation, cache)
+        normed, stream = self.attention_norm(update, stream)
+        attended = self.attention(normed, step, rotation, cache)
         if rows is not None:
-            hidden, attended = hidden[rows], attended[rows]
-        hidden = hidden + self.attention.output(attended)
-        return hidden + self.feed_forward(self.feed_forward_norm(hidden))
+            stream, attended = stream[rows], attended[rows]
+        normed, stream = self.feed_forward_norm(self.attention.output(attended), stream)
+        return self.feed_forward(normed), stream

@@ -5,10 +5,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.config import ModelConfig
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.layers import Attention, DecoderLayer, FeedForward, RMSNorm
+from fairlead_engine.model.layers import Attention, DecoderLayer, GatedFeedForward, RMSNorm
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.rope import RotaryEmbedding
 
@@ -66,18 +67,21 @@ class _DecoderBuilder:
         return Attention(
             qkv=self._linear(projections, config.hidden_size, config.attention_bias),
             output=self._linear({f"{prefix}.o_proj": config.hidden_size}, query_size, config.attention_bias),
-            query_norm=self._norm(f"{prefix}.q_norm", config.head_dim) if config.qk_norm else None,
-            key_norm=self._norm(f"{prefix}.k_norm", config.head_dim) if config.qk_norm else None,
+            head_norm=self._head_norm(prefix) if config.qk_norm else None,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
         )
 
-    def _feed_forward(self, prefix: str) -> FeedForward:
+    def _head_norm(self, prefix: str) -> HeadNorm:
+        query, key = (self._norm(f"{prefix}.{name}", self._config.head_dim) for name in ("q_norm", "k_norm"))
+        return HeadNorm(query.weight, key.weight, self._config.rms_norm_eps)
+
+    def _feed_forward(self, prefix: str) -> GatedFeedForward:
         config = self._config
         gate_up = {f"{prefix}.gate_proj": config.intermediate_size, f"{prefix}.up_proj": config.intermediate_size}
         down = {f"{prefix}.down_proj": config.hidden_size}
-        return FeedForward(
+        return GatedFeedForward(
             gate_up=self._linear(gate_up, config.hidden_size, config.mlp_bias),
             down=self._linear(down, config.intermediate_size, config.mlp_bias),
         )

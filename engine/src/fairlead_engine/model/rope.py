@@ -57,24 +57,15 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
 
 
 class RotaryEmbedding:
-    """Turns positions into the cosines and sines that `rotate` applies."""
+    """Turns positions into the cosines and sines that `norm_rope` applies."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, head_dim).to(device)
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """For positions [tokens]: cosines and signed sines, each [tokens, 1, head_dim] in `dtype`.
-
-        The sines of the first half are negative, which makes `rotate` three operations.
-        """
+        """For positions [tokens]: cosines and signed sines, each [tokens, 1, head_dim] in `dtype`."""
         angles = positions.float().unsqueeze(-1) * self._frequencies
         cosines, sines = angles.cos(), angles.sin()
         cosines = torch.cat((cosines, cosines), dim=-1)
         sines = torch.cat((-sines, sines), dim=-1)
         return cosines.unsqueeze(1).to(dtype), sines.unsqueeze(1).to(dtype)
-
-
-def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Turns each head [tokens, heads, head_dim] by its position; element i is paired with i + head_dim / 2."""
-    swapped = heads.roll(heads.shape[-1] // 2, dims=-1)
-    return (heads * cosines).addcmul_(swapped, sines)

@@ -1,4 +1,4 @@
-"""From a `Batch` to sampled tokens: tensors of a step, forward pass, sampling. Start at `model_runner.ModelRunner.run`.
+"""From a `Batch` to sampled tokens: tensors of a step, forward pass, sampling. Start at `model_runner.ModelRunner`.
 
 The runner never decides what runs and never changes a sequence: that is the core's business.
 """

@@ -1,16 +1,19 @@
-"""The model runner: owns the model, the KV cache's memory and the sampler, and runs one batch at a time.
+"""The model runner: owns the model, the KV cache's memory and the sampler, and runs batches.
 
 The core's engine calls it. It never decides what runs, and only reads the sequences it is given.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
+from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
 from fairlead_engine.model import ModelConfig, load_model
-from fairlead_engine.model.layers import LayerCache
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.sampler import Sampler, token_logprobs
@@ -18,6 +21,17 @@ from fairlead_engine.types import Batch, SampledToken, ScheduledSequence
 
 _MAX_SCORED_LOGITS = 2**23
 """Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A batch whose forward pass was begun; its tensors may still be computed by the device."""
+
+    batch: Batch
+    logits: Tensor
+    """[items that sample, vocab]."""
+    scored: Tensor
+    """[rows, hidden]: the hidden states that tell of prompts, item by item."""
 
 
 class ModelRunner:
@@ -32,13 +46,23 @@ class ModelRunner:
         block_size: int = 16,
         num_threads: int | None = None,
         seed: int = 0,
+        attention_backend: str = "auto",
     ) -> None:
-        """Loads the model; `dtype`, `device` and `num_threads` as in `EngineConfig`. The cache comes separately."""
+        """Loads the model; settings as in `EngineConfig`. The cache comes separately."""
         set_num_threads(num_threads)
         self.model_config = ModelConfig.from_folder(model_folder)
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.model_config.dtype, self.device)
-        self.block_size = block_size
+        self.layout = CacheLayout(
+            num_layers=self.model_config.num_layers,
+            num_kv_heads=self.model_config.num_kv_heads,
+            head_dim=self.model_config.head_dim,
+            block_size=block_size,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        self.attention_backend = choose_backend_name(attention_backend, self.device)
+        self._backend = BACKENDS[self.attention_backend]()
         self._model = load_model(model_folder, self.model_config, self.dtype, self.device)
         self._caches: list[LayerCache] = []
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
@@ -53,40 +77,35 @@ class ModelRunner:
 
     def kv_bytes_per_block(self) -> int:
         """Bytes that one block takes, keys and values of all layers."""
-        config = self.model_config
-        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * self.block_size * self.dtype.itemsize
+        return self.layout.bytes_per_block
 
     def allocate_kv_cache(self, num_blocks: int) -> None:
-        """Makes room for blocks 0 to `num_blocks - 1`, and forgets what an earlier cache held.
+        """Makes room for blocks 0 to `num_blocks - 1`, and forgets what an earlier cache held."""
+        self._caches = []  # frees the earlier one first
+        self._caches = self._backend.allocate(self.layout, num_blocks)
 
-        The memory is left as it is, since only slots that were written are ever read: so on a CPU the operating system
-        hands it out block by block, as it is first used.
-        """
-        config = self.model_config
-        shape = (config.num_kv_heads, num_blocks * self.block_size, config.head_dim)
-        self._caches = []
-        self._caches = [
-            LayerCache(
-                keys=torch.empty(shape, dtype=self.dtype, device=self.device),
-                values=torch.empty(shape, dtype=self.dtype, device=self.device),
-            )
-            for _ in range(config.num_layers)
-        ]
+    def block_allocator(self, num_blocks: int) -> BlockAllocator:
+        """Places tables as suits the attention backend."""
+        return self._backend.allocator(num_blocks)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> list[SampledToken | None]:
-        """Computes a batch and chooses a token for each item that reaches its sequence's last token; None for others.
-
-        The items' keys and values are in the cache afterwards.
-        """
+    def launch(self, batch: Batch) -> Launched:
+        """Begins a batch's forward pass; the items' keys and values will be in the cache after it."""
         if not batch:
+            return Launched(batch, torch.empty(0), torch.empty(0))
+        hidden = self._model(prepare(batch, self.layout, self._backend), self._caches)
+        num_sampled = sum(item.samples for item in batch.items)
+        return Launched(batch, self._model.logits(hidden[:num_sampled]), hidden[num_sampled:])
+
+    @torch.inference_mode()
+    def collect(self, launched: Launched) -> list[SampledToken | None]:
+        """Chooses a token for each item that reaches its sequence's last token; None for others."""
+        if not launched.batch:
             return []
-        step = prepare(batch, self.block_size, self.dtype, self.device)
-        hidden = self._model(step, self._caches)
-        sequences = [item.sequence for item in batch.items if item.samples]
-        sampled = iter(self._sampler.sample(self._model.logits(hidden[: len(sequences)]), sequences))
-        self._score([item for item in batch.items if item.scores], hidden[len(sequences) :])
-        return [next(sampled) if item.samples else None for item in batch.items]
+        sequences = [item.sequence for item in launched.batch.items if item.samples]
+        sampled = iter(self._sampler.sample(launched.logits, sequences))
+        self._score([item for item in launched.batch.items if item.scores], launched.scored)
+        return [next(sampled) if item.samples else None for item in launched.batch.items]
 
     def _score(self, items: Iterable[ScheduledSequence], hidden: Tensor) -> None:
         """Log-probabilities of prompts' tokens, from their rows' hidden states [rows, hidden] in order.

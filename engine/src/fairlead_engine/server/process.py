@@ -121,6 +121,7 @@ class ServerProcess:
             "architecture": info.architecture,
             "dtype": info.dtype,
             "device": info.device,
+            "attention_backend": info.attention_backend,
             "max_model_len": info.max_model_len,
             "num_kv_blocks": info.num_kv_blocks,
             "duration_seconds": round(time.perf_counter() - self._began, 2),

@@ -1,6 +1,6 @@
-"""Which free block a table gets next: least recently used first, and consecutive ids as far as that costs little.
+"""An allocator for attention that reads consecutive blocks in place: consecutive ids as far as that costs little.
 
-The block manager owns one `FreeBlocks`. It knows when blocks were freed and who grows where, not what they hold.
+It is a `BlockAllocator`; otherwise the least recently used block comes first.
 """
 
 from collections import OrderedDict
@@ -19,8 +19,8 @@ with 0.5, and 17 when blocks are taken in plain least-recently-used order; while
 """
 
 
-class FreeBlocks:
-    """Blocks 0 to `num_blocks - 1`: in use, *empty* (free, holding nothing) or *evictable* (free, holding a prefix).
+class ConsecutiveBlocks:
+    """Least recently used first, in stretches.
 
     On a CPU a table of consecutive ids is a view of the cache and attention reads it without a gather; so ids are
     chosen for it:
@@ -47,14 +47,10 @@ class FreeBlocks:
         self._reserved_end: dict[int, int] = {}  # last block of a growing run → end of what is reserved behind it
 
     def __len__(self) -> int:
-        """How many are free."""
         return self._num_empty + len(self._evictable)
 
     def take(self, last: int | None, wanted: int) -> int:
-        """Puts a free block to use, behind block `last` if possible; there must be one.
-
-        `wanted` says how many blocks, this one included, the sequence is expected to need from here on.
-        """
+        """Puts a free block to use, behind block `last` if possible; there must be one."""
         block = -1 if last is None else last + 1
         end = None if last is None else self._reserved_end.pop(last, None)
         if end is not None and self._state[block] >= 2 * _TAKEN:  # reserved, but in use by somebody else
@@ -71,7 +67,6 @@ class FreeBlocks:
         return block
 
     def reuse(self, block: int) -> None:
-        """Puts this very block, which is free, to use."""
         freed = self._evictable.pop(block, None)
         if freed is None:
             freed = 0
@@ -79,7 +74,6 @@ class FreeBlocks:
         self._state[block] += _TAKEN - freed
 
     def release(self, block: int, *, evictable: bool) -> None:
-        """Frees a block in use. Of several that are evictable, the one released first is evicted first."""
         self._state[block] -= _TAKEN
         if not evictable:
             self._num_empty += 1
@@ -89,7 +83,6 @@ class FreeBlocks:
         self._state[block] += self._num_frees
 
     def empty(self, block: int) -> None:
-        """Nobody can ask any more for what this evictable block holds."""
         self._state[block] -= self._evictable.pop(block)
         self._num_empty += 1
 
@@ -100,7 +93,6 @@ class FreeBlocks:
             self._state[last + 1 : end] -= _TAKEN
 
     def check(self, in_use: set[int], evictable: set[int]) -> None:
-        """Raises AssertionError unless the states are these and every other block is empty."""
         expected = np.zeros(self.num_blocks, np.int64)
         for last, end in self._reserved_end.items():
             expected[last + 1 : end] += _TAKEN

@@ -1,0 +1,11 @@
+"""Adding to the residual stream and normalising the sum, which a kernel does in one pass over memory."""
+
+from torch import Tensor
+
+from fairlead_engine.kernels.rms_norm import rms_norm
+
+
+def add_rms_norm(update: Tensor, stream: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The normalised sum of update and stream, each [rows, size], and the sum itself; weight is [size]."""
+    stream = stream + update
+    return rms_norm(stream, weight, eps), stream

@@ -1,0 +1,80 @@
+"""What attention is asked: the protocol of a backend, and what it is told of the cache and of a step.
+
+The runner calls `allocate` once and `prepare` once per step, each layer calls `forward`. Requests and scheduling stay
+outside: a step is rows of tokens, and for each sequence how many of them are its own.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
+
+Metadata = TypeVar("Metadata")
+"""What a backend's `prepare` hands to its `forward`: that backend's business."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheLayout:
+    """The facts that every backend's cache follows from."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    """Tokens per block."""
+    dtype: torch.dtype
+    """Of keys, values and activations."""
+    device: torch.device
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Keys and values of all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.block_size * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's keys and values, in the shape that the backend which allocated them chose."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceBatch:
+    """The sequences of one step in the order of their rows; sequence i has the next `num_queries[i]` rows."""
+
+    layout: CacheLayout
+    num_queries: list[int]
+    """Tokens computed in this step: the last ones of the context."""
+    context_lens: list[int]
+    """Tokens that may be attended to, those of this step included."""
+    block_tables: list[list[int]]
+    """The blocks of each sequence, in order; they cover its context and may go beyond it."""
+
+
+class AttentionBackend(Protocol[Metadata]):
+    """Causal grouped-query attention of a step's tokens to the cache. Holds no state of a step or of a model."""
+
+    def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
+        """Memory for blocks 0 to `num_blocks - 1` of every layer; what it holds is undefined until it is stored."""
+        ...
+
+    def allocator(self, num_blocks: int) -> BlockAllocator:
+        """Which free block a table gets next, as suits this backend; all blocks are empty."""
+        ...
+
+    def prepare(self, batch: DeviceBatch) -> Metadata:
+        """What all layers of one step share; called once per step, on the host."""
+        ...
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: Metadata) -> Tensor:
+        """Stores the step's keys and values, then attends: softmax(query · keys / sqrt(head_dim)) · values.
+
+        query [tokens, heads, head_dim]; key and value [tokens, kv_heads, head_dim]; returns [tokens, heads, head_dim].
+        Query head h uses key head h // (heads / kv_heads). Slots outside a sequence's context are never used for it.
+        """
+        ...

@@ -1,0 +1,157 @@
+"""Attention of all sequences at once, by block table: padded, masked, in plain torch on any device.
+
+What a step needs is in four tensors, as in vLLM's paged attention (Kwon et al., 2023): block tables, context lengths,
+where each sequence's rows begin, and the slot of each row. Kernels that read the cache in place take the same tensors
+and are compared with this.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache
+from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
+
+MAX_GATHERED = 2**16
+"""Tokens, padding included, whose keys and values are gathered at a time: 256 MiB with 8 heads of 128 in bfloat16."""
+MAX_SCORES = 2**25
+"""Pairs of query and key, padding included, that are masked at a time: 32 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sequences that follow one another and are padded to one shape: `queries` rows and `context` tokens each.
+
+    Padding repeats a row or a slot of the same sequence, so that nothing of others, whatever it holds, comes near it.
+    """
+
+    rows: Tensor
+    """int64 [sequences, queries]: rows of the query."""
+    slots: Tensor
+    """int64 [sequences, context]: slots of the cache."""
+    visible: Tensor
+    """bool [sequences, queries, context]: which query may look at which token."""
+    kept: Tensor
+    """int64 [rows of the group]: where these rows are among the flattened [sequences x queries]."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTableMetadata:
+    """One step; all tensors are int64 on the cache's device."""
+
+    block_tables: Tensor
+    """[sequences, blocks]: each context's blocks in order; what is beyond them is 0."""
+    context_lens: Tensor
+    """[sequences]: tokens that may be attended to."""
+    query_starts: Tensor
+    """[sequences + 1]: first row of each sequence, then the number of rows."""
+    slot_mapping: Tensor
+    """[tokens]: slot that each row's key and value go to."""
+    groups: list[Group]
+    """All sequences in order: single queries together, chunks beside them, each as far as the memory allows."""
+
+
+class BlockTables:
+    """Keys and values of a layer: [blocks, block_size, kv_heads, head_dim]; any free block is as good as another."""
+
+    def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
+        shape = (num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim)
+
+        def pool() -> Tensor:
+            return torch.empty(shape, dtype=layout.dtype, device=layout.device)
+
+        return [LayerCache(keys=pool(), values=pool()) for _ in range(layout.num_layers)]
+
+    def allocator(self, num_blocks: int) -> LRUBlocks:
+        return LRUBlocks(num_blocks)
+
+    def prepare(self, batch: DeviceBatch) -> BlockTableMetadata:
+        layout, size = batch.layout, batch.layout.block_size
+        num_blocks = [-(-context // size) for context in batch.context_lens]
+        width = max(num_blocks)
+        tables = [table[:num] + [0] * (width - num) for table, num in zip(batch.block_tables, num_blocks, strict=True)]
+        block_tables = torch.tensor(tables, dtype=torch.int64).to(layout.device)
+        lengths = torch.tensor([batch.num_queries, batch.context_lens], dtype=torch.int64).to(layout.device)
+        num_queries, context_lens = lengths
+        query_starts = pad(num_queries.cumsum(0), (1, 0))
+        num_rows = sum(batch.num_queries)
+        sequence = torch.repeat_interleave(num_queries, output_size=num_rows)
+        offset = torch.arange(num_rows, device=layout.device) - query_starts[sequence]
+        position = offset + (context_lens - num_queries)[sequence]
+        metadata = BlockTableMetadata(
+            block_tables=block_tables,
+            context_lens=context_lens,
+            query_starts=query_starts,
+            slot_mapping=block_tables[sequence, position // size] * size + position % size,
+            groups=[],
+        )
+        starts = list(accumulate(batch.num_queries, initial=0))
+        for first, end in _stretches(batch):
+            queries, context = max(batch.num_queries[first:end]), max(batch.context_lens[first:end])
+            rows = slice(starts[first], starts[end])
+            kept = (sequence[rows] - first) * queries + offset[rows]
+            metadata.groups.append(_group(metadata, slice(first, end), queries, context, size, kept))
+        return metadata
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: BlockTableMetadata
+    ) -> Tensor:
+        keys, values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)
+        keys.index_copy_(0, metadata.slot_mapping, key)
+        values.index_copy_(0, metadata.slot_mapping, value)
+        return torch.cat([_attend(query, keys, values, group) for group in metadata.groups])
+
+
+def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
+    """Sequences [first, end) that are padded to one shape; a single one may be larger than the bounds."""
+    first, queries, context = 0, 0, 0
+    for index, (num_queries, context_len) in enumerate(zip(batch.num_queries, batch.context_lens, strict=True)):
+        wider, longer, count = max(queries, num_queries), max(context, context_len), index + 1 - first
+        too_large = count * longer > MAX_GATHERED or count * wider * longer > MAX_SCORES
+        if first < index and (too_large or (num_queries == 1) != (queries == 1)):
+            yield first, index
+            first, wider, longer = index, num_queries, context_len
+        queries, context = wider, longer
+    if batch.num_queries:
+        yield first, len(batch.num_queries)
+
+
+def _group(
+    metadata: BlockTableMetadata, sequences: slice, queries: int, context: int, block_size: int, kept: Tensor
+) -> Group:
+    """Some sequences, padded to so many queries and so much context."""
+    starts, ends = metadata.query_starts[:-1][sequences, None], metadata.query_starts[1:][sequences, None]
+    last_query, last_token = ends - starts - 1, metadata.context_lens[sequences, None] - 1
+    query = torch.arange(queries, device=starts.device).minimum(last_query)
+    token = torch.arange(context, device=starts.device)
+    position = token.minimum(last_token)
+    blocks = metadata.block_tables[sequences].gather(1, position // block_size)
+    return Group(
+        rows=starts + query,
+        slots=blocks * block_size + position % block_size,
+        visible=token <= (last_token - last_query + query).unsqueeze(2),
+        kept=kept,
+    )
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, group: Group) -> Tensor:
+    """[rows of the group, heads, head_dim], from query [tokens, heads, head_dim] and all slots' keys and values."""
+    num_sequences, num_queries = group.rows.shape
+    num_heads, num_kv_heads = query.shape[1], keys.shape[1]
+    queries = query[group.rows].transpose(1, 2)  # [sequences, heads, queries, head_dim]
+    context_keys, context_values = (slab[group.slots].transpose(1, 2) for slab in (keys, values))
+    if num_queries == 1:
+        # The query heads of a group act as queries of their key head, which is read only once.
+        queries = queries.reshape(num_sequences, num_kv_heads, -1, query.shape[2])
+    else:
+        context_keys, context_values = (
+            part.repeat_interleave(num_heads // num_kv_heads, dim=1) for part in (context_keys, context_values)
+        )
+    output = scaled_dot_product_attention(
+        queries, context_keys, context_values, attn_mask=group.visible.unsqueeze(1)
+    ).reshape(num_sequences, num_heads, num_queries, -1)
+    return output.transpose(1, 2).flatten(0, 1)[group.kept]

@@ -1,0 +1,36 @@
+"""From a fused projection to what attention takes: query and key heads, normalised where wanted, then rotated."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.kernels.rms_norm import rms_norm
+
+
+class HeadNorm(NamedTuple):
+    """Weights of the normalisation of each query head and each key head, both [head_dim]."""
+
+    query: Tensor
+    key: Tensor
+    eps: float
+
+
+def norm_rope(
+    heads: Tensor, num_kv_heads: int, cosines: Tensor, sines: Tensor, norm: HeadNorm | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Query [tokens, heads, head_dim], key and value [tokens, kv_heads, head_dim].
+
+    `heads` [tokens, heads + 2 x kv_heads, head_dim] holds query, key and value heads side by side. The signed cosines
+    and sines [tokens, 1, head_dim] turn each head by its position: element i is paired with i + head_dim / 2, and the
+    sines of the first half are negative, which makes a rotation three operations.
+    """
+    num_heads = heads.shape[1] - 2 * num_kv_heads
+    if norm is None:
+        turned = heads[:, : num_heads + num_kv_heads]
+    else:
+        query, key, _ = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+        turned = torch.cat((rms_norm(query, norm.query, norm.eps), rms_norm(key, norm.key, norm.eps)), dim=1)
+    swapped = turned.roll(turned.shape[-1] // 2, dims=-1)
+    query, key = torch.split((turned * cosines).addcmul_(swapped, sines), [num_heads, num_kv_heads], dim=1)
+    return query, key, heads[:, num_heads + num_kv_heads :]

@@ -1,0 +1,173 @@
+"""Every attention backend against attention written out token by token, through any block tables."""
+
+import math
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead_engine.config import ATTENTION_BACKENDS
+from fairlead_engine.kernels.attention import block_tables
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
+from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
+
+CPU = torch.device("cpu")
+HEAD_DIM = 8
+NUM_BLOCKS = 60
+
+
+def make_layout(block_size: int, num_kv_heads: int = 2) -> CacheLayout:
+    return CacheLayout(
+        num_layers=1,
+        num_kv_heads=num_kv_heads,
+        head_dim=HEAD_DIM,
+        block_size=block_size,
+        dtype=torch.float32,
+        device=CPU,
+    )
+
+
+@dataclass
+class Conversation:
+    """A sequence that attention sees in several steps: all its queries, keys and values, and how far it is."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    table: list[int]
+    num_done: int = 0
+
+    def expected(self, start: int, end: int) -> torch.Tensor:
+        """One softmax per token and head, as the definition says: [end - start, heads, head_dim]."""
+        group = self.query.shape[1] // self.key.shape[1]
+        rows = []
+        for token in range(start, end):
+            for head in range(self.query.shape[1]):
+                keys, values = self.key[: token + 1, head // group], self.value[: token + 1, head // group]
+                scores = keys @ self.query[token, head] / math.sqrt(HEAD_DIM)
+                rows.append(scores.softmax(0) @ values)
+        return torch.stack(rows).view(end - start, self.query.shape[1], HEAD_DIM)
+
+
+def make_conversations(lengths: list[int], layout: CacheLayout, num_heads: int, scatter: bool) -> list[Conversation]:
+    free = list(range(NUM_BLOCKS))
+    if scatter:
+        random.Random(len(lengths)).shuffle(free)
+    found = []
+    for length in lengths:
+        num_blocks = -(-length // layout.block_size) + len(found) % 2  # some tables go beyond their tokens
+        key, value = torch.randn(2, length, layout.num_kv_heads, HEAD_DIM)
+        found.append(Conversation(torch.randn(length, num_heads, HEAD_DIM), key, value, free[:num_blocks]))
+        free = free[num_blocks:]
+    return found
+
+
+def run_step(backend, layout, cache, shares: list[tuple[Conversation, int]]) -> None:
+    """One step computes so many further tokens of each; what comes out is the definition's."""
+    ends = [each.num_done + num for each, num in shares]
+    batch = DeviceBatch(layout, [num for _, num in shares], ends, [each.table for each, _ in shares])
+    parts = [slice(each.num_done, end) for (each, _), end in zip(shares, ends, strict=True)]
+    query, key, value = (
+        torch.cat([getattr(each, name)[part] for (each, _), part in zip(shares, parts, strict=True)])
+        for name in ("query", "key", "value")
+    )
+    found = backend.forward(query, key, value, cache, backend.prepare(batch))
+    expected = torch.cat([each.expected(part.start, part.stop) for (each, _), part in zip(shares, parts, strict=True)])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for (each, _), end in zip(shares, ends, strict=True):
+        each.num_done = end
+
+
+def spoilt_cache(backend, layout):
+    """Whatever a backend reads that nobody wrote there spoils its output."""
+    (cache,) = backend.allocate(layout, NUM_BLOCKS)
+    cache.keys.fill_(float("nan"))
+    cache.values.fill_(float("nan"))
+    return cache
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@settings(deadline=None, max_examples=60)
+@given(
+    block_size=st.integers(1, 4),
+    heads=st.sampled_from([(4, 4), (4, 2), (6, 1)]),
+    lengths=st.lists(st.integers(1, 16), min_size=1, max_size=5),
+    widths=st.lists(st.integers(0, 9), min_size=30, max_size=30),
+    scatter=st.booleans(),
+    bounds=st.sampled_from([(2**16, 2**25), (20, 100), (1, 1)]),
+)
+def test_any_steps_equal_the_definition(name, block_size, heads, lengths, widths, scatter, bounds):
+    """Prefills in chunks of any widths beside decodes, until all tokens are done."""
+    num_heads, num_kv_heads = heads
+    layout = make_layout(block_size, num_kv_heads)
+    backend = BACKENDS[name]()
+    conversations = make_conversations(lengths, layout, num_heads, scatter)
+    cache = spoilt_cache(backend, layout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_tables, "MAX_GATHERED", bounds[0])
+        patch.setattr(block_tables, "MAX_SCORES", bounds[1])
+        while left := [each for each in conversations if each.num_done < len(each.query)]:
+            shares = [(each, min(widths.pop() if widths else 9, len(each.query) - each.num_done)) for each in left]
+            shares = sorted(((each, num) for each, num in shares if num), key=lambda share: share[1] > 1)
+            if shares:
+                run_step(backend, layout, cache, shares)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_spoilt_sequence_spoils_no_other(name):
+    layout = make_layout(4)
+    backend = BACKENDS[name]()
+    spoilt, short, long = make_conversations([6, 5, 9], layout, 4, scatter=True)
+    spoilt.key.fill_(float("nan"))
+    spoilt.value.fill_(float("inf"))
+    shares = [(spoilt, 6), (short, 5), (long, 9)]
+    batch = DeviceBatch(layout, [6, 5, 9], [6, 5, 9], [each.table for each, _ in shares])
+    query, key, value = (torch.cat([getattr(each, kind) for each, _ in shares]) for kind in ("query", "key", "value"))
+    found = backend.forward(query, key, value, spoilt_cache(backend, layout), backend.prepare(batch))
+    torch.testing.assert_close(found[6:11], short.expected(0, 5), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[11:], long.expected(0, 9), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_stored_tokens_take_their_slots_and_no_others(name):
+    layout = make_layout(4)
+    backend = BACKENDS[name]()
+    cache = spoilt_cache(backend, layout)
+    (conversation,) = make_conversations([6], layout, 4, scatter=True)
+    run_step(backend, layout, cache, [(conversation, 6)])
+    num_stored = 6 * layout.num_kv_heads * HEAD_DIM
+    assert int(cache.keys.isfinite().sum()) == num_stored == int(cache.values.isfinite().sum())
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_caches_size_is_what_its_layout_says(name):
+    layout = make_layout(4, num_kv_heads=3)
+    caches = BACKENDS[name]().allocate(layout, 7)
+    assert sum(each.keys.nbytes + each.values.nbytes for each in caches) == 7 * layout.bytes_per_block
+
+
+def test_block_tables_hold_what_a_kernel_needs():
+    batch = DeviceBatch(make_layout(4), [1, 3], [6, 3], [[7, 2, 9], [5]])
+    found = BACKENDS["block_tables"]().prepare(batch)
+    assert found.block_tables.tolist() == [[7, 2], [5, 0]]
+    assert found.context_lens.tolist() == [6, 3]
+    assert found.query_starts.tolist() == [0, 1, 4]
+    assert found.slot_mapping.tolist() == [9, 20, 21, 22]
+
+
+def test_single_queries_are_not_padded_to_chunks():
+    batch = DeviceBatch(make_layout(4), [1, 1, 3, 2], [6, 2, 3, 2], [[7, 2], [1], [5], [4]])
+    groups = BACKENDS["block_tables"]().prepare(batch).groups
+    assert [tuple(group.visible.shape) for group in groups] == [(2, 1, 6), (2, 3, 3)]
+
+
+def test_every_backend_can_be_chosen_by_name():
+    assert ("auto", *BACKENDS) == ATTENTION_BACKENDS
+    assert [choose_backend_name("auto", torch.device(kind)) for kind in ("cpu", "cuda")] == [
+        "cpu_spans",
+        "block_tables",
+    ]
+    assert choose_backend_name("block_tables", CPU) == "block_tables"
