@@ -10,11 +10,13 @@ import asyncio
 import itertools
 import re
 import textwrap
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union, get_args, get_origin
 
+import msgspec
 import yaml
 from aiohttp.web import AbstractResource
 from prometheus_client import generate_latest
@@ -50,14 +52,16 @@ from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings, Profile
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.config_sources import docstrings as engine_docstrings
 from fairlead_engine.errors import ModelLoadReason
+from fairlead_engine.parameters import By, Declared, declared
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.lifecycle import Lifecycle
 from fairlead_engine.server.metrics import OURS, VLLM
 from fairlead_engine.server.metrics import Metrics as EngineMetrics
 from fairlead_engine.server.refusals import Outcome
+from fairlead_engine.server.schemas import ENDPOINTS
 from fairlead_engine.server.service import Service
-from fairlead_engine.types import EngineLoad, FinishReason
+from fairlead_engine.types import EngineLoad, FinishReason, SamplingParams
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
 from fairlead_protocol.lanes import Pacer
 from fairlead_testing.gateways import make_pool
@@ -95,6 +99,11 @@ def pages() -> dict[str, str]:
         "gateway-flags.md": ("Gateway flags", "`fairlead gateway`", gateway_flags()),
         "operator-settings.md": ("Operator settings", "the file of `fairlead operator --settings FILE`", settings()),
         "chart-values.md": ("Values of the chart", "what `helm install --set` can say", chart_values(chart)),
+        "request-parameters.md": (
+            "Request parameters",
+            "every field of a request, its bounds and default, and who acts on it",
+            request_parameters(),
+        ),
         "metrics.md": ("Metrics", "of engine, gateway and operator", asyncio.run(metrics())),
         "http.md": ("HTTP endpoints", "of gateway, engine and operator, and how requests end", http_endpoints()),
     }
@@ -205,6 +214,81 @@ def chart_values(text: str) -> str:
         parts += [f"## {section}" if section else "## General", table(head, rows)]
     profile_head = ["Profile", "Requests", "Limits", "Nodes", "RuntimeClass"]
     return "\n\n".join((*parts, "## The chart's profiles", table(profile_head, profiles)))
+
+
+def request_parameters() -> str:
+    """The page of what clients may send, from where each parameter is declared."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for endpoint, schema in ENDPOINTS.items():
+        sampling = {each.name: each for each in declared(SamplingParams)}
+        for each in declared(schema):
+            default = sampling[each.name].default if each.name in sampling else each.default
+            row = (each.name, worded(each.type), _accepted(each), _written_default(each, default),
+                   str(each.parameter.by), each.parameter.text)  # fmt: skip
+            if each.parameter.by is not By.NOBODY:
+                documented(each.parameter.text, f"the parameter {each.name} of {endpoint}")
+            found.setdefault(row, []).append(endpoint)
+    rows = [[f"`{row[0]}`", ", ".join(of), *row[1:]] for row, of in found.items()]
+    return "\n\n".join((
+        "[The API](../api.md) has examples and the rules that hold for all of them. *By*: who acts on it. *gateway* = "
+        "it decides about routing, waiting or tokenising, and the engine gets it too; *nobody* = it is taken because "
+        "clients send it, and changes nothing; *refused* = answered 400 with what to do instead, but for the values "
+        "that change nothing.",
+        table(["Parameter", "Of", "Type", "Accepted", "Default", "By", "What it does"],
+              sorted(rows, key=lambda row: (list(By).index(By(row[5])), row[4] != "needed"))),
+        "Fields that begin with `fairlead_` are between gateways and engines; a gateway drops them when a client sends "
+        "them.",
+    ))  # fmt: skip
+
+
+def worded(kind: Any) -> str:
+    """A parameter's type in a word or two; None says nothing, as everything optional may be null."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return worded(get_args(kind)[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(worded(each) for each in get_args(kind) if each is not type(None))
+    if origin is list:
+        of = worded(get_args(kind)[0])
+        return "list" if of == "any" else f"list of {of}s"
+    words = {bool: "boolean", int: "integer", float: "number", str: "string", Any: "any"}
+    return words.get(kind, "object")
+
+
+def _accepted(each: Declared) -> str:
+    parameter = each.parameter
+    bounds = f"{parameter.low:g} to {parameter.high:g} each" if worded(each.type) == "object" and parameter.low else ""
+    if parameter.accepted:
+        return parameter.accepted
+    if parameter.only is not None:
+        return f"only `{parameter.only}`"
+    if parameter.most is not None:
+        longest = f"of at most {parameter.longest} characters each" if parameter.longest else ""
+        unit = "items" if parameter.unit in ("ids", "texts") else parameter.unit
+        return ", ".join(part for part in (f"at most {parameter.most} {unit}", longest, bounds) if part)
+    if parameter.low is not None and parameter.high is not None:
+        return f"{'above ' if parameter.above else ''}{_number(parameter.low)} … {_number(parameter.high)}"
+    parts = (each.type, *(part for part in get_args(each.type) if get_origin(part) is Annotated))
+    metas = [meta for part in parts for meta in get_args(part) if isinstance(meta, msgspec.Meta)]
+    for meta in metas:
+        if meta.max_length is not None:
+            units = {"string": "characters", "object": "entries"}
+            return f"at most {meta.max_length} {units.get(worded(each.type), 'items')}"
+        if meta.ge is not None and meta.le is not None:
+            return f"{_number(meta.ge)} … {_number(meta.le)}"
+    return ""
+
+
+def _number(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else str(bound)
+
+
+def _written_default(each: Declared, default: Any) -> str:
+    if each.parameter.default or default is msgspec.NODEFAULT:
+        return each.parameter.default or "needed"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return _number(default) if isinstance(default, int | float) else "–"
 
 
 def commented_values(text: str) -> Iterator[tuple[str, str, Any]]:

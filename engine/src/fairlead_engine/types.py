@@ -1,14 +1,16 @@
 """The nouns that travel through the engine: SamplingParams, Sequence, Batch, and what comes out of a step.
 
-Everyone imports this module and it imports nobody: no tensors, no HTTP, no I/O.
+Everyone imports this module and it imports nearly nobody: no tensors, no HTTP, no I/O.
 """
 
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
+from fairlead_engine.parameters import By, Parameter, declared
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 MAX_LOGPROBS = 20
@@ -16,6 +18,9 @@ MAX_ANSWER_LOGPROBS = 500_000
 """Log-probabilities of an answer that is not streamed: of all its choices, each token's own and its alternatives'. One
 takes about 90 bytes, so that gateways take the answer as well."""
 MAX_SEED = 2**63 - 1
+_INT32 = 2**31 - 1
+_MAX_DIGITS = 10
+"""Of a token id; no vocabulary is so large."""
 
 
 class FinishReason(StrEnum):
@@ -33,65 +38,131 @@ class FinishReason(StrEnum):
     """The engine could not go on with it; the output carries a message."""
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How to choose tokens, and when to stop. Raises ValueError, naming the field, for a value out of range."""
+def _texts(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
 
-    temperature: float = 1.0
-    """0 = greedy: always the likeliest token."""
-    top_k: int = 0
-    """Keep this many likeliest tokens; 0 or -1 = all."""
-    top_p: float = 1.0
-    """Keep the smallest set of likeliest tokens whose probability reaches this; 1 = all."""
-    min_p: float = 0.0
-    """Drop tokens less likely than this share of the likeliest one; 0 = none."""
-    presence_penalty: float = 0.0
-    """Subtracted from the logit of every token that was generated already, in [-2, 2]."""
-    frequency_penalty: float = 0.0
-    """Subtracted once per time a token was generated already, in [-2, 2]."""
-    repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens in prompt or output; 1 = off."""
-    seed: int | None = None
-    """Makes this request's draws reproducible whatever runs beside it; None = fresh randomness."""
-    max_tokens: int | None = None
-    """At most this many new tokens; None = up to the model's context, 0 = only the prompt is computed."""
-    min_tokens: int = 0
-    """Suppress end-of-sequence and stop tokens until this many new tokens."""
-    stop: tuple[str, ...] = ()
-    """Texts that end the output; they are not part of it unless `include_stop`."""
-    stop_token_ids: tuple[int, ...] = ()
-    """Token ids that end the output."""
-    include_stop: bool = False
-    """Leave the matched stop text in the output."""
-    ignore_eos: bool = False
-    """Go on after the end-of-sequence token (benchmarks)."""
+
+def _token_biases(value: dict[str, float]) -> dict[int, float]:
+    """Raises ValueError for a key that is not an id as it is written: of "9" and "09" one would be lost."""
+    for name in value:
+        if not (name.isascii() and name.isdigit()) or len(name) > _MAX_DIGITS or str(int(name)) != name:
+            raise ValueError(f"logit_bias must map token ids to numbers; {name[:80]!r} is no token id")
+    return {int(name): bias for name, bias in value.items()}
+
+
+LOGPROBS = Parameter("The same, and so many alternatives of each.", low=0, high=MAX_LOGPROBS)
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How to choose tokens, and when to stop. Raises ValueError, naming the field, for a value out of range.
+
+    A field with a `Parameter` is one that clients may send: schemas, checks and the reference are made from it.
+    """
+
+    temperature: Annotated[
+        float, Parameter("0 = always the likeliest token.", low=0.0, high=100.0, from_model=True)
+    ] = 1.0
+    top_p: Annotated[
+        float,
+        Parameter(
+            "Only the likeliest tokens whose shares come to this.", low=0.0, high=1.0, above=True, from_model=True
+        ),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Parameter("Only so many of the likeliest tokens; 0 and -1 = all.", low=-1, high=_INT32, from_model=True),
+    ] = 0
+    min_p: Annotated[
+        float,
+        Parameter("No token less likely than this share of the likeliest.", low=0.0, high=1.0, from_model=True),
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, Parameter("Taken from the logit of every token that was generated already.", low=-2.0, high=2.0)
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        Parameter("Taken from a token's logit once for each time that it was generated already.", low=-2.0, high=2.0),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        Parameter(
+            "Divides positive and multiplies negative logits of tokens in prompt or answer; above 1 = less of them.",
+            low=0.0,
+            high=100.0,
+            above=True,
+            from_model=True,
+        ),
+    ] = 1.0
+    logit_bias: Annotated[
+        dict[int, float],
+        Parameter(
+            "By token id, added to its logit before anything else changes it.",
+            low=-100.0,
+            high=100.0,
+            most=1024,
+            unit="tokens",
+            takes=dict[str, float],
+            read=_token_biases,
+        ),
+    ] = {}
+    seed: Annotated[
+        int | None,
+        Parameter(
+            "The same draws for the same request, whatever runs beside it.",
+            low=-MAX_SEED - 1,
+            high=MAX_SEED,
+            default="random",
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Parameter(
+            "Longest answer; more than the context has room for behind the prompt is refused. 0 computes the prompt "
+            "only, to score or to warm it.",
+            By.GATEWAY,
+            low=0,
+            high=_INT32,
+            default="16 for completions; a chat goes on to the end of the context",
+        ),
+    ] = None
+    min_tokens: Annotated[
+        int, Parameter("No end before so many tokens.", low=0, high=_INT32, accepted="0 … `max_tokens`")
+    ] = 0
+    stop: Annotated[
+        tuple[str, ...],
+        Parameter(
+            "Texts that end the answer; they are not part of it.",
+            most=16,
+            unit="texts",
+            longest=1024,
+            takes=str | list[str],
+            read=_texts,
+        ),
+    ] = ()
+    stop_token_ids: Annotated[
+        tuple[int, ...],
+        Parameter("Token ids that end the answer.", most=256, unit="ids", takes=list[int], read=tuple),
+    ] = ()
+    include_stop: Annotated[
+        bool, Parameter("Leave the `stop` that was found in the answer.", name="include_stop_str_in_output")
+    ] = False
+    ignore_eos: Annotated[bool, Parameter("Go on after the end-of-sequence token, to `max_tokens`: for measuring.")] = (
+        False
+    )
     logprobs: int | None = None
     """Report the chosen token's log-probability and this many likeliest alternatives; None = report nothing."""
     prompt_logprobs: int | None = None
     """Report the same for every token of the prompt but the first, which then takes nothing from the prefix cache."""
-    logit_bias: dict[int, float] = {}
-    """Added to the logits of these tokens, in [-100, 100], before anything else changes them."""
 
     def __post_init__(self) -> None:
-        _within("temperature", self.temperature, 0.0, 100.0)
-        _within("top_p", self.top_p, 0.0, 1.0, open_below=True)
-        _within("min_p", self.min_p, 0.0, 1.0)
-        _within("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _within("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_below=True)
-        _within("top_k", self.top_k, -1, 2**31 - 1)
-        _within("min_tokens", self.min_tokens, 0, 2**31 - 1)
-        if self.max_tokens is not None:
-            _within("max_tokens", self.max_tokens, 0, 2**31 - 1)
-            if self.min_tokens > self.max_tokens:
-                raise ValueError(f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})")
-        if self.seed is not None:
-            _within("seed", self.seed, -MAX_SEED - 1, MAX_SEED)
-        if self.logprobs is not None:
-            _within("logprobs", self.logprobs, 0, MAX_LOGPROBS)
-        if self.prompt_logprobs is not None:
-            _within("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
-        for token_id, bias in self.logit_bias.items():
-            _within(f"logit_bias of token {token_id}", bias, -100.0, 100.0)
+        for each in declared(SamplingParams):
+            if (value := getattr(self, each.field)) is not None:
+                each.parameter.check_value(each.field, value)
+        for name in ("logprobs", "prompt_logprobs"):
+            if (wanted := getattr(self, name)) is not None:
+                LOGPROBS.check_value(name, wanted)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})")
         if any(not text for text in self.stop):
             raise ValueError("stop must not hold an empty text")
         if any(token_id < 0 for token_id in self.stop_token_ids):
@@ -100,12 +171,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
-
-
-def _within(name: str, value: float, low: float, high: float, *, open_below: bool = False) -> None:
-    if not low <= value <= high or (open_below and value == low):  # false for NaN too
-        bracket = "(" if open_below else "["
-        raise ValueError(f"{name} must be in {bracket}{low}, {high}], not {value}")
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):

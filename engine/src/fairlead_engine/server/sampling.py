@@ -11,21 +11,12 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
+from fairlead_engine.parameters import declared
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
-from fairlead_engine.types import MAX_LOGPROBS, MAX_SEED, SamplingParams
+from fairlead_engine.types import MAX_SEED, SamplingParams
 
-MAX_STOPS = 16
-MAX_STOP_LENGTH = 1024
-"""Characters of one stop string."""
-MAX_STOP_TOKEN_IDS = 256
-MAX_LOGIT_BIAS = 1024
-_MAX_DIGITS = 10
-"""Of a token id; no vocabulary is so large."""
 COMPLETIONS_MAX_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chats go on to the end of the context."""
-
-_FROM_MODEL = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-_SAME_NAME = (*_FROM_MODEL, "presence_penalty", "frequency_penalty", "seed", "min_tokens", "ignore_eos")
 
 
 def model_defaults(folder: Path) -> dict[str, Any]:
@@ -35,7 +26,8 @@ def model_defaults(folder: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        defaults = {name: content[name] for name in _FROM_MODEL if content.get(name) is not None}
+        names = [each.field for each in declared(SamplingParams) if each.parameter.from_model]
+        defaults = {name: content[name] for name in names if content.get(name) is not None}
         SamplingParams(**defaults)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} cannot be used: {error}") from error
@@ -47,18 +39,19 @@ def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any]) -> Sampling
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError("top_logprobs", "top_logprobs needs logprobs = true")
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    _check_logprobs("top_logprobs", num_logprobs)
-    limit_name, limit = request.answer_limit
-    return _sampling(request, defaults, limit_name, limit, num_logprobs)
+    return _sampling(request, defaults, max_tokens=request.answer_limit.max_tokens, logprobs=num_logprobs)
 
 
 def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any]) -> SamplingParams:
     """How to sample a text completion."""
-    _check_logprobs("logprobs", request.logprobs)
-    limit_name, limit = request.answer_limit
-    default = COMPLETIONS_MAX_TOKENS if limit is None else limit
-    sampling = _sampling(request, defaults, limit_name, default, request.logprobs)
-    return msgspec.structs.replace(sampling, prompt_logprobs=request.logprobs) if request.echo else sampling
+    limit = request.answer_limit.max_tokens
+    return _sampling(
+        request,
+        defaults,
+        max_tokens=COMPLETIONS_MAX_TOKENS if limit is None else limit,
+        logprobs=request.logprobs,
+        prompt_logprobs=request.logprobs if request.echo else None,
+    )
 
 
 def for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
@@ -69,60 +62,14 @@ def for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
     return msgspec.structs.replace(sampling, seed=seed if seed <= MAX_SEED else seed - 2 * (MAX_SEED + 1))
 
 
-def _sampling(
-    request: GenerationRequest,
-    defaults: Mapping[str, Any],
-    limit_name: str,
-    max_tokens: int | None,
-    num_logprobs: int | None,
-) -> SamplingParams:
-    given = {name: value for name in _SAME_NAME if (value := getattr(request, name)) is not None}
+def _sampling(request: GenerationRequest, defaults: Mapping[str, Any], **settled: int | None) -> SamplingParams:
+    """`settled`: what does not come from the field of the same name alone."""
     try:
-        return SamplingParams(
-            **{
-                **defaults,
-                **given,
-                "max_tokens": max_tokens,
-                "stop": _stops(request),
-                "stop_token_ids": _stop_token_ids(request),
-                "include_stop": bool(request.include_stop_str_in_output),
-                "logprobs": num_logprobs,
-                "logit_bias": _logit_bias(request),
-            }
-        )
+        given = {
+            each.field: each.parameter.read(value)
+            for each in declared(SamplingParams)
+            if (value := getattr(request, each.name)) is not None
+        }
+        return SamplingParams(**{**defaults, **given, **settled})
     except ValueError as error:
-        name, _, rest = str(error).partition(" ")
-        name = limit_name if name == "max_tokens" else name
-        raise RequestError(name, f"{name} {rest}") from None
-
-
-def _stops(request: GenerationRequest) -> tuple[str, ...]:
-    stops = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
-    if len(stops) > MAX_STOPS:
-        raise RequestError("stop", f"stop must hold at most {MAX_STOPS} texts, not {len(stops)}")
-    if any(len(stop) > MAX_STOP_LENGTH for stop in stops):
-        raise RequestError("stop", f"a text in stop must have at most {MAX_STOP_LENGTH} characters")
-    return stops
-
-
-def _stop_token_ids(request: GenerationRequest) -> tuple[int, ...]:
-    ids = tuple(request.stop_token_ids or ())
-    if len(ids) > MAX_STOP_TOKEN_IDS:
-        raise RequestError("stop_token_ids", f"stop_token_ids must hold at most {MAX_STOP_TOKEN_IDS} ids")
-    return ids
-
-
-def _logit_bias(request: GenerationRequest) -> dict[int, float]:
-    bias = request.logit_bias or {}
-    if len(bias) > MAX_LOGIT_BIAS:
-        raise RequestError("logit_bias", f"logit_bias must hold at most {MAX_LOGIT_BIAS} tokens, not {len(bias)}")
-    for name in bias:
-        # Only as they are written: of "9" and "09" one would be lost.
-        if not (name.isascii() and name.isdigit()) or len(name) > _MAX_DIGITS or str(int(name)) != name:
-            raise RequestError("logit_bias", f"logit_bias must map token ids to numbers; {name[:80]!r} is no token id")
-    return {int(name): value for name, value in bias.items()}
-
-
-def _check_logprobs(name: str, wanted: int | None) -> None:
-    if wanted is not None and not 0 <= wanted <= MAX_LOGPROBS:
-        raise RequestError(name, f"{name} must be in [0, {MAX_LOGPROBS}], not {wanted}")
+        raise RequestError(str(error).split(maxsplit=1)[0], str(error)) from None

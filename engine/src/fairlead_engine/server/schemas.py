@@ -1,20 +1,75 @@
 """The requests of the OpenAI API that this server understands, and of vLLM's `/tokenize` and `/detokenize`.
 
-A field that would change the result and is not supported is in the schema, so that it can be refused with advice rather
-than as unknown; fields that change nothing are accepted and ignored. Everything optional may be null.
+Every field is declared with what it does and who acts on it (`fairlead_engine.parameters`); those about sampling are
+made from `SamplingParams`. A field that would change the result and is not supported is in the schema, so that it can
+be refused with advice rather than as unknown. Everything optional may be null.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from fairlead_engine.errors import RequestError
+from fairlead_engine.parameters import By, Parameter, declared, optional_fields
+from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, SamplingParams
 from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
 from fairlead_protocol.prompts import AnswerLimit, rendered_factor
 
-Text = str | list[str]
+_IGNORED = Parameter("", By.NOBODY)
+_TEXT_ONLY = "This model writes text only."
+_IN_THE_PROMPT = "Ask for the format in the prompt."
+
+AddSpecialTokens = Annotated[
+    bool | None,
+    Parameter(
+        "Whether the tokenizer adds its own tokens, such as a beginning of sequence.",
+        By.GATEWAY,
+        default="true for a text, false for a chat",
+    ),
+]
+ToolList = Annotated[
+    Tools | None,
+    Parameter(
+        'Described to the model by its template. In a chat only with `tool_choice: "none"`: calls in an answer are not '
+        "told from its text.",
+        By.GATEWAY,
+    ),
+]
+TemplateVariables = Annotated[
+    dict[str, Any] | None,
+    Parameter("Variables for the chat template, such as a switch for thinking.", By.GATEWAY, default="`{}`"),
+]
+AddGenerationPrompt = Annotated[
+    bool | None,
+    Parameter(
+        "Whether the rendered chat ends with the beginning of an answer.",
+        By.GATEWAY,
+        default="true, or false with `continue_final_message`",
+    ),
+]
+ContinueFinalMessage = Annotated[
+    bool | None,
+    Parameter("The answer goes on with the last message instead of beginning a new one.", By.GATEWAY, default="false"),
+]
+_MODEL = Parameter(
+    "Which model: a `servedName`, an alias, or `<namespace>/<servedName>`. At a model's own address (`status.url`) a "
+    "gateway does without.",
+    By.GATEWAY,
+)
+_THE_ONLY_MODEL = Parameter("The same.", By.GATEWAY, default="the only one at a canonical path or an engine")
+
+if TYPE_CHECKING:
+
+    class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+        """What `SamplingParams` declares, each field as clients write it, or None."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    SamplingFields = msgspec.defstruct(
+        "SamplingFields", optional_fields(SamplingParams), forbid_unknown_fields=True, frozen=True, kw_only=True
+    )
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -26,46 +81,53 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """vLLM's: every chunk with the token counts so far."""
 
 
-class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What chat and text completions have in common. The second group of fields is vLLM's extension."""
+class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What chat and text completions have in common."""
 
-    model: ModelName
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    n: int | None = None
-    stop: Text | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    logit_bias: dict[str, float] | None = None
-    """By token id, in decimal digits."""
+    model: Annotated[ModelName, _MODEL]
+    cache_salt: Annotated[
+        CacheSalt | None, Parameter("Cached prefixes are shared only with requests of the same salt.", By.GATEWAY)
+    ] = None
+    priority: Annotated[
+        Priority | None,
+        Parameter(
+            "Who goes first where not all can, in a gateway's line as in an engine: the lower.", By.GATEWAY, default="0"
+        ),
+    ] = None
+    add_special_tokens: AddSpecialTokens = None
+    stream: Annotated[
+        bool | None,
+        Parameter("The answer as server-sent events while it is made.", By.GATEWAY, default="false"),
+    ] = None
+    stream_options: Annotated[
+        StreamOptions | None,
+        Parameter(
+            "`include_usage`: a last event with token counts; `continuous_usage_stats`: in every event.",
+            By.GATEWAY,
+            accepted="with `stream`",
+        ),
+    ] = None
+    n: Annotated[
+        int | None,
+        Parameter("Answers per prompt; prompts × `n` is at most 128, too.", accepted="1 … 128", default="1"),
+    ] = None
+    skip_special_tokens: Annotated[bool | None, Parameter("Leave special tokens out of the text.", default="true")] = (
+        None
+    )
+    return_token_ids: Annotated[
+        bool | None, Parameter("Ids of the answer's tokens and of the prompt's.", default="false")
+    ] = None
+    return_tokens_as_token_ids: Annotated[
+        bool | None,
+        Parameter("In log-probabilities, `token_id:5` instead of a text that may be ambiguous.", default="false"),
+    ] = None
 
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    add_special_tokens: bool | None = None
-    cache_salt: CacheSalt | None = None
-    priority: Priority | None = None
-    """Who runs first where not all can: the lower; None = 0."""
-    return_token_ids: bool | None = None
-    """The answer has the ids of its tokens and of the prompt's."""
-    return_tokens_as_token_ids: bool | None = None
-    """Tokens in log-probabilities are written `token_id:5`, so that none is ambiguous."""
-
-    user: Tag | None = None
-    metadata: Metadata | None = None
-    store: bool | None = None
-    service_tier: Tag | None = None
-    safety_identifier: Tag | None = None
-    prompt_cache_key: Tag | None = None
+    user: Annotated[Tag | None, _IGNORED] = None
+    metadata: Annotated[Metadata | None, _IGNORED] = None
+    store: Annotated[bool | None, _IGNORED] = None
+    service_tier: Annotated[Tag | None, _IGNORED] = None
+    safety_identifier: Annotated[Tag | None, _IGNORED] = None
+    prompt_cache_key: Annotated[Tag | None, Parameter("Prefixes are found in caches without it.", By.NOBODY)] = None
 
     fairlead_prompt_tokens: Annotated[
         PromptTokens | None,
@@ -99,26 +161,46 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/chat/completions`."""
 
-    messages: Messages
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    tools: Tools | None = None
-    tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
+    messages: Annotated[Messages, Parameter("The conversation; the model's chat template renders it.", By.GATEWAY)]
+    tools: ToolList = None
+    chat_template_kwargs: TemplateVariables = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    max_completion_tokens: Annotated[
+        int | None,
+        Parameter(
+            "The newer name of `max_tokens`, and before it where both are sent.", By.GATEWAY, low=0, high=2**31 - 1
+        ),
+    ] = None
+    logprobs: Annotated[bool | None, Parameter("Log-probabilities of the tokens of the answer.", default="false")] = (
+        None
+    )
+    top_logprobs: Annotated[
+        int | None,
+        Parameter(
+            "Alternatives of each token.",
+            low=0,
+            high=MAX_LOGPROBS,
+            accepted=f"0 … {MAX_LOGPROBS}, with `logprobs`",
+            default="0",
+        ),
+    ] = None
 
-    response_format: Any = None
-    functions: Any = None
-    function_call: Any = None
-    modalities: Any = None
-    audio: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
-    prediction: Any = None
+    parallel_tool_calls: Annotated[bool | None, _IGNORED] = None
+    prediction: Annotated[Any, _IGNORED] = None
+
+    tool_choice: Annotated[Any, Parameter('Only "none" can be chosen.', By.REFUSED, only='"none"')] = None
+    response_format: Annotated[Any, Parameter(_IN_THE_PROMPT, By.REFUSED, only='{"type": "text"}')] = None
+    functions: Annotated[Any, Parameter("Describe functions in the prompt.", By.REFUSED, only="[]")] = None
+    function_call: Annotated[Any, Parameter('Only "none" can be chosen.', By.REFUSED, only='"none"')] = None
+    modalities: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED, only='["text"]')] = None
+    audio: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED)] = None
+    reasoning_effort: Annotated[
+        Any,
+        Parameter("Use `chat_template_kwargs` if the model's template has such a switch.", By.REFUSED),
+    ] = None
+    verbosity: Annotated[Any, Parameter("Ask for it in the prompt.", By.REFUSED, only='"medium"')] = None
+    web_search_options: Annotated[Any, Parameter("Leave it out.", By.REFUSED)] = None
 
     @property
     def answer_limit(self) -> AnswerLimit:
@@ -132,14 +214,28 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """`POST /v1/completions`."""
 
-    prompt: str | list[Any]
-    """A text, several texts, token ids, or several lists of token ids."""
-    echo: bool | None = None
-    """The answer begins with the prompt, its log-probabilities too where they are asked for."""
-    logprobs: int | None = None
+    prompt: Annotated[
+        str | list[Any],
+        Parameter("A text, several texts, token ids, or several lists of token ids.", By.GATEWAY),
+    ]
+    echo: Annotated[
+        bool | None,
+        Parameter(
+            "The answer begins with the prompt, its log-probabilities too where they are asked for.", default="false"
+        ),
+    ] = None
+    logprobs: Annotated[int | None, LOGPROBS] = None
 
-    best_of: int | None = None
-    suffix: str | None = None
+    best_of: Annotated[
+        int | None,
+        Parameter(
+            "best_of other than n is not supported; leave it out.",
+            By.REFUSED,
+            accepted="the same as `n`",
+            default="`n`",
+        ),
+    ] = None
+    suffix: Annotated[str | None, Parameter("Leave it out.", By.REFUSED, only='""')] = None
 
     @property
     def num_prompts(self) -> int:
@@ -150,16 +246,17 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """`POST /tokenize`: a text, or a chat to be rendered first."""
 
-    model: ModelName | None = None
-    prompt: str | None = None
-    messages: Messages | None = None
-    tools: Tools | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
-    """None = true for a text, false for a chat, whose template writes them itself."""
-    return_token_strs: bool | None = None
+    model: Annotated[ModelName | None, _THE_ONLY_MODEL] = None
+    prompt: Annotated[str | None, Parameter("A text to count.", By.GATEWAY)] = None
+    messages: Annotated[
+        Messages | None, Parameter("A chat to render and count; either this or `prompt`.", By.GATEWAY)
+    ] = None
+    tools: ToolList = None
+    chat_template_kwargs: TemplateVariables = None
+    add_generation_prompt: AddGenerationPrompt = None
+    continue_final_message: ContinueFinalMessage = None
+    add_special_tokens: AddSpecialTokens = None
+    return_token_strs: Annotated[bool | None, Parameter("The text of each token, too.", default="false")] = None
 
     @property
     def rendered_factor(self) -> int:
@@ -170,32 +267,25 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """`POST /detokenize`."""
 
-    tokens: list[int]
-    model: ModelName | None = None
+    tokens: Annotated[list[int], Parameter("Token ids to write as text.", accepted="as many as the context has")]
+    model: Annotated[ModelName | None, _THE_ONLY_MODEL] = None
 
 
-_Harmless = Callable[[Any], bool]
-_UNSUPPORTED: dict[str, tuple[_Harmless, str]] = {
-    "response_format": (lambda value: value == {"type": "text"}, "ask for the format in the prompt"),
-    "functions": (lambda value: value == [], "describe functions in the prompt"),
-    "function_call": (lambda value: value == "none", 'only "none" can be chosen'),
-    "tool_choice": (lambda value: value == "none", 'only "none" can be chosen'),
-    "modalities": (lambda value: value == ["text"], "this model writes text only"),
-    "audio": (lambda value: False, "this model writes text only"),
-    "reasoning_effort": (lambda value: False, "use `chat_template_kwargs` if the model's template has such a switch"),
-    "verbosity": (lambda value: value == "medium", "ask for it in the prompt"),
-    "web_search_options": (lambda value: False, "leave it out"),
-    "suffix": (lambda value: value == "", "leave it out"),
+ENDPOINTS: dict[str, type[msgspec.Struct]] = {
+    "chat": ChatRequest,
+    "completions": CompletionRequest,
+    "tokenize": TokenizeRequest,
+    "detokenize": DetokenizeRequest,
 }
-"""Fields that would change the result: the values that do not, and what to do instead of the others."""
+"""What each endpoint takes, by the name it has in the reference."""
 
 
 def check(request: ChatRequest | CompletionRequest) -> None:
-    """Raises `RequestError` for fields that do not go together or whose effect this server does not have."""
-    for name, (harmless, advice) in _UNSUPPORTED.items():
-        value = getattr(request, name, None)
-        if value is not None and not harmless(value):
-            raise RequestError(name, f"{name} = {_shown(value)} is not supported; {advice}", "unsupported_value")
+    """Raises `RequestError` for what is declared to be refused, for values out of bounds where no `SamplingParams` is
+    made of them, and for fields that do not go together."""
+    for each in declared(type(request)):
+        if (value := getattr(request, each.name)) is not None:
+            _check_declared(each.name, each.parameter, value)
     if request.stream_options is not None and not request.stream:
         raise RequestError("stream_options", "stream_options needs stream = true")
     if isinstance(request, CompletionRequest):
@@ -208,6 +298,18 @@ def check(request: ChatRequest | CompletionRequest) -> None:
             'tool_choice = "none" with it: then tools are described to the model, and its answer is text',
             "unsupported_value",
         )
+
+
+def _check_declared(name: str, parameter: Parameter, value: Any) -> None:
+    is_refused = parameter.by is By.REFUSED and not parameter.accepted
+    if is_refused and (parameter.only is None or value != msgspec.json.decode(parameter.only)):
+        advice = parameter.text[:1].lower() + parameter.text[1:].rstrip(".")
+        raise RequestError(name, f"{name} = {_shown(value)} is not supported; {advice}", "unsupported_value")
+    try:
+        parameter.check_size(name, value)
+        parameter.check_value(name, value)
+    except ValueError as error:
+        raise RequestError(name, str(error)) from None
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,119 @@
+"""Parameters of requests, each declared once: beside a field's type stand its bounds, who acts on it and what it does.
+
+Fields of `SamplingParams` and of the request schemas carry a `Parameter`. What clients may send, what is refused with
+which sentence, what reaches the engine, and the reference page are made from it. Knows no request of its own.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+import msgspec
+
+
+class By(StrEnum):
+    """Who acts on a parameter."""
+
+    GATEWAY = "gateway"
+    """It decides about routing, waiting or tokenising, and the engine gets it too."""
+    ENGINE = "engine"
+    NOBODY = "nobody"
+    """It is taken because clients send it, and changes nothing."""
+    REFUSED = "refused"
+    """Every value that would change something is refused, with advice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What is declared of a parameter besides its name and type."""
+
+    text: str
+    """What it does, or what to do instead where it is refused: sentences for the reference."""
+    by: By = By.ENGINE
+    low: float | None = None
+    """Least value, of each value where it is a map; bounds are inclusive."""
+    high: float | None = None
+    above: bool = False
+    """`low` itself is out of bounds."""
+    most: int | None = None
+    """How many items one request may have."""
+    unit: str = "items"
+    longest: int | None = None
+    """Characters of one of its texts."""
+    only: str | None = None
+    """JSON of the one value that a refused parameter may have."""
+    accepted: str = ""
+    """For the reference, where the bounds do not say all and more is checked."""
+    default: str = ""
+    """For the reference, where the field's default does not say it."""
+    name: str = ""
+    """What clients call it, where that is not the field's name."""
+    takes: Any = None
+    """The type that clients send, where it is not the field's."""
+    read: Callable[[Any], Any] = lambda value: value
+    """From that type to the field's; raises ValueError."""
+    from_model: bool = False
+    """The model's `generation_config.json` may have another default."""
+
+    def check_value(self, name: str, value: Any) -> None:
+        """Raises ValueError, whose text begins with `name`, for a value out of bounds."""
+        if isinstance(value, dict):
+            for key, each in value.items():
+                self.check_value(f"{name} of token {key}", each)
+            return
+        if self.low is None or self.high is None:
+            return
+        if not self.low <= value <= self.high or (self.above and value == self.low):  # false for NaN too
+            bracket = "(" if self.above else "["
+            raise ValueError(f"{name} must be in {bracket}{self.low}, {self.high}], not {value}")
+
+    def check_size(self, name: str, value: Any) -> None:
+        """Raises ValueError for more items, or longer ones, than a request may have."""
+        if self.most is not None and not isinstance(value, str) and len(value) > self.most:
+            raise ValueError(f"{name} must hold at most {self.most} {self.unit}, not {len(value)}")
+        texts = (value,) if isinstance(value, str) else value
+        if self.longest is not None and any(len(text) > self.longest for text in texts):
+            raise ValueError(f"a text in {name} must have at most {self.longest} characters")
+
+
+class Declared(NamedTuple):
+    """A field of a struct that is a parameter."""
+
+    field: str
+    type: Any
+    """The field's, without what is declared of it."""
+    parameter: Parameter
+    default: Any
+    """`msgspec.NODEFAULT` where it is needed."""
+
+    @property
+    def name(self) -> str:
+        """What clients call it."""
+        return self.parameter.name or self.field
+
+
+@cache
+def declared(struct: type[msgspec.Struct]) -> tuple[Declared, ...]:
+    """The parameters among a struct's fields, in its order."""
+    return tuple(_declared(struct))
+
+
+def _declared(struct: type[msgspec.Struct]) -> Iterator[Declared]:
+    for field in msgspec.structs.fields(struct):
+        if get_origin(field.type) is Annotated:
+            kind, *metadata = get_args(field.type)
+            bounds = [each for each in metadata if not isinstance(each, Parameter)]
+            for parameter in metadata:
+                if isinstance(parameter, Parameter):
+                    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+                    yield Declared(field.name, Annotated[kind, *bounds] if bounds else kind, parameter, default)
+
+
+def optional_fields(struct: type[msgspec.Struct]) -> list[tuple[str, Any, None]]:
+    """A struct's parameters as fields of a request: as clients call and write them; null is as good as left out."""
+    return [
+        (each.name, Annotated[(each.parameter.takes or each.type) | None, each.parameter], None)
+        for each in declared(struct)
+    ]

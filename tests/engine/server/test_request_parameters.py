@@ -1,0 +1,248 @@
+"""Every parameter that is declared is one that does something, within the bounds that the reference says."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import tokenizers
+
+from fairlead_engine.parameters import By, declared
+from fairlead_engine.server.schemas import ENDPOINTS
+from fairlead_engine.types import EngineRequest, SamplingParams, SequenceOutput, TokenLogprobs
+from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.scripted_engine import echo
+from fairlead_protocol.messages import FIELD_TOKENS
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "request-parameters.md"
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+BODIES: dict[str, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "ahoy"}], "max_tokens": 2},
+    "completions": {"prompt": "ahoy", "max_tokens": 2},
+    "tokenize": {"messages": [{"role": "user", "content": "ahoy"}]},
+    "detokenize": {"tokens": [1, 2]},
+}
+BESIDE: dict[str, dict[str, Any]] = {"top_logprobs": {"logprobs": True}, "tools": {"tool_choice": "none"}}
+"""Parameter → what it needs to be taken at all."""
+RANGE = re.compile(r"(above )?(-?\d+) … (-?\d+)?")
+LENGTH = re.compile(r"at most (\d+) (characters|items|entries)$")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    of: tuple[str, ...]
+    type: str
+    accepted: str
+    default: str
+    by: str
+    text: str
+
+
+def rows() -> Iterator[Row]:
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            name, of, *rest = (cell.strip() for cell in line.strip("|").split("|"))
+            yield Row(name.strip("`"), tuple(of.split(", ")), *rest)
+
+
+TABLE = list(rows())
+
+
+def test_every_field_of_every_request_is_declared_and_on_the_page() -> None:
+    fields = {
+        (endpoint, name)
+        for endpoint, schema in ENDPOINTS.items()
+        for name in schema.__struct_fields__
+        if name != FIELD_TOKENS
+    }
+    assert {(name, each.name) for name, schema in ENDPOINTS.items() for each in declared(schema)} == fields
+    assert {(endpoint, row.name) for row in TABLE for endpoint in row.of} == fields
+    assert len(fields) == sum(len(row.of) for row in TABLE), "each once"
+
+
+def test_what_is_sampled_by_and_not_declared_is_made_of_other_parameters() -> None:
+    internal = set(SamplingParams.__struct_fields__) - {each.field for each in declared(SamplingParams)}
+    assert internal == {"logprobs", "prompt_logprobs"}, "a field without a Parameter is one that nobody can send"
+
+
+def tried(row: Row) -> Iterator[tuple[Any, bool]]:
+    """Values at the bounds that the page says, and whether they are taken."""
+    if found := RANGE.match(row.accepted):
+        least, most = int(found[2]), found[3] and int(found[3])
+        yield least, not found[1]
+        yield least - 1, False
+        if most:
+            yield most, True
+            yield most + 1, False
+    elif found := LENGTH.match(row.accepted):
+        one = {"string": "x", "list of integers": [1], "list of objects": [{"role": "user", "content": ""}]}
+        for length, is_taken in ((int(found[1]), True), (int(found[1]) + 1, False)):
+            value = {str(each): 1 for each in range(length)} if row.type == "object" else one[row.type] * length
+            yield value, is_taken
+    elif row.by == "refused" and row.type in ("any", "string"):
+        yield "other", False
+        if row.accepted:
+            yield json.loads(row.accepted.removeprefix("only ").strip("`")), True
+
+
+BOUNDED = [(row, endpoint, value, is_taken) for row in TABLE for value, is_taken in tried(row) for endpoint in row.of]
+
+
+@pytest.mark.parametrize(
+    ("row", "endpoint", "value", "is_taken"),
+    [case for case in BOUNDED if case[0].name != "model"],
+    ids=lambda part: part.name if isinstance(part, Row) else str(part)[:20],
+)
+async def test_bounds_are_those_of_the_page(
+    start_app: Any, row: Row, endpoint: str, value: Any, is_taken: bool
+) -> None:
+    body = {"model": "tiny"} | BODIES[endpoint] | (BESIDE.get(row.name, {}) if endpoint in PATHS else {})
+    body |= {row.name: value}
+    reply = await start_app().http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body)
+    if is_taken:
+        is_long = row.name in ("messages", "tools") or (row.name.startswith("max_") and value > 256)
+        wanted = 400 if is_long else 200  # too long for this model's context, which is all
+        assert reply.status_code == wanted, reply.text
+        assert wanted == 200 or reply.json()["error"]["code"] == "context_length_exceeded"
+        return
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"].split(".")[0]) == (400, row.name)
+    if row.by == "refused":
+        advice = row.text.rpartition(": ")[2].rstrip(".")
+        assert advice[1:] in error["message"], "the page has the server's own advice"
+
+
+def test_the_bounds_that_are_tried_are_not_few() -> None:
+    assert len(BOUNDED) > 100
+    untried = {row.name for row in TABLE if row.accepted and not any(case[0] is row for case in BOUNDED)}
+    assert untried == {"tokens", "stop", "logit_bias", "stream_options", "best_of"}, "they have tests of their own"
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.by == "nobody"], ids=lambda row: row.name)
+async def test_what_changes_nothing_reaches_no_engine(start_app: Any, row: Row) -> None:
+    value: Any = {"string": "x", "object": {"a": "b"}, "boolean": True, "any": "x"}[row.type]
+    for endpoint in row.of:
+        app = start_app()
+        for more in ({}, {row.name: value}):
+            reply = await app.http.post(PATHS[endpoint], json={"model": "tiny", **BODIES[endpoint], **more})
+            assert reply.status_code == 200
+        without, with_it = (request.sampling for request in app.engine.requests)
+        assert without == with_it
+
+
+# -- Nothing that is taken is without effect ---------------------------------------------------------------------------
+
+SAID: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}, {"role": "assistant", "content": "<|user|>one two"}]
+OTHER: dict[str, Any] = {
+    "model": "other", "messages": [{"role": "user", "content": "other"}], "prompt": "other", "tokens": [3],
+    "tools": [{"type": "function", "function": {"name": "tide"}}], "chat_template_kwargs": {"is_loud": True},
+    "add_generation_prompt": False, "continue_final_message": True, "return_token_strs": True,
+    "cache_salt": "x", "priority": 3, "max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 1, "stop": "x",
+    "stop_token_ids": [5], "include_stop_str_in_output": True, "ignore_eos": True, "n": 2, "temperature": 0.5,
+    "top_p": 0.5, "top_k": 5, "min_p": 0.5, "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2,
+    "logit_bias": {"5": 1}, "seed": 5, "stream": True, "stream_options": {"include_usage": True}, "echo": True,
+    "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
+    "skip_special_tokens": False,
+}  # fmt: skip
+"""Of each parameter a value that is not its default."""
+NEEDED: dict[str, dict[str, Any]] = {
+    "tools": {"tool_choice": "none"},
+    "top_logprobs": {"logprobs": True},
+    "return_tokens_as_token_ids": {"logprobs": 1},
+    "stream_options": {"stream": True},
+}
+"""What must be there for it to have an effect, with and without it."""
+
+
+@pytest.fixture(scope="module")
+def particular(tokenizer: PromptTokenizer) -> PromptTokenizer:
+    """A tokenizer with a special token that it adds, and a chat template with a variable."""
+    backend = tokenizers.Tokenizer.from_str(tokenizer.tokenizer_json)
+    end = ("<|end|>", backend.token_to_id("<|end|>"))
+    backend.post_processor = tokenizers.processors.TemplateProcessing(single="<|end|> $A", special_tokens=[end])
+    assert tokenizer.chat_template is not None
+    template = "{% if is_loud %}LOUD{% endif %}" + tokenizer.chat_template.source
+    return PromptTokenizer(backend.to_str(), chat_template=template, special_tokens={"eos_token": "<|end|>"})
+
+
+def scored(request: EngineRequest) -> Iterable[SequenceOutput]:
+    """`echo` with log-probabilities where they are asked for."""
+    for output in echo(request):
+        if request.sampling.logprobs is not None:
+            top = [(token_id, -0.5) for token_id in range(request.sampling.logprobs)]
+            output.logprobs = [TokenLogprobs(token_id, -0.5, top) for token_id in output.new_token_ids]
+        yield output
+
+
+ACTING = [
+    (endpoint, each.name)
+    for endpoint, schema in ENDPOINTS.items()
+    for each in declared(schema)
+    if each.parameter.by in (By.GATEWAY, By.ENGINE)
+]
+
+
+@pytest.mark.parametrize(("endpoint", "name"), ACTING)
+async def test_every_parameter_reaches_the_engine_or_shows_in_the_answer(
+    start_app: Any, particular: PromptTokenizer, endpoint: str, name: str
+) -> None:
+    beside = NEEDED.get(name, {}) if endpoint in PATHS else {}
+    if name in ("logprobs", "return_tokens_as_token_ids") and endpoint == "chat":
+        beside = dict.fromkeys(beside, True)
+    value = {"add_special_tokens": endpoint != "completions", "logprobs": 1 if endpoint == "completions" else True}
+    body = {"model": "tiny", **BODIES[endpoint], **beside}
+    if endpoint == "chat":
+        body["messages"] = SAID
+    elif endpoint == "completions":
+        body["prompt"] = "<|user|>ahoy"
+    elif name == "prompt":
+        body = {"model": "tiny"}
+    elif name == "continue_final_message":
+        body["messages"] = SAID
+    seen = []
+    for more in ({}, {name: value.get(name, OTHER.get(name))}):
+        app = start_app(ScriptedEngine(scored), tokenizer=particular)
+        reply = await app.http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body | more)
+        assert reply.status_code == 200 or (name, reply.status_code) in (("model", 404), ("prompt", 400)), reply.text
+        requests = [
+            msgspec.structs.replace(request, request_id="", arrival_time=0.0, part_of=None)
+            for request in app.engine.requests
+        ]
+        seen.append((requests, re.sub(r'"(id|created)":("[^"]*"|\d+)', "", reply.text)))
+    assert seen[0] != seen[1]
+
+
+def test_every_declared_sampling_parameter_changes_what_a_real_model_answers(
+    served: Any, tokenizer: PromptTokenizer
+) -> None:
+    fox, dog = (tokenizer.encode(text)[0] for text in (" fox", " dog"))
+    text = tokenizer.decode([fox])
+    foxes = {"temperature": 0, "logit_bias": {str(fox): 100, str(dog): 99}}
+    ends = {"temperature": 0, "logit_bias": {str(tokenizer.token_id("<|end|>")): 100}}
+    drawn = {"temperature": 1, "seed": 1}
+    cases: dict[str, tuple[dict[str, Any], Any]] = {
+        "temperature": (drawn, 0), "top_p": (drawn, 0.001), "top_k": (drawn, 1), "min_p": (drawn, 1),
+        "seed": (drawn, 2),
+        "presence_penalty": (foxes, 2), "frequency_penalty": (foxes, 2), "repetition_penalty": (foxes, 2),
+        "logit_bias": ({"temperature": 0}, {str(fox): 100}), "max_tokens": (foxes, 2), "min_tokens": (ends, 3),
+        "ignore_eos": (ends, True), "stop": (foxes, text * 2), "stop_token_ids": (foxes, [fox]),
+        "include_stop_str_in_output": (foxes | {"stop": text}, True),
+    }  # fmt: skip
+    assert set(cases) == {each.name for each in declared(SamplingParams)}
+    for name, (base, value) in cases.items():
+        answers = []
+        for fields in (base, base | {name: value}):
+            body = {"model": "tiny", "prompt": "The quick brown", "max_tokens": 6, **fields}
+            reply = httpx.post(f"{served.url}/v1/completions", json=body)
+            assert reply.status_code == 200, reply.text
+            answers.append((reply.json()["choices"][0], reply.json()["usage"]["completion_tokens"]))
+        assert answers[0] != answers[1], name
