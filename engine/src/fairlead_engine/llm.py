@@ -54,7 +54,7 @@ class LLM:
     `fairlead_engine.errors` when the model cannot be loaded. `runner` stands in for the model in tests.
     """
 
-    def __init__(self, model: str, *, runner: Runner | None = None, **settings: Any) -> None:
+    def __init__(self, model: str, *, runner: Runner[Any] | None = None, **settings: Any) -> None:
         config = EngineConfig(model=model, **settings)
         files = ModelFiles.read(resolve_model(model))
         self.engine = Engine(config, runner)
