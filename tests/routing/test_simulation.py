@@ -53,7 +53,7 @@ def ttfts(policy: str, workload: str) -> list[float]:
 
 def cached_ratio(policy: str, workload: str) -> float:
     served = served_by(policy, workload)
-    return sum(each.cached_tokens for each in served) / sum(each.num_prompt for each in served)
+    return sum(each.num_cached_tokens for each in served) / sum(each.num_prompt_tokens for each in served)
 
 
 @pytest.mark.parametrize("workload", ["shared", "long documents"])
@@ -80,7 +80,7 @@ def test_prefix_hash_finds_more_in_caches_than_policies_that_do_not_look() -> No
 def test_what_is_predicted_is_what_happens(policy: str, workload: str) -> None:
     served = served_by(policy, workload)
     assert median(request.prediction_error for request in served) < 0.15
-    exact = sum(abs(each.cached_tokens - each.slot.cached_tokens) <= BLOCK_SIZE for each in served)
+    exact = sum(abs(each.num_cached_tokens - each.slot.cached_tokens) <= BLOCK_SIZE for each in served)
     assert exact / len(served) >= 0.95
 
 

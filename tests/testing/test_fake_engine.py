@@ -18,9 +18,10 @@ from fairlead.routing.replica import Limits
 from fairlead_protocol.blocks import hash_blocks
 from fairlead_protocol.messages import FIELD_TOKENS, KVBlocks, ModelInfo
 from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_testing.block_cache import BlockCache
 from fairlead_testing.clock import run_in_virtual_time
+from fairlead_testing.engine_model import Ended, EngineModel, ModelSequence
 from fairlead_testing.fake_engine import FakeEngine, Refusal
-from fairlead_testing.fake_engine.cache import FakeCache
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
 from fairlead_testing.fake_engine.loads import Seen
 from fairlead_testing.fake_engine.prompts import make_tokenizer, read_prompt
@@ -46,7 +47,7 @@ async def post(http: aiohttp.ClientSession, engine: FakeEngine, **body: Any) -> 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)), max_size=40))
 def test_changes_add_up_to_what_the_cache_holds(actions: list[tuple[int, int, int]]) -> None:
     """Random prompts that share prefixes come, are computed and go."""
-    cache, mirror = FakeCache(8, 1), set()
+    cache, mirror = BlockCache(8, 1), set()
     users: list[tuple[list[bytes], int]] = []
     for kind, family, length in actions:
         hashes = hash_blocks([family // 2, *([family] * (length - 1))], 1)
@@ -73,7 +74,7 @@ def test_changes_add_up_to_what_the_cache_holds(actions: list[tuple[int, int, in
 
 
 def test_the_tail_of_the_chain_used_longest_ago_goes_first() -> None:
-    cache = FakeCache(4, 1)
+    cache = BlockCache(4, 1)
     chains = [hash_blocks([first, first], 1) for first in (1, 2)]
     for hashes in chains:
         cache.take(2)
@@ -147,16 +148,36 @@ def test_the_queue_is_bounded_in_tokens_and_takes_any_one_prompt_when_empty() ->
     assert made.refuses(made.sequence(range(41), 1))
 
 
+def test_steps_taken_together_take_what_they_take_one_by_one_and_are_cut_when_a_request_comes() -> None:
+    limits = Limits(max_num_seqs=2, max_num_queued_tokens=100, block_size=4)
+    engine = EngineModel(limits, num_blocks=100, token_budget=20, step_cost=COST)
+    engine.add(ModelSequence(num_prompt_tokens=4, max_tokens=50))
+    engine.begin_step(together_seconds=100.0)
+    (sequence,) = engine.end_step().answered
+    one = engine.begin_step()
+    assert one is not None
+    together = engine.begin_step(together_seconds=10.5 * one.seconds)
+    assert together is not None
+    assert (together.num_steps, together.seconds) == (10, pytest.approx(10 * one.seconds))
+    together.cut(2.5 * one.seconds)
+    assert (together.num_steps, together.seconds) == (3, pytest.approx(3 * one.seconds))
+    engine.end_step()
+    assert (sequence.num_generated, engine.num_steps) == (4, 4)
+    assert engine.begin_step(together_seconds=1e9) is not None
+    assert engine.end_step().finished == [sequence]
+    assert (engine.num_requests, engine.begin_step()) == (0, None)
+
+
 class CheckedCore(FakeCore):
     """Looks at itself after every step."""
 
-    def _commit(self, work: list[tuple[FakeSequence, int]]) -> None:
-        assert 0 < sum(num_tokens for _, num_tokens in work) <= max(self.token_budget, len(self.running))
-        assert len(self.running) <= self.limits.max_num_seqs
-        super()._commit(work)
-        self.cache.check()
-        held = {each for sequence in self.running for each in sequence.hashes[: sequence.num_published]}
-        assert held <= self.cache.hashes
+    def end_step(self) -> Ended:
+        assert self.step is not None
+        num_tokens = len(self.step.decodes) + sum(num_tokens for _, num_tokens in self.step.prefills)
+        assert 0 < num_tokens <= max(self.token_budget, len(self.running))
+        ended = super().end_step()
+        self.check()
+        return ended
 
 
 @given(
@@ -182,7 +203,7 @@ def test_whatever_comes_and_leaves_everything_is_served_and_every_block_given_ba
         running.cancel()
 
     run_in_virtual_time(all_of_them())
-    assert (made.waiting, made.running, made.cache.num_free) == ([], [], num_blocks)
+    assert (made.num_requests, made.cache.num_free) == (0, num_blocks)
     made.cache.check()
 
 
@@ -263,7 +284,7 @@ async def test_hundreds_of_streams_run_through_real_steps(http: aiohttp.ClientSe
         assert {status for status, _, _ in answers} == {200}
         assert all(body.count(b"data: ") == 12 and body.endswith(b"data: [DONE]\n\n") for _, _, body in answers)
         assert engine.core.num_steps < 150, "they shared steps"
-        assert (engine.num_finished, engine.core.running, engine.core.waiting) == (150, [], [])
+        assert (engine.num_finished, engine.core.num_requests) == (150, 0)
         engine.core.cache.check()
 
 

@@ -1,26 +1,29 @@
-"""Engines in virtual time under a real `Router`: for tests of routing by what it does to time to first token.
+"""Engine models under a real `Router`: for tests of routing by what it does to time to first token.
 
-An engine here has slots, a token budget per step, steps that cost what `StepCost` says (give or take some noise) and a
-prefix cache with least-recently-used eviction; it publishes changes of its blocks and loads as a real one does. One
-gateway routes requests that come at random. Nothing sleeps; a run of minutes takes seconds.
+Steps take what `StepCost` says, give or take some noise; changes of blocks and loads are published as by a real engine.
+One gateway routes requests that come at random. Nothing sleeps; a run of minutes takes seconds.
 """
 
 import heapq
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
+import msgspec
+
 from fairlead.api.llmdeployment import PrefixHash
+from fairlead.fleet.stream_lines import load_of
 from fairlead.routing.in_flight import Slot
 from fairlead.routing.knowledge import Knowledge
-from fairlead.routing.load import Load, StepCost
+from fairlead.routing.load import StepCost
 from fairlead.routing.policies import make_policy
-from fairlead.routing.predictor import prefill_context, step_seconds
 from fairlead.routing.prompt import Prompt
+from fairlead.routing.replica import Limits
 from fairlead.routing.router import Router
-from fairlead_protocol.blocks import BlockHash
+from fairlead_protocol.blocks import num_cacheable_blocks
+from fairlead_testing.engine_model import EngineModel, ModelSequence
 from fairlead_testing.routing import BLOCK_SIZE, DIGEST, make_prompt, make_replica
 
 GATEWAY = "gateway"
@@ -53,27 +56,25 @@ class Arrival:
     num_output: int
 
 
-@dataclass(slots=True, eq=False)
-class Served:
+@dataclass(slots=True, eq=False, kw_only=True)
+class Served(ModelSequence):
     """A request and what became of it."""
 
     arrival: Arrival
     slot: Slot | None = None
     first_token_at: float = 0.0
-    cached_tokens: int = 0
-    """As the engine found when it began."""
-    num_computed: int = 0
-    num_generated: int = 0
 
-    @property
-    def hashes(self) -> list[BlockHash]:
-        """Of its prompt's blocks."""
-        return self.arrival.prompt.by_digest[DIGEST][0].hashes(BLOCK_SIZE)
-
-    @property
-    def num_prompt(self) -> int:
-        """Tokens of its prompt."""
-        return self.arrival.prompt.num_tokens
+    @classmethod
+    def of(cls, arrival: Arrival) -> "Served":
+        """As it is before anything has happened."""
+        num_tokens = arrival.prompt.num_tokens
+        return cls(
+            num_prompt_tokens=num_tokens,
+            max_tokens=arrival.num_output,
+            hashes=arrival.prompt.by_digest[DIGEST][0].hashes(BLOCK_SIZE),
+            num_cacheable=num_cacheable_blocks(num_tokens, BLOCK_SIZE),
+            arrival=arrival,
+        )
 
     @property
     def ttft(self) -> float:
@@ -96,18 +97,18 @@ class SimulatedEngine:
         self, uid: str, setup: Setup, events: "Events", tell: Callable[..., None], noise: random.Random
     ) -> None:
         self.uid, self.setup, self._events, self._tell, self._noise = uid, setup, events, tell, noise
+        limits = Limits(max_num_seqs=setup.max_num_seqs, max_num_queued_tokens=10**9, block_size=BLOCK_SIZE)
+        self.model = EngineModel(
+            limits, num_blocks=setup.num_blocks, token_budget=setup.token_budget, step_cost=setup.cost
+        )
         self._came: list[Served] = []
         """During the running step."""
-        self.waiting: deque[Served] = deque()
-        self.running: list[Served] = []
         self.most_at_once = 0
         """Requests that were ever here at the same time."""
-        self._cache: OrderedDict[BlockHash, None] = OrderedDict()
-        self._batch: list[tuple[Served, int]] = []
-        self._step_began: float | None = None
+        self._step_began = 0.0
         self._seq = 0
         self._seen = 0
-        self._figures = self._load()
+        self._figures = self.model.load()
         """As of the end of the last step."""
         self._tell_later("listed", uid, 0, ())
         self._tell_load(0)
@@ -115,95 +116,34 @@ class SimulatedEngine:
     def submit(self, request: Served) -> None:
         """A request arrives."""
         self._came.append(request)
-        self.most_at_once = max(self.most_at_once, len(self._came) + len(self.waiting) + len(self.running))
-        if self._step_began is None:
+        self.most_at_once = max(self.most_at_once, len(self._came) + self.model.num_requests)
+        if self.model.step is None:
             self._begin_step()
             self._tell_load(self._load_lines + 1)
 
     def _begin_step(self) -> None:
-        self.waiting.extend(self._came)
-        self._seen = max([self._seen, *(request.slot.dispatch for request in self._came if request.slot)])
+        for request in self._came:
+            self.model.add(request)
+            self._seen = max(self._seen, request.slot.dispatch if request.slot else 0)
         self._came.clear()
-        budget = self.setup.token_budget - len(self.running)
-        self._batch = []
-        for request in self.running:
-            left = request.num_prompt - request.num_computed
-            tokens = min(left, budget + 1) if left > 0 else 1
-            self._batch.append((request, tokens))
-            budget -= tokens - 1
-        for request in list(self.waiting):
-            if budget <= 0 or len(self.running) >= self.setup.max_num_seqs:
-                break
-            num_cached = self._num_cached(request.hashes)
-            if self._is_computing(request, num_cached):
-                continue
-            self.waiting.remove(request)
-            self.running.append(request)
-            request.cached_tokens = request.num_computed = num_cached * BLOCK_SIZE
-            tokens = min(request.num_prompt - request.num_computed, budget)
-            self._batch.append((request, tokens))
-            budget -= tokens
-        if not self._batch:
-            self._step_began = None
-            return
-        self._step_began = self._events.now
-        seconds = self._step_seconds() * (1 + self.setup.noise * self._noise.uniform(-1, 1))
-        self._events.after(seconds, self._end_step)
-
-    def _step_seconds(self) -> float:
-        decodes = [request for request, _ in self._batch if request.num_computed >= request.num_prompt]
-        prefills = [(request, tokens) for request, tokens in self._batch if request.num_computed < request.num_prompt]
-        return step_seconds(
-            self.setup.cost,
-            running=len(decodes),
-            kv_tokens=sum(request.num_prompt + request.num_generated for request in decodes),
-            prefill_tokens=sum(tokens for _, tokens in prefills),
-            prefill_context=sum(prefill_context(request.num_computed, tokens) for request, tokens in prefills),
-        )
+        if (step := self.model.begin_step()) is not None:
+            self._step_began = self._events.now
+            self._events.after(step.seconds * (1 + self.setup.noise * self._noise.uniform(-1, 1)), self._end_step)
 
     def _end_step(self) -> None:
-        stored: list[BlockHash] = []
-        for request, tokens in self._batch:
-            if request.num_computed < request.num_prompt:
-                before, request.num_computed = request.num_computed, request.num_computed + tokens
-                stored += request.hashes[before // BLOCK_SIZE : request.num_computed // BLOCK_SIZE]
-            if request.num_computed >= request.num_prompt:
-                request.num_generated += 1
-                if request.num_generated == 1:
-                    self._tell_later("first_token", request)
-                if request.num_generated >= request.arrival.num_output:
-                    self.running.remove(request)
-                    self._tell_later("ended", request)
-        if stored:
+        ended = self.model.end_step()
+        for request in ended.answered:
+            if request.num_generated == 1:
+                self._tell_later("first_token", request)
+        for request in ended.finished:
+            self._tell_later("ended", request)
+        if (changes := self.model.cache.take_changes()) is not None:
+            stored, removed = changes
             self._seq += 1
-            self._tell_later("changed", self.uid, self._seq, stored, self._store(stored))
-        self._figures = self._load()
+            hashes = [bytes.fromhex(each) for blocks in stored for each in blocks.hashes]
+            self._tell_later("changed", self.uid, self._seq, hashes, [bytes.fromhex(each) for each in removed])
+        self._figures = self.model.load(seq=self._seq, seen={GATEWAY: self._seen})
         self._begin_step()
-
-    def _store(self, stored: Iterable[BlockHash]) -> list[BlockHash]:
-        """Into the cache; what had to go."""
-        for block in stored:
-            self._cache[block] = None
-            self._cache.move_to_end(block)
-        surplus = len(self._cache) - self.setup.num_blocks
-        return [self._cache.popitem(last=False)[0] for _ in range(surplus)]
-
-    def _num_cached(self, hashes: list[BlockHash]) -> int:
-        num = 0
-        while num < len(hashes) and hashes[num] in self._cache:
-            num += 1
-        for block in reversed(hashes[:num]):
-            self._cache.move_to_end(block)
-        return num
-
-    def _is_computing(self, request: Served, num_cached: int) -> bool:
-        """Whether a running request is about to compute the next block of this one."""
-        hashes = request.hashes
-        return num_cached < len(hashes) and any(
-            other.num_computed <= num_cached * BLOCK_SIZE < other.num_prompt
-            and hashes[num_cached] in other.hashes[num_cached : num_cached + 1]
-            for other in self.running
-        )
 
     def _tell_later(self, what: str, *arguments: object) -> None:
         self._events.after(self.setup.latency, lambda: self._tell(what, *arguments))
@@ -211,43 +151,14 @@ class SimulatedEngine:
     def _tell_load(self, number: int) -> None:
         """A load line now and, if no other has come between, the next one after its interval."""
         self._load_lines = number
-        is_busy = self._step_began is not None
-        age = 0.0 if self._step_began is None else self._events.now - self._step_began
-        line = replace(self._figures, time=self._events.now + self.setup.latency, step_age_seconds=age)
-        self._tell_later("loaded", self.uid, line)
+        is_busy = self.model.step is not None
+        age = self._events.now - self._step_began if is_busy else 0.0
+        line = msgspec.structs.replace(self._figures, step_age_seconds=age)
+        self._tell_later("loaded", self.uid, load_of(line, self._events.now + self.setup.latency))
         self._events.after(
             BUSY_SECONDS if is_busy else IDLE_SECONDS,
             lambda: self._tell_load(number + 1) if self._load_lines == number else None,
         )
-
-    def _load(self) -> Load:
-        left = [each.num_prompt - each.num_computed for each in self.running]
-        return Load(
-            time=self._events.now,
-            running=len(self.running),
-            waiting=len(self.waiting),
-            queued_prefill_tokens=sum(tokens for tokens in left if tokens > 0) + self._num_waiting_tokens(),
-            kv_blocks_free=10**6,
-            kv_blocks_total=10**6,
-            kv_tokens=sum(each.num_computed + each.num_generated for each in self.running),
-            token_budget=self.setup.token_budget,
-            max_num_seqs=self.setup.max_num_seqs,
-            seq=self._seq,
-            seen={GATEWAY: self._seen},
-            step_cost=self.setup.cost,
-        )
-
-    def _num_waiting_tokens(self) -> int:
-        """Of waiting prompts, without what will be cached when it is their turn."""
-        coming = {block for each in self.running for block in each.hashes}
-        total = 0
-        for request in self.waiting:
-            hashes, num = request.hashes, 0
-            while num < len(hashes) and (hashes[num] in self._cache or hashes[num] in coming):
-                num += 1
-            total += request.num_prompt - num * BLOCK_SIZE
-            coming.update(hashes)
-        return total
 
 
 class Events:
@@ -286,7 +197,7 @@ class Simulation:
 
     def run(self, arrivals: Iterable[Arrival]) -> list[Served]:
         """All of them to their ends."""
-        requests = [Served(arrival) for arrival in arrivals]
+        requests = [Served.of(arrival) for arrival in arrivals]
         for request in requests:
             self.events.after(request.arrival.at, lambda request=request: self._arrive(request))  # type: ignore[misc]
         self.events.run(lambda: len(self.ended) == len(requests))

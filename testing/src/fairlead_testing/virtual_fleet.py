@@ -2,14 +2,14 @@
 
 Requests come at a rate, wait in one gateway for a slot, and run on replicas whose steps cost what `StepCost` says. What
 the gateway counts goes through `SignalsLine`, as in a real fleet; replicas take a while to start, and those that go
-finish what they have. Time moves in steps of the engines: coarse, but every queue is a real one.
+finish what they have. Time moves in steps of the engine models: coarse, but every queue is a real one.
 """
 
 import math
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,7 +22,8 @@ from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
 from fairlead.routing.load import StepCost
-from fairlead.routing.predictor import step_seconds
+from fairlead.routing.replica import Limits
+from fairlead_testing.engine_model import EngineModel, ModelSequence
 
 MODEL = "default/virtual"
 WAKE_SECONDS = 0.25
@@ -30,23 +31,17 @@ WAKE_SECONDS = 0.25
 LOOK_SECONDS = 0.1
 """How often it is looked at what the rate is: a time to the next request that was drawn at one rate says nothing at
 another."""
+NUM_BLOCKS, TOKEN_BUDGET = 10_000, 512
+"""Of every engine."""
 STEP_SECONDS = 0.02
 """Steps without a prompt that are shorter are taken together up to this: nothing else happens in them."""
 
 
-@dataclass(slots=True)
-class Request:
-    """One request on its way."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Request(ModelSequence):
+    """One request on its way; what is cached of its prompt is computed already."""
 
     arrived: float
-    uncached: int
-    """Prompt tokens left to compute."""
-    output: int
-    """Tokens left to generate."""
-    context: int = 0
-    """Tokens in the cache."""
-    answered: int = 0
-    """Tokens generated."""
 
 
 @dataclass(slots=True)
@@ -54,10 +49,10 @@ class VirtualReplica:
     """One engine."""
 
     ready_at: float
-    running: list[Request] = field(default_factory=list)
-    step_ends: float = 0.0
-    num_steps: int = 1
-    """Steps that end then."""
+    engine: EngineModel
+    step_began: float = 0.0
+    step_ends: float = math.inf
+    """Infinite while none is computed."""
     draining: bool = False
 
 
@@ -96,7 +91,7 @@ class VirtualFleet:
         self.random = random.Random(seed)
         self.time = 0.0
         self.desired = replicas
-        self.replicas = [VirtualReplica(ready_at=0.0) for _ in range(replicas)]
+        self.replicas = [self._replica(ready_at=0.0) for _ in range(replicas)]
         self.waiting: deque[Request] = deque()
         self.counted = ModelSignals()
         self.window, self.history = GatewayWindow(), History(since=0.0)
@@ -117,13 +112,13 @@ class VirtualFleet:
         while self.time < end:
             self.time = min(next_tick, self._next_arrival)
             for replica in self.replicas:
-                if replica.running and replica.step_ends < self.time:
+                if replica.step_ends < self.time:
                     self.time = replica.step_ends
             if self.time == self._next_arrival:
                 self._arrive()
                 if self.waiting and not self._ready():
                     next_tick = min(next_tick, self.time + WAKE_SECONDS)
-            for replica in [each for each in self.replicas if each.running and each.step_ends <= self.time]:
+            for replica in [each for each in self.replicas if each.step_ends <= self.time]:
                 self._end_step(replica)
             if self.waiting:
                 self._dispatch()
@@ -138,7 +133,11 @@ class VirtualFleet:
     def _arrive(self) -> None:
         if self._arrives:
             uncached, output = self._spread(self.workload.uncached_tokens), self._spread(self.workload.output_tokens)
-            self.waiting.append(Request(self.time, uncached, output))
+            num_tokens = max(self.workload.prompt_tokens, uncached)
+            request = Request(
+                arrived=self.time, num_prompt_tokens=num_tokens, num_computed=num_tokens - uncached, max_tokens=output
+            )
+            self.waiting.append(request)
             self.counted.num_arrivals += 1
         self._draw_arrival()
 
@@ -154,65 +153,57 @@ class VirtualFleet:
     def _ready(self) -> list[VirtualReplica]:
         return [replica for replica in self.replicas if not replica.draining and replica.ready_at <= self.time]
 
+    def _replica(self, ready_at: float) -> VirtualReplica:
+        limits = Limits(max_num_seqs=self.slots, max_num_queued_tokens=10**9)
+        engine = EngineModel(limits, num_blocks=NUM_BLOCKS, token_budget=TOKEN_BUDGET, step_cost=self.cost)
+        return VirtualReplica(ready_at, engine)
+
     def _dispatch(self) -> None:
         while self.waiting:
-            free = [replica for replica in self._ready() if len(replica.running) < self.slots]
+            free = [replica for replica in self._ready() if replica.engine.num_requests < self.slots]
             if not free:
                 return
-            replica, request = min(free, key=lambda each: len(each.running)), self.waiting.popleft()
-            self.counted.prompt_tokens += self.workload.prompt_tokens
-            self.counted.uncached_prompt_tokens += request.uncached
-            count_tokens(self.counted.uncached_per_request, request.uncached)
-            request.context = self.workload.prompt_tokens - request.uncached
-            replica.running.append(request)
-            if len(replica.running) == 1:
+            replica = min(free, key=lambda each: each.engine.num_requests)
+            request = self.waiting.popleft()
+            self.counted.prompt_tokens += request.num_prompt_tokens
+            self.counted.uncached_prompt_tokens += request.num_uncomputed
+            count_tokens(self.counted.uncached_per_request, request.num_uncomputed)
+            replica.engine.add(request)
+            if (step := replica.engine.step) is None:
                 self._begin_step(replica)
+            else:
+                step.cut(self.time - replica.step_began)
+                replica.step_ends = replica.step_began + step.seconds
 
     def _begin_step(self, replica: VirtualReplica) -> None:
-        num_decoding = kv_tokens = prefill_tokens = 0
-        left = replica.running[0].output
-        for request in replica.running:  # one pass: this is where a simulation spends its time
-            if request.uncached:
-                prefill_tokens += request.uncached
-            else:
-                num_decoding += 1
-                kv_tokens += request.context
-            if request.output < left:
-                left = request.output
-        seconds = step_seconds(self.cost, running=num_decoding, kv_tokens=kv_tokens, prefill_tokens=prefill_tokens)
-        replica.num_steps = 1 if prefill_tokens else max(1, min(left, int(STEP_SECONDS / seconds)))
-        replica.step_ends = self.time + replica.num_steps * seconds
+        step = replica.engine.begin_step(together_seconds=STEP_SECONDS)
+        replica.step_began = self.time
+        replica.step_ends = math.inf if step is None else self.time + step.seconds
 
     def _end_step(self, replica: VirtualReplica) -> None:
-        """Every request gets a token. Those that came during the step wait for the next one with their prompt."""
-        steps = replica.num_steps
-        for request in replica.running:
-            if request.uncached:
-                request.context += request.uncached
-                request.uncached = 0
-                seconds = self.time - request.arrived
-                self.first_tokens.append((self.time, seconds))
-                count_seconds(self.counted.ttft, seconds)
-            request.output -= steps
-            request.context += steps
-            request.answered += steps
-        ended = [request for request in replica.running if request.output <= 0]
-        if ended:
-            replica.running = [request for request in replica.running if request.output > 0]
-            self.counted.output_tokens += sum(request.answered for request in ended)
-            self.counted.num_ended += len(ended)
-            self.counted.num_answered += len(ended)
-        if replica.running:
-            self._begin_step(replica)
-        elif replica.draining:
+        had_prefills = replica.engine.step is not None and bool(replica.engine.step.prefills)
+        ended = replica.engine.end_step()
+        if had_prefills:
+            for request in ended.answered:
+                if request.num_generated == 1:
+                    assert isinstance(request, Request)
+                    seconds = self.time - request.arrived
+                    self.first_tokens.append((self.time, seconds))
+                    count_seconds(self.counted.ttft, seconds)
+        if ended.finished:
+            self.counted.output_tokens += sum(request.num_generated for request in ended.finished)
+            self.counted.num_ended += len(ended.finished)
+            self.counted.num_answered += len(ended.finished)
+        self._begin_step(replica)
+        if replica.draining and not replica.engine.num_requests:
             self.replicas.remove(replica)
 
     def line(self) -> SignalsLine:
         """What the gateway says now."""
         self.counted.waiting = len(self.waiting)
         self.counted.oldest_wait_seconds = self.time - self.waiting[0].arrived if self.waiting else 0.0
-        self.counted.waiting_uncached_tokens = sum(request.uncached for request in self.waiting)
-        self.counted.running = sum(len(replica.running) for replica in self.replicas)
+        self.counted.waiting_uncached_tokens = sum(request.num_uncomputed for request in self.waiting)
+        self.counted.running = sum(replica.engine.num_requests for replica in self.replicas)
         ready = [(number, each) for number, each in enumerate(self.replicas) if each.ready_at <= self.time]
         self.counted.replicas = {f"uid-{id(each)}": self._load(number, each) for number, each in ready}
         self.counted.num_ready = len(self._ready())
@@ -220,13 +211,14 @@ class VirtualFleet:
         return SignalsLine(gateway="only", uptime_seconds=self.time, models={MODEL: model})
 
     def _load(self, number: int, replica: VirtualReplica) -> ReplicaSignals:
-        cost, kv_tokens = self.told_cost, sum(request.context for request in replica.running)
+        load, told = replica.engine.load(), self.told_cost
+        kv_tokens = load.kv_tokens
         return ReplicaSignals(
-            name=f"virtual-{number}", age_seconds=0.0, running=len(replica.running), waiting=0,
-            queued_prefill_tokens=sum(request.uncached for request in replica.running),
-            kv_blocks_free=10_000 - kv_tokens // 16, kv_blocks_total=10_000, kv_tokens=kv_tokens, token_budget=512,
-            max_num_seqs=self.slots, draining=replica.draining,
-            step_cost={name: getattr(cost, name) for name in StepCost.__slots__},
+            name=f"virtual-{number}", age_seconds=0.0, running=load.running, waiting=load.waiting,
+            queued_prefill_tokens=load.queued_prefill_tokens,
+            kv_blocks_free=load.kv_blocks_free, kv_blocks_total=load.kv_blocks_total, kv_tokens=kv_tokens,
+            token_budget=load.token_budget, max_num_seqs=load.max_num_seqs, draining=replica.draining,
+            step_cost={name: getattr(told, name) for name in StepCost.__slots__},
         )  # fmt: skip
 
     def signals(self) -> Signals:
@@ -253,9 +245,9 @@ class VirtualFleet:
 
     def _scale(self, replicas: int) -> None:
         kept = [replica for replica in self.replicas if not replica.draining]
-        for replica in sorted(kept, key=lambda each: len(each.running))[: max(0, len(kept) - replicas)]:
+        for replica in sorted(kept, key=lambda each: each.engine.num_requests)[: max(0, len(kept) - replicas)]:
             replica.draining = True
-            if not replica.running:
+            if not replica.engine.num_requests:
                 self.replicas.remove(replica)
-        self.replicas += [VirtualReplica(self.time + self.cold_start) for _ in range(replicas - len(kept))]
+        self.replicas += [self._replica(self.time + self.cold_start) for _ in range(replicas - len(kept))]
         self.desired = replicas

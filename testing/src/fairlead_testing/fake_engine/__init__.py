@@ -6,7 +6,7 @@ queue and the prefix cache of a real engine and tells of them as one does, can t
 records what it was sent, notices clients that leave, and misbehaves on request: full, draining, silent, slow, dying,
 forgetful. `python -m fairlead_testing.fake_engine` is one as a process of its own.
 
-Its modules: `cache` and `core` (what an engine holds and computes), `blocks_stream` and `loads` (what it tells of it),
+Its modules: `core` (what it computes, by `engine_model`), `blocks_stream` and `loads` (what it tells of it),
 `prompts` and `answers` (tokens in and out), `engine` (HTTP and all misbehaviour).
 """
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from fairlead_protocol.messages import KVBlocks, LoadLine, StreamLine
-from fairlead_testing.fake_engine.cache import FakeCache
+from fairlead_testing.block_cache import BlockCache
 from fairlead_testing.http import Responder
 
 RING_SIZE = 1024
@@ -28,7 +28,7 @@ class _Follower:
 class BlocksStream:
     """Publishes what happens in `cache`. Its attributes let it misbehave; change them at any time."""
 
-    def __init__(self, cache: FakeCache) -> None:
+    def __init__(self, cache: BlockCache) -> None:
         self.cache = cache
         self.epoch = uuid.uuid4().hex
         self.seq = 0
@@ -77,7 +77,7 @@ class BlocksStream:
             follower.is_cut = True
             follower.news.set()
 
-    def restart(self, cache: FakeCache) -> None:
+    def restart(self, cache: BlockCache) -> None:
         """The engine was restarted: another epoch, another cache, and everybody is cut off."""
         self.cut_followers()
         self.cache = cache

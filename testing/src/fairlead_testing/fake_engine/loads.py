@@ -1,9 +1,9 @@
 """Load lines of a fake engine: what it says of itself, and when."""
 
 import asyncio
-from collections.abc import Iterable
 
-from fairlead.routing.load import StepCost
+import msgspec
+
 from fairlead_protocol.messages import LoadLine
 from fairlead_testing.fake_engine.core import FakeCore
 
@@ -47,25 +47,10 @@ class LoadTeller:
 
     def load(self) -> LoadLine:
         """As of now."""
-        core = self.core
-        started = core.step_started
-        return LoadLine(
-            waiting=len(core.waiting),
-            running=len(core.running),
-            queued_prefill_tokens=sum(
-                sequence.num_uncomputed for sequences in (core.waiting, core.running) for sequence in sequences
-            ),
-            kv_blocks_free=core.cache.num_free,
-            kv_blocks_total=core.cache.num_blocks,
-            kv_tokens=sum(sequence.num_computed for sequence in core.running),
-            token_budget=core.token_budget,
-            max_num_seqs=core.limits.max_num_seqs,
-            step_age_seconds=0.0 if started is None else asyncio.get_running_loop().time() - started,
-            draining=self.draining,
-            seq=core.stream.seq,
-            seen=self.seen.numbers(),
-            step_cost=_named(core.step_cost),
-        )
+        started = self.core.step_started
+        age = 0.0 if started is None else asyncio.get_running_loop().time() - started
+        load = self.core.load(seq=self.core.stream.seq, seen=self.seen.numbers(), age=age)
+        return msgspec.structs.replace(load, draining=self.draining)
 
     def drain(self) -> None:
         """Says so from now on."""
@@ -74,7 +59,7 @@ class LoadTeller:
 
     def changed(self) -> None:
         """A request came or went: says so at once where that made the engine busy, full, or no longer full."""
-        num_requests = len(self.core.running) + len(self.core.waiting)
+        num_requests = self.core.num_requests
         is_full = num_requests >= self.core.limits.max_num_seqs
         if is_full != self._was_full or (num_requests and not self._was_busy):
             self._hurry.set()
@@ -85,16 +70,9 @@ class LoadTeller:
         while True:
             self._hurry.clear()
             self.core.stream.send_load(self.load())
-            is_busy = bool(self.core.running or self.core.waiting)
+            is_busy = bool(self.core.num_requests)
             try:
                 async with asyncio.timeout(BUSY_SECONDS if is_busy else IDLE_SECONDS):
                     await self._hurry.wait()
             except TimeoutError:
                 pass
-
-
-def _named(cost: StepCost | None) -> dict[str, float]:
-    if cost is None:
-        return {}
-    names: Iterable[str] = StepCost.__slots__
-    return {name: getattr(cost, name) for name in names}

@@ -1,4 +1,4 @@
-"""FakeCache: the prefix cache of a fake engine. Blocks are counted and have their real hashes; nothing is in them."""
+"""BlockCache: an engine model's prefix cache. Blocks are counted and have their real hashes; nothing is in them."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import StoredBlocks
 
 
-class FakeCache:
+class BlockCache:
     """`num_blocks` blocks, each in use by running sequences, evictable (a prefix that may be asked for again; evicted
     in order of least recent use, a chain's tail first), or empty.
 
