@@ -11,12 +11,12 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
-from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3"])
+@pytest.fixture(scope="module", params=FAMILIES)
 def folder(request, tmp_path_factory) -> Path:
-    fields = {"llama": llama_fields, "qwen3": qwen3_fields}[request.param](max_position_embeddings=256)
+    fields = FAMILIES[request.param](max_position_embeddings=256)
     return write_random_checkpoint(tmp_path_factory.mktemp("models") / request.param, fields)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from fairlead_engine.model.config import ModelConfig
+from fairlead_engine.model import ModelConfig, read_config
+from fairlead_engine.model.families.mixtral import MixtralConfig
 
 Shape = tuple[int, ...]
 
@@ -22,9 +23,24 @@ def llama_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("LlamaForCausalLM", "llama"), "head_dim": 16, **changes}
 
 
+def qwen2_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Qwen2, with changes."""
+    return {**_fields("Qwen2ForCausalLM", "qwen2"), "use_sliding_window": False, "sliding_window": 64, **changes}
+
+
 def qwen3_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Qwen3, with changes. Its heads are wider than hidden size over heads."""
     return {**_fields("Qwen3ForCausalLM", "qwen3"), "head_dim": 32, **changes}
+
+
+def mixtral_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Mixtral, with changes."""
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
+    return {**_fields("MixtralForCausalLM", "mixtral"), "head_dim": 16, **experts, **changes}
+
+
+FAMILIES = {"llama": llama_fields, "qwen2": qwen2_fields, "qwen3": qwen3_fields, "mixtral": mixtral_fields}
+"""The `config.json` of a tiny model of each family."""
 
 
 def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int = 0, num_shards: int = 1) -> Path:
@@ -35,7 +51,7 @@ def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int =
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(fields, indent=2))
-    config = ModelConfig.from_folder(folder)
+    config = read_config(folder)
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, config.dtype)
     tensors = {name: _random(name, shape, generator).to(dtype) for name, shape in tensor_shapes(config)}
@@ -48,20 +64,28 @@ def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int =
 
 def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     """Name and shape of every tensor of a checkpoint with this configuration."""
-    hidden, head_dim = config.hidden_size, config.head_dim
-    query, kv, inner = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.intermediate_size
-    attention = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden), "o_proj": (hidden, query)}
+    hidden, head_dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
+    query, kv, family = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.architecture
+    qkv = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
     feed_forward = {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
+    expert = {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
+    bias = getattr(config, "attention_bias", False)
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
         yield f"{prefix}.input_layernorm.weight", (hidden,)
         yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
-        yield from _linears(f"{prefix}.self_attn", attention, config.attention_bias)
-        yield from _linears(f"{prefix}.mlp", feed_forward, config.mlp_bias)
-        if config.qk_norm:
+        yield from _linears(f"{prefix}.self_attn", qkv, bias or family == "Qwen2ForCausalLM")
+        yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, bias)
+        if family == "Qwen3ForCausalLM":
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
+        if isinstance(config, MixtralConfig):
+            yield f"{prefix}.block_sparse_moe.gate.weight", (config.num_experts, hidden)
+            for number in range(config.num_experts):
+                yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
+        else:
+            yield from _linears(f"{prefix}.mlp", feed_forward, getattr(config, "mlp_bias", False))
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)

@@ -1,11 +1,14 @@
 """Fused operations against what they are made of, written out."""
 
+import math
+
 import pytest
 import torch
 
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
 from fairlead_engine.kernels.rms_norm import rms_norm
+from fairlead_engine.kernels.route_top_k import route_top_k
 from fairlead_engine.kernels.silu_mul import silu_mul
 
 
@@ -47,3 +50,14 @@ def test_query_and_key_heads_are_normalised_and_turned_and_values_are_not(with_n
         turned = torch.complex(plain[..., :3], plain[..., 3:]) * turn
         torch.testing.assert_close(found, torch.cat((turned.real, turned.imag), -1), rtol=1e-4, atol=1e-5)
     assert torch.equal(value, heads[:, 6:])
+
+
+def test_the_likeliest_experts_share_what_all_others_leave():
+    logits = torch.tensor([[1.0, 3.0, 2.0, -5.0], [0.0, 0.0, -9.0, 4.0]]).bfloat16()
+    weights, experts = route_top_k(logits, 2)
+    assert experts.tolist()[0] == [1, 2]
+    assert experts.tolist()[1][0] == 3
+    assert weights.dtype is torch.float32
+    for row, (best, second) in enumerate(experts.tolist()):
+        ratio = math.exp(float(logits[row, best] - logits[row, second]))
+        assert weights[row].tolist() == pytest.approx([ratio / (1 + ratio), 1 / (1 + ratio)], abs=1e-5)

@@ -7,16 +7,18 @@ import pytest
 import tokenizers
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model import ModelConfig
+from fairlead_engine.model import ModelConfig, read_config
+from fairlead_engine.model.families.qwen3 import Qwen3Config
+from fairlead_engine.model.families.registry import ARCHITECTURES
 from fairlead_engine.model.rope import RopeConfig, RopeKind
-from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields
+from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, mixtral_fields, qwen2_fields, qwen3_fields
 
 
 def load(folder: Path, fields: dict, generation: dict | None = None) -> ModelConfig:
     (folder / "config.json").write_text(json.dumps(fields))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    return ModelConfig.from_folder(folder)
+    return read_config(folder)
 
 
 def without(fields: dict, *names: str) -> dict:
@@ -29,15 +31,28 @@ def test_a_llama_is_read_as_it_says(tmp_path):
     )
     assert config.architecture == "LlamaForCausalLM"
     assert (config.num_heads, config.num_kv_heads, config.head_dim) == (4, 2, 16)
-    assert config.attention_bias and config.mlp_bias and config.tie_word_embeddings and not config.qk_norm
+    assert config.attention_bias and config.mlp_bias and config.tie_word_embeddings
     assert config.dtype == "bfloat16"
     assert config.rope == RopeConfig(theta=10000.0)
 
 
-def test_a_qwen3_normalises_queries_and_keys(tmp_path):
+def test_a_qwen3_has_heads_of_their_own_size(tmp_path):
     config = load(tmp_path, qwen3_fields())
-    assert config.qk_norm and not config.mlp_bias
+    assert isinstance(config, Qwen3Config) and not config.attention_bias
     assert config.head_dim == 32
+
+
+def test_a_mixtral_has_experts_and_defaults_of_its_own(tmp_path):
+    config = load(tmp_path, mixtral_fields())
+    assert (config.num_experts, config.num_experts_per_token) == (4, 2)
+    names = ("num_local_experts", "num_experts_per_tok", "num_key_value_heads", "rms_norm_eps", "rope_theta")
+    config = load(tmp_path, without(mixtral_fields(num_attention_heads=16), *names))
+    assert (config.num_experts, config.num_experts_per_token, config.num_kv_heads) == (8, 2, 8)
+    assert (config.rms_norm_eps, config.rope.theta) == (1e-5, 1e6)
+
+
+def test_a_window_over_the_whole_context_is_none(tmp_path):
+    assert load(tmp_path, mixtral_fields(sliding_window=512)).max_position_embeddings == 512
 
 
 def test_what_is_left_out_takes_the_architectures_default(tmp_path):
@@ -114,7 +129,7 @@ def test_a_tokenizer_without_an_end_names_none(config, tmp_path):
         ({"partial_rotary_factor": 0.25, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partial_rotary_factor"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types sliding_attention"),
         ({"layer_types": ["full_attention", "mamba", "chunked_attention"]}, "layer_types chunked_attention, mamba"),
-        ({"use_sliding_window": True}, "layer_types sliding_attention"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
         ({"dtype": "float64"}, "float64"),
     ],
 )
@@ -122,6 +137,38 @@ def test_what_the_layers_cannot_compute_is_refused_by_name(changes, named, tmp_p
     with pytest.raises(ModelLoadError, match=named) as raised:
         load(tmp_path, llama_fields(**changes))
     assert raised.value.reason == ModelLoadReason.UNSUPPORTED_ARCHITECTURE
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        (qwen2_fields(use_sliding_window=True), "use_sliding_window"),
+        (qwen2_fields(layer_types=["full_attention", "sliding_attention"]), "layer_types sliding_attention"),
+        (mixtral_fields(sliding_window=64), "sliding_window 64"),
+    ],
+)
+def test_a_window_is_refused_by_the_name_its_family_has_for_it(fields, named, tmp_path):
+    with pytest.raises(ModelLoadError, match=named) as raised:
+        load(tmp_path, fields)
+    assert raised.value.reason == ModelLoadReason.UNSUPPORTED_ARCHITECTURE
+
+
+def test_an_unknown_architecture_is_named_beside_all_that_are_known(tmp_path):
+    with pytest.raises(ModelLoadError, match="GPT2LMHeadModel") as raised:
+        load(tmp_path, llama_fields(architectures=["GPT2LMHeadModel"]))
+    for fields in FAMILIES.values():
+        assert fields()["architectures"][0] in raised.value.message
+
+
+def test_the_guide_names_every_architecture():
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "first-model.md").read_text()
+    rows = [line.split("`")[1] for line in guide.splitlines() if line.startswith("| `") and "ForCausalLM`" in line]
+    assert sorted(rows) == sorted(ARCHITECTURES)
+
+
+def test_more_experts_per_token_than_there_are_is_named(tmp_path):
+    with pytest.raises(ModelLoadError, match=r"num_experts_per_tok is 5 .* num_local_experts \(4\)"):
+        load(tmp_path, mixtral_fields(num_experts_per_tok=5))
 
 
 @pytest.mark.parametrize(
@@ -156,12 +203,12 @@ def test_a_wrong_value_is_named_with_what_was_expected(changes, named, tmp_path)
 def test_a_file_that_is_no_json_object_is_named(text, tmp_path):
     (tmp_path / "config.json").write_text(text, encoding="latin-1")
     with pytest.raises(ModelLoadError, match=r"config\.json") as raised:
-        ModelConfig.from_folder(tmp_path)
+        read_config(tmp_path)
     assert raised.value.reason == ModelLoadReason.MODEL_CONFIG_INVALID
 
 
 def test_a_folder_without_a_config_is_no_model(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ModelLoadError, match=folder.name) as raised:
-            ModelConfig.from_folder(folder)
+            read_config(folder)
         assert raised.value.reason == ModelLoadReason.MODEL_NOT_FOUND

@@ -9,8 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model import Decoder, ModelConfig, load_model
-from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, tensor_shapes, write_random_checkpoint
+from fairlead_engine.model import Decoder, load_model, read_config
+from fairlead_engine_testing.checkpoints import (
+    FAMILIES,
+    llama_fields,
+    mixtral_fields,
+    tensor_shapes,
+    write_random_checkpoint,
+)
 
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"
@@ -18,7 +24,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    return load_model(folder, ModelConfig.from_folder(folder), dtype, CPU)
+    return load_model(folder, read_config(folder), dtype, CPU)
 
 
 def change(folder: Path, edit: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -43,7 +49,9 @@ def sharded(tmp_path) -> Path:
     return write_random_checkpoint(tmp_path / "sharded", llama_fields(), num_shards=2)
 
 
-@pytest.mark.parametrize("fields", [llama_fields(attention_bias=True, mlp_bias=True), qwen3_fields()])
+@pytest.mark.parametrize(
+    "fields", [llama_fields(attention_bias=True, mlp_bias=True), *(family() for family in FAMILIES.values())]
+)
 def test_parameters_and_bytes_are_counted(fields, tmp_path):
     model = load(write_random_checkpoint(tmp_path, fields), torch.bfloat16)
     expected = sum(torch.Size(shape).numel() for _, shape in tensor_shapes(model.config))
@@ -89,6 +97,19 @@ def test_weights_that_the_config_does_not_account_for_are_named(folder):
     error = refusal(folder)
     assert error.reason == ModelLoadReason.UNEXPECTED_TENSOR
     assert "model.layers.0.self_attn.q_proj.bias" in error.message
+
+
+def test_an_experts_missing_and_unexpected_tensors_are_named(tmp_path):
+    folder = write_random_checkpoint(tmp_path, mixtral_fields())
+    name = "model.layers.1.block_sparse_moe.experts.{}.w3.weight"
+    change(folder, lambda tensors: tensors.update({name.format(4): torch.zeros(96, 64)}))
+    error = refusal(folder)
+    assert error.reason == ModelLoadReason.UNEXPECTED_TENSOR
+    assert name.format(4) in error.message
+    change(folder, lambda tensors: tensors.pop(name.format(3)))
+    error = refusal(folder)
+    assert error.reason == ModelLoadReason.MISSING_TENSOR
+    assert f"{name.format(3)}, expected with shape [96, 64]" in error.message
 
 
 def test_integers_are_no_weights(folder):

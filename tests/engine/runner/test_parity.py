@@ -9,7 +9,13 @@ import torch
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.runner import ModelRunner
 from fairlead_engine.types import Batch, SampledToken, SamplingParams, ScheduledSequence, Sequence
-from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import (
+    llama_fields,
+    mixtral_fields,
+    qwen2_fields,
+    qwen3_fields,
+    write_random_checkpoint,
+)
 
 GREEDY = SamplingParams(temperature=0.0)
 NUM_BLOCKS = 512
@@ -33,6 +39,13 @@ SHAPES = {
     "llama-linear-rope": llama_fields(rope_scaling={"type": "linear", "factor": 4.0}),
     "llama-llama3-rope": llama_fields(rope_theta=500000.0, rope_scaling=LLAMA3_ROPE),
     "llama-rope-parameters": llama_fields(rope_parameters={**LLAMA3_ROPE, "rope_theta": 500.0}),
+    "qwen2": qwen2_fields(),
+    "qwen2-tied": qwen2_fields(tie_word_embeddings=True, rope_theta=1e6),
+    "qwen2-whole-layers": qwen2_fields(use_sliding_window=True, layer_types=["full_attention"] * 2),
+    "mixtral": mixtral_fields(),
+    "mixtral-tied": mixtral_fields(tie_word_embeddings=True),
+    "mixtral-many-experts": mixtral_fields(num_local_experts=9, num_experts_per_tok=3, rope_theta=1e6),
+    "mixtral-one-expert": mixtral_fields(num_local_experts=2, num_experts_per_tok=1),
     "qwen3": qwen3_fields(),
     "qwen3-tied": qwen3_fields(tie_word_embeddings=True),
     "qwen3-biases": qwen3_fields(attention_bias=True),

@@ -5,6 +5,6 @@ Start at `decoder.Decoder.__call__`, the story of one forward pass. transformers
 
 from fairlead_engine.model.config import ModelConfig
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.loading import load_model
+from fairlead_engine.model.loading import load_model, read_config
 
-__all__ = ["Decoder", "ModelConfig", "load_model"]
+__all__ = ["Decoder", "ModelConfig", "load_model", "read_config"]

@@ -7,12 +7,14 @@ What they compute beside matrix products is in `kernels/`.
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
 from fairlead_engine.kernels.rms_norm import rms_norm
+from fairlead_engine.kernels.route_top_k import route_top_k
 from fairlead_engine.kernels.silu_mul import silu_mul
 from fairlead_engine.model.linear import Linear
 
@@ -69,6 +71,28 @@ class GatedFeedForward:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(silu_mul(self.gate_up(x)))
+
+
+@dataclass(frozen=True, slots=True)
+class SparseExperts:
+    """Each token goes through its few best experts, whose outputs are added, weighted by what the router says."""
+
+    router: Linear
+    experts: tuple[FeedForward, ...]
+    num_experts_per_token: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Rows are sorted by expert, so that each expert is one product; the sum over a token's experts has a fixed
+        order, so that it does not depend on what else is in the batch."""
+        if not len(x):
+            return x
+        weights, experts = route_top_k(self.router(x), self.num_experts_per_token)
+        order = experts.flatten().argsort(stable=True)
+        counts = torch.bincount(experts.flatten(), minlength=len(self.experts)).tolist()
+        parts = torch.split(x[order // self.num_experts_per_token], counts)
+        computed = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True) if len(part)])
+        outputs = torch.empty_like(computed).index_copy_(0, order, computed)
+        return (outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,111 +1,55 @@
-"""From a folder of weights to a `Decoder`: which tensors make which layer, under the names Hugging Face gives them."""
+"""From a model's folder to its configuration, and to a `Decoder`; what is in between is its family's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from fairlead_engine.kernels.norm_rope import HeadNorm
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.config import ModelConfig
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.layers import Attention, DecoderLayer, GatedFeedForward, RMSNorm
-from fairlead_engine.model.linear import Linear, make_linear
-from fairlead_engine.model.rope import RotaryEmbedding
+from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
+from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.weights import Weights
+from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
-_HEAD = "lm_head.weight"
+
+def read_config(folder: Path) -> ModelConfig:
+    """Reads `config.json`. The tokens that end an output are those of `generation_config.json` where it names any,
+    since chat models often list more of them there; where neither does, the tokenizer's `eos_token` is the only one.
+
+    Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture.
+    """
+    if not folder.is_dir():
+        raise ModelLoadError(
+            ModelLoadReason.MODEL_NOT_FOUND,
+            f"{folder} is not a folder; give the folder that holds the model's config.json and safetensors files",
+        )
+    fields = JsonFields.read(folder / "config.json")
+    architecture = find_architecture(fields)
+    config: ModelConfig = ARCHITECTURES[architecture].parse(fields)
+    path = folder / "generation_config.json"
+    ends = JsonFields.read(path).token_ids("eos_token_id") if path.exists() else ()
+    config = replace(config, architecture=architecture, eos_token_ids=ends or config.eos_token_ids)
+    if any(token_id >= config.vocab_size for token_id in config.eos_token_ids):
+        raise fields.invalid("eos_token_id", f"must be below vocab_size ({config.vocab_size})")
+    return config if config.eos_token_ids else replace(config, eos_token_ids=_tokenizer_end(folder, config))
 
 
 def load_model(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Decoder:
     """Reads, converts and fuses the weights. Raises ModelLoadError, naming the file or tensor that does not fit."""
+    family = ARCHITECTURES[config.architecture]
     with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
-        return _DecoderBuilder(checkpoint, config).build()
+        return family.build(Weights(checkpoint, config), config)
 
 
-class _DecoderBuilder:
-    """Assembles layers from tensors, and counts what it used."""
-
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
-        self._checkpoint = checkpoint
-        self._config = config
-        self._num_parameters = 0
-        self._weight_bytes = 0
-
-    def build(self) -> Decoder:
-        config = self._config
-        embedding = self._counted(
-            self._checkpoint.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        )
-        layers = tuple(self._layer(f"model.layers.{index}") for index in range(config.num_layers))
-        final_norm = self._norm("model.norm", config.hidden_size)
-        head = self._head(embedding)
-        self._checkpoint.check_all_read(unless=_HEAD if config.tie_word_embeddings else None)
-        return Decoder(
-            config=config,
-            embedding=embedding,
-            rotary=RotaryEmbedding(config.rope, config.head_dim, self._checkpoint.device),
-            layers=layers,
-            final_norm=final_norm,
-            head=head,
-            num_parameters=self._num_parameters,
-            weight_bytes=self._weight_bytes,
-        )
-
-    def _layer(self, prefix: str) -> DecoderLayer:
-        hidden = self._config.hidden_size
-        return DecoderLayer(
-            attention_norm=self._norm(f"{prefix}.input_layernorm", hidden),
-            attention=self._attention(f"{prefix}.self_attn"),
-            feed_forward_norm=self._norm(f"{prefix}.post_attention_layernorm", hidden),
-            feed_forward=self._feed_forward(f"{prefix}.mlp"),
-        )
-
-    def _attention(self, prefix: str) -> Attention:
-        config = self._config
-        query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        projections = {f"{prefix}.q_proj": query_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
-        return Attention(
-            qkv=self._linear(projections, config.hidden_size, config.attention_bias),
-            output=self._linear({f"{prefix}.o_proj": config.hidden_size}, query_size, config.attention_bias),
-            head_norm=self._head_norm(prefix) if config.qk_norm else None,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-        )
-
-    def _head_norm(self, prefix: str) -> HeadNorm:
-        query, key = (self._norm(f"{prefix}.{name}", self._config.head_dim) for name in ("q_norm", "k_norm"))
-        return HeadNorm(query.weight, key.weight, self._config.rms_norm_eps)
-
-    def _feed_forward(self, prefix: str) -> GatedFeedForward:
-        config = self._config
-        gate_up = {f"{prefix}.gate_proj": config.intermediate_size, f"{prefix}.up_proj": config.intermediate_size}
-        down = {f"{prefix}.down_proj": config.hidden_size}
-        return GatedFeedForward(
-            gate_up=self._linear(gate_up, config.hidden_size, config.mlp_bias),
-            down=self._linear(down, config.intermediate_size, config.mlp_bias),
-        )
-
-    def _head(self, embedding: Tensor) -> Linear:
-        config = self._config
-        if not config.tie_word_embeddings:
-            return make_linear(self._counted(self._checkpoint.tensor(_HEAD, config.vocab_size, config.hidden_size)))
-        head = make_linear(embedding)
-        if head.copies_weight:
-            self._weight_bytes += embedding.nbytes
-        return head
-
-    def _linear(self, out_features: dict[str, int], in_features: int, bias: bool) -> Linear:
-        """One product for several projections of the same input, given as name → output size."""
-        names, rows = list(out_features), list(out_features.values())
-        weight = self._checkpoint.stacked([f"{name}.weight" for name in names], rows, in_features)
-        offset = self._checkpoint.stacked([f"{name}.bias" for name in names], rows) if bias else None
-        return make_linear(self._counted(weight), None if offset is None else self._counted(offset))
-
-    def _norm(self, prefix: str, size: int) -> RMSNorm:
-        return RMSNorm(self._counted(self._checkpoint.tensor(f"{prefix}.weight", size)), self._config.rms_norm_eps)
-
-    def _counted(self, tensor: Tensor) -> Tensor:
-        self._num_parameters += tensor.numel()
-        self._weight_bytes += tensor.nbytes
-        return tensor
+def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:
+    """Without any end every answer would run to its token limit. A broken tokenizer is the server's to refuse."""
+    try:
+        tokenizer = PromptTokenizer.from_folder(folder)
+    except (TokenizerError, ChatTemplateError):
+        return ()
+    token_id = tokenizer.token_id(tokenizer.special_tokens.get("eos_token", ""))
+    return () if token_id is None or token_id >= config.vocab_size else (token_id,)

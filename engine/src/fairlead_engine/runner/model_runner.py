@@ -13,7 +13,7 @@ from torch import Tensor
 from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
-from fairlead_engine.model import ModelConfig, load_model
+from fairlead_engine.model import load_model, read_config
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.sampler import Sampler, token_logprobs
@@ -50,7 +50,7 @@ class ModelRunner:
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately."""
         set_num_threads(num_threads)
-        self.model_config = ModelConfig.from_folder(model_folder)
+        self.model_config = read_config(model_folder)
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.model_config.dtype, self.device)
         self.layout = CacheLayout(

@@ -1,0 +1,49 @@
+"""Mixtral (arXiv 2401.04088): in place of one feed-forward layer several experts, of which each token takes a few."""
+
+from dataclasses import dataclass
+
+from fairlead_engine.model.config import WHOLE_CONTEXT, ModelConfig, parse_shape, refuse
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.families.family import ModelFamily
+from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.layers import SparseExperts
+from fairlead_engine.model.weights import Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtralConfig(ModelConfig):
+    num_experts: int
+    num_experts_per_token: int
+
+
+def parse(fields: JsonFields) -> MixtralConfig:
+    config = MixtralConfig(
+        **parse_shape(fields, num_kv_heads=8, rms_norm_eps=1e-5, rope_theta=1e6),
+        num_experts=fields.positive_int("num_local_experts", 8),
+        num_experts_per_token=fields.positive_int("num_experts_per_tok", 2),
+    )
+    if config.num_experts_per_token > config.num_experts:
+        raise fields.invalid("num_experts_per_tok", f"must be at most num_local_experts ({config.num_experts})")
+    window = fields.positive_int("sliding_window", config.max_position_embeddings)
+    if window < config.max_position_embeddings:
+        raise refuse(f"sliding_window {window}", WHOLE_CONTEXT)
+    return config
+
+
+def build(weights: Weights, config: MixtralConfig) -> Decoder:
+    return weights.decoder(
+        attention=weights.attention,
+        feed_forward=lambda prefix: _experts(weights, config, f"{prefix}.block_sparse_moe"),
+    )
+
+
+def _experts(weights: Weights, config: MixtralConfig, prefix: str) -> SparseExperts:
+    names = [f"{prefix}.experts.{index}" for index in range(config.num_experts)]
+    return SparseExperts(
+        router=weights.linear({f"{prefix}.gate": config.num_experts}, config.hidden_size),
+        experts=tuple(weights.feed_forward(name, gate="w1", up="w3", down="w2") for name in names),
+        num_experts_per_token=config.num_experts_per_token,
+    )
+
+
+MIXTRAL = ModelFamily("mixtral", parse, build)

@@ -1,0 +1,35 @@
+"""The families of models by the architecture that `config.json` names."""
+
+from typing import Any
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.families.family import ModelFamily
+from fairlead_engine.model.families.llama import LLAMA
+from fairlead_engine.model.families.mixtral import MIXTRAL
+from fairlead_engine.model.families.qwen2 import QWEN2
+from fairlead_engine.model.families.qwen3 import QWEN3
+from fairlead_engine.model.json_fields import JsonFields
+
+ARCHITECTURES: dict[str, ModelFamily[Any]] = {
+    "LlamaForCausalLM": LLAMA,
+    "MixtralForCausalLM": MIXTRAL,
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen3ForCausalLM": QWEN3,
+}
+"""As `architectures` in `config.json` spells them."""
+
+
+def find_architecture(fields: JsonFields) -> str:
+    """The first architecture that `config.json` names and we know; its `model_type` decides when it names none.
+
+    Raises ModelLoadError with reason UnsupportedArchitecture, which lists what is supported.
+    """
+    names, model_type = fields.texts("architectures"), fields.text("model_type")
+    for name, family in ARCHITECTURES.items():
+        if name in names or (not names and family.model_type == model_type):
+            return name
+    raise ModelLoadError(
+        ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+        f"config.json names the architecture {', '.join(names) or model_type or 'none'}; supported are "
+        f"{', '.join(ARCHITECTURES)}. Choose a model of one of these.",
+    )
