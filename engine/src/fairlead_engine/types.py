@@ -183,6 +183,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock seconds since the epoch."""
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
+    adapter: str | None = None
+    """One of `EngineInfo.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
     priority: int = 0
     part_of: str | None = None
     """The API request that it is one of several prompts or answers of; None = it stands alone."""
@@ -404,5 +406,7 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     num_parameters: int
     weight_bytes: int
     kv_cache_bytes: int
+    adapters: tuple[str, ...] = ()
+    """Names of the adapters that requests may ask for."""
     start_seconds: dict[str, float]
     """How long each phase of the start took: import (from the process's beginning on), load, warm_up."""

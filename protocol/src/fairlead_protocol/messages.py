@@ -69,6 +69,8 @@ class ModelInfo(msgspec.Struct, kw_only=True, frozen=True):
     dtype: str
     device: str
     architecture: str
+    adapters: list[str] = []
+    """What may stand behind the name and a colon in `model`."""
 
 
 class PromptTokens(msgspec.Struct, kw_only=True, frozen=True):

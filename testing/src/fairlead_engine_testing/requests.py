@@ -13,6 +13,7 @@ def make_request(
     arrival_time: float = 0.0,
     priority: int = 0,
     cache_salt: str | None = None,
+    adapter: str | None = None,
     part_of: str | None = None,
     **sampling: Any,
 ) -> EngineRequest:
@@ -24,5 +25,6 @@ def make_request(
         arrival_time=arrival_time,
         priority=priority,
         cache_salt=cache_salt,
+        adapter=adapter,
         part_of=part_of,
     )

@@ -249,3 +249,13 @@ def test_a_listener_hears_of_published_blocks_and_never_of_warm_up() -> None:
     engine.add(make_request("a", range(9), max_tokens=4))
     run(engine)
     assert recorder.num_stored == 3
+
+
+def test_one_prompt_under_two_adapters_shares_no_block() -> None:
+    engine, _ = make_engine()
+    prompt = list(range(1, 20))
+    found = []
+    for index, adapter in enumerate((None, "pirate", "poet", "pirate", None)):
+        engine.add(make_request(str(index), prompt, adapter=adapter, max_tokens=1))
+        found.append(run(engine)[-1].num_cached_tokens)
+    assert found == [0, 0, 0, 16, 16]

@@ -94,7 +94,7 @@ class Engine:
             sampling=request.sampling,
             arrival_time=request.arrival_time,
             priority=request.priority,
-            extra=extra_bytes(cache_salt=request.cache_salt),
+            extra=extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt),
             part_of=request.part_of,
             max_queue_seconds=request.max_queue_seconds,
         )

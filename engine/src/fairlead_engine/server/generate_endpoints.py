@@ -43,7 +43,7 @@ class GenerateEndpoint(ABC, Generic[Request]):
             await self._service.pacer.pace(len(body))
             request = decode(body, self.schema)
             exchange.held.release()
-            model.check_name(request.model)
+            model.adapter(request.model)  # 404 here
             check(request)
             sampling = self.sampling(request, model)
             self._service.check_choices(request, sampling)

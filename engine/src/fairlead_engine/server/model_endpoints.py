@@ -11,6 +11,7 @@ from fairlead_engine.server.schemas import DetokenizeRequest, TokenizeRequest
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.struct_response import StructResponse
+from fairlead_protocol.adapters import with_adapter
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +24,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "fairlead"
     max_model_len: int
     """Longest prompt plus output, in tokens."""
+    parent: str | None = None
+    """Of an adapter, the model that it belongs to."""
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,14 +58,16 @@ class ModelEndpoints:
         self._service = service
 
     async def list_models(self) -> Response:
-        """The one model this engine serves."""
-        return StructResponse(ModelList(data=[_card(self._service.model())]))
+        """The one model this engine serves, by itself and with each of its adapters."""
+        model = self._service.model()
+        names = [model.name, *(with_adapter(model.name, adapter) for adapter in model.info.adapters)]
+        return StructResponse(ModelList(data=[_card(model, name) for name in names]))
 
     async def get_model(self, id: str) -> Response:
         """The model of this name."""
         model = self._service.model()
-        model.check_name(id)
-        return StructResponse(_card(model))
+        model.adapter(id)
+        return StructResponse(_card(model, id))
 
     async def protocol_model(self) -> Response:
         """What a gateway needs to prepare prompts for this engine."""
@@ -77,7 +82,7 @@ class ModelEndpoints:
         model = self._service.model()
         await self._service.pacer.pace(len(body))
         request = decode(body, TokenizeRequest)
-        model.check_name(request.model or model.name)
+        model.adapter(request.model or model.name)
         size = len(body) * request.rendered_factor
         token_ids = await self._service.prepared(size, lambda: tokenize_prompt(request, model))
         texts = None
@@ -92,7 +97,7 @@ class ModelEndpoints:
         model = self._service.model()
         await self._service.pacer.pace(len(body))
         request = decode(body, DetokenizeRequest)
-        model.check_name(request.model or model.name)
+        model.adapter(request.model or model.name)
         if len(request.tokens) > (longest := model.info.max_model_len):
             message = f"tokens has {len(request.tokens)} ids, and this model's texts at most {longest}; send fewer"
             raise RequestError("tokens", message, "context_length_exceeded")
@@ -103,5 +108,6 @@ class ModelEndpoints:
         await exchange.send_json(msgspec.json.encode(TextReply(text)))
 
 
-def _card(model: ServedModel) -> ModelCard:
-    return ModelCard(id=model.name, created=model.created, max_model_len=model.info.max_model_len)
+def _card(model: ServedModel, name: str) -> ModelCard:
+    parent = None if name == model.name else model.name
+    return ModelCard(id=name, created=model.created, max_model_len=model.info.max_model_len, parent=parent)

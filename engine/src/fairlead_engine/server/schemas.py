@@ -53,8 +53,8 @@ ContinueFinalMessage = Annotated[
     Parameter("The answer goes on with the last message instead of beginning a new one.", By.GATEWAY, default="false"),
 ]
 _MODEL = Parameter(
-    "Which model: a `servedName`, an alias, or `<namespace>/<servedName>`. At a model's own address (`status.url`) a "
-    "gateway does without.",
+    "Which model: a `servedName`, an alias, or `<namespace>/<servedName>`; behind a colon, which of its adapters. At a "
+    "model's own address (`status.url`) a gateway does without.",
     By.GATEWAY,
 )
 _THE_ONLY_MODEL = Parameter("The same.", By.GATEWAY, default="the only one at a canonical path or an engine")

@@ -17,6 +17,7 @@ from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import EngineInfo, SamplingParams
+from fairlead_protocol.adapters import UnknownAdapter, split_adapter
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
@@ -55,12 +56,18 @@ class ServedModel:
         self.sampling_defaults = files.sampling_defaults
         self.created = int(time.time())
 
-    def check_name(self, name: str) -> None:
-        """Raises `NotFound` for a model that is not served here."""
-        if name != self.name:
+    def adapter(self, name: str) -> str | None:
+        """The adapter that the `model` of a request asks for. Raises `NotFound` for a model, or an adapter of it, that
+        is not served here."""
+        base, adapter = split_adapter(name, (self.name,))
+        if base != self.name:
             raise NotFound(
                 "model", f"the model {name!r} is not served here; this server has {self.name!r}", "model_not_found"
             )
+        if adapter is not None and adapter not in self.info.adapters:
+            error = UnknownAdapter(adapter, self.info.adapters)
+            raise NotFound(error.field, error.message, error.code)
+        return adapter
 
     def prompts(self, fields: PromptFields) -> Iterator[tuple[str, list[int]]]:
         """Each prompt of a request: its place there and its token ids. Raises `RequestError`; none is tokenised where
@@ -122,6 +129,7 @@ class ServedModel:
             dtype=info.dtype,
             device=info.device,
             architecture=info.architecture,
+            adapters=list(info.adapters),
         )
         return msgspec.json.encode(message)
 

@@ -161,6 +161,7 @@ class Service:
                 sampling=for_choice(sampling, each),
                 arrival_time=arrival_time,
                 cache_salt=request.cache_salt,
+                adapter=model.adapter(request.model),
                 priority=request.priority or 0,
                 part_of=part_of,
                 max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,

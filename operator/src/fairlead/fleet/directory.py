@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from fairlead.fleet.pool import Pool
+from fairlead_protocol.adapters import split_adapter
 
 Key = tuple[str, str]
 """Namespace and name of an LLMDeployment."""
@@ -28,8 +29,8 @@ class Directory:
                 self._by_name.setdefault(name, pool)
 
     def find(self, name: str) -> Pool | None:
-        """The pool that a request's `model` field means."""
-        return self._by_name.get(name)
+        """The pool that a request's `model` field means, with an adapter or without."""
+        return self._by_name.get(split_adapter(name, self._by_name)[0])
 
     def find_key(self, namespace: str, name: str) -> Pool | None:
         """The pool of this LLMDeployment."""
@@ -61,5 +62,6 @@ def _seniority(pool: Pool) -> tuple[float, str, str]:
 
 
 def answers_to(pool: Pool, name: str) -> bool:
-    """Whether `name` is one of this pool's own, whoever else claims it; for requests by path or Host."""
-    return name in pool.model.names
+    """Whether `name` is one of this pool's own, whoever else claims it; for requests by path or Host. It may have an
+    adapter."""
+    return split_adapter(name, pool.model.names)[0] in pool.model.names

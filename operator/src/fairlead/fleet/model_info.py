@@ -39,6 +39,7 @@ class _Brief(msgspec.Struct):
     dtype: str
     device: str
     architecture: str
+    adapters: list[str] = []
 
     def whole(self) -> ModelInfo:
         """For whoever has this digest's tokenizer already: with an empty one."""
@@ -102,7 +103,13 @@ class ModelInfoClient:
             block_size=brief.block_size,
             max_model_len=brief.max_model_len,
         )
-        return replace(replica, limits=limits, served_name=brief.served_name, digest=brief.digest)
+        return replace(
+            replica,
+            limits=limits,
+            served_name=brief.served_name,
+            digest=brief.digest,
+            adapters=frozenset(brief.adapters),
+        )
 
     async def close(self) -> None:
         if self._session is not None:

@@ -65,6 +65,11 @@ class Pool:
     outlook: Outlook
 
     @property
+    def adapters(self) -> tuple[str, ...]:
+        """What any of its replicas holds, sorted."""
+        return tuple(sorted({adapter for replica in self.replicas for adapter in replica.adapters}))
+
+    @property
     def state(self) -> str:
         """In a word, for lists: ready, starting, asleep (the next request wakes it), stopped (somebody has to scale it
         up), or failed."""

@@ -38,8 +38,14 @@ class Prompt:
     """The prompts in the request's order, per tokenizer that has seen them."""
     affinity: str = ""
     """The text whose hash says where PrefixHash sends it: the adapter and the beginning of the first user message."""
+    adapter: str | None = None
+    """The adapter that it is to be read with: only replicas that hold it are candidates."""
     too_long: dict[str, PromptError] = field(default_factory=dict)
     """Why it fits no replica with such a tokenizer, by digest."""
+
+    def may_go_to(self, replica: Replica) -> bool:
+        """Whether the replica holds what it is to be read with."""
+        return self.adapter is None or self.adapter in replica.adapters
 
     def tokens(self, replica: Replica) -> tuple[Tokens, ...] | None:
         """As this replica's tokenizer sees it; None where it has not been tokenised for it."""

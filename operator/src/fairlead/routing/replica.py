@@ -35,6 +35,8 @@ class Replica:
     """What this engine calls its model: replicas differ while a rename is rolled out. Empty = unknown."""
     digest: str = ""
     """Names its tokenizer and chat template; prompts are tokenised once per digest. Empty = unknown."""
+    adapters: frozenset[str] = frozenset()
+    """What it holds beside the model itself; none until the engine has told."""
 
 
 @dataclass(frozen=True, slots=True)

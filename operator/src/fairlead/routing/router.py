@@ -25,6 +25,7 @@ from fairlead.routing.standing import Standing
 from fairlead.routing.strangers import StrangerBook
 from fairlead.routing.trials import Trials
 from fairlead.routing.waits import Held, HeldBook, seconds_to_slot
+from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError
 
 
@@ -108,12 +109,13 @@ class Router:
         return [uid for uid in uids if not self.knowledge.drains(uid) and self.health.available(uid, now)]
 
     def candidates(self, prompt: Prompt, now: float) -> Sequence[Candidate]:
-        """The replicas that have room for this prompt now, with what is foreseen for it on each.
+        """The replicas that hold this prompt's adapter and have room for it now, with what is foreseen on each.
 
         A replica that hangs is none while another is well, even if that one is full. One that fell silent is none
         while another has room.
         """
-        standings = [self._standing(replica, now) for replica in self.replicas if self._may_send(replica.uid, now)]
+        holders = [replica for replica in self.replicas if prompt.may_go_to(replica)]
+        standings = [self._standing(replica, now) for replica in holders if self._may_send(replica.uid, now)]
         well = [standing for standing in standings if not standing.hangs()] or standings
         cached = self._cached(prompt)
         found = [
@@ -134,6 +136,7 @@ class Router:
         standings = [
             standing
             for replica in self.replicas
+            if prompt.may_go_to(replica)
             if not self.knowledge.drains(replica.uid) and self.health.available(replica.uid, now)
             if not (standing := self._standing(replica, now)).hangs() and not misfit(prompt, replica, standing.load)
         ]
@@ -152,7 +155,13 @@ class Router:
     def misfit(self, prompt: Prompt, now: float) -> PromptError | None:
         """Why none of the ready replicas could ever serve the prompt; None where one may, or none is ready."""
         errors = [misfit(prompt, replica, self.knowledge.load(replica.uid, now)) for replica in self.replicas]
-        return errors[0] if errors and None not in errors else None
+        found = [error for error in errors if error is not None]
+        if not found or len(found) < len(errors):
+            return None
+        others = [error for error in found if not isinstance(error, UnknownAdapter)]
+        if prompt.adapter is None or others:
+            return others[0]
+        return UnknownAdapter(prompt.adapter, {adapter for replica in self.replicas for adapter in replica.adapters})
 
     def expected_uncached(self, prompt: Prompt, now: float) -> int:
         """Prompt tokens that the best replica would have to compute; all of them where none is ready."""
@@ -160,6 +169,7 @@ class Router:
         uncached = (
             _num_tokens(prompt, replica) - cached.get(replica.uid, _NOTHING_CACHED).num_tokens
             for replica in self.replicas
+            if prompt.may_go_to(replica)
         )
         return min(uncached, default=prompt.num_tokens)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
-from fairlead_protocol.blocks import hash_blocks, num_cacheable_blocks
+from fairlead_protocol.blocks import NO_EXTRA, hash_blocks, num_cacheable_blocks
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 
@@ -45,13 +45,13 @@ class FakeCore(EngineModel):
         self.gate.set()
         self._work = asyncio.Event()
 
-    def sequence(self, token_ids: Sequence[int], max_tokens: int) -> FakeSequence:
-        """A sequence for this prompt."""
+    def sequence(self, token_ids: Sequence[int], max_tokens: int, extra: bytes = NO_EXTRA) -> FakeSequence:
+        """A sequence for this prompt; `extra` goes into its blocks' hashes."""
         size = self.limits.block_size
         return FakeSequence(
             num_prompt_tokens=len(token_ids),
             max_tokens=max_tokens,
-            hashes=hash_blocks(token_ids, size),
+            hashes=hash_blocks(token_ids, size, extra=extra),
             num_cacheable=num_cacheable_blocks(len(token_ids), size),
         )
 

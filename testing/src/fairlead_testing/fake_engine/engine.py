@@ -10,6 +10,8 @@ import msgspec
 
 from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits, Replica
+from fairlead_protocol.adapters import split_adapter
+from fairlead_protocol.blocks import extra_bytes
 from fairlead_protocol.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_DISPATCH,
@@ -59,6 +61,7 @@ class FakeEngine:
         name: str = "engine-0",
         *,
         served_name: str = "fake",
+        adapters: tuple[str, ...] = (),
         tokens: tuple[str, ...] = ("Hello", ",", " world", "!"),
         limits: Limits = DEFAULT_LIMITS,
         num_kv_blocks: int = 1024,
@@ -76,6 +79,7 @@ class FakeEngine:
         self._host, self._port = host, port
         self.name = name
         self.served_name = served_name
+        self.adapters = adapters
         self.tokens = tokens
         self.core = FakeCore(limits, num_blocks=num_kv_blocks, token_budget=token_budget, step_cost=step_cost)
         self.seen = Seen()
@@ -153,9 +157,8 @@ class FakeEngine:
     def replica(self, *, with_limits: bool = True) -> Replica:
         """This engine as the gateway knows it; without limits, before it was asked."""
         limits, digest = (self.limits, make_tokenizer().digest) if with_limits else (None, "")
-        return Replica(
-            uid=self.name, name=self.name, host=self._host, port=self.port, limits=limits, digest=digest
-        )  # fmt: skip
+        adapters = frozenset(self.adapters if with_limits else ())
+        return Replica(self.name, self.name, self._host, self.port, limits, digest=digest, adapters=adapters)
 
     def stop(self) -> None:
         """Stops listening; later connections are refused."""
@@ -234,8 +237,11 @@ class FakeEngine:
             return
         body, chat = request.json(), request.path.endswith("/chat/completions")
         prompt = read_prompt(body)
+        _, adapter = split_adapter(str(body.get("model")), (self.served_name,))
+        salt = body.get("cache_salt")
+        extra = extra_bytes(adapter=adapter, cache_salt=salt if isinstance(salt, str) else None)
         tokens = self._tokens(body)
-        sequence = self.core.sequence(prompt, len(tokens))
+        sequence = self.core.sequence(prompt, len(tokens), extra)
         if self.core.refuses(sequence):
             await _refuse(Refusal.FULL, responder)
             return
@@ -285,7 +291,8 @@ class FakeEngine:
             await responder.json(200, answer.whole(), headers)
 
     def _mistake(self, body: dict[str, Any], answer: Answer) -> tuple[int, dict[str, Any]] | None:
-        if body.get("model") != self.served_name:
+        base, adapter = split_adapter(str(body.get("model")), (self.served_name,))
+        if base != self.served_name or (adapter is not None and adapter not in self.adapters):
             return 404, error(f"The model {body.get('model')!r} does not exist.", "invalid_request_error")
         if self.limits.max_model_len is not None and answer.num_prompt_tokens >= self.limits.max_model_len:
             return 400, error("The prompt is longer than the model's context.", "invalid_request_error")
@@ -313,7 +320,11 @@ class FakeEngine:
     def _model_info(self) -> msgspec.Struct:
         core = self.core
         return model_info(
-            self.served_name, core.limits, token_budget=core.token_budget, num_kv_blocks=core.cache.num_blocks
+            self.served_name,
+            core.limits,
+            adapters=self.adapters,
+            token_budget=core.token_budget,
+            num_kv_blocks=core.cache.num_blocks,
         )
 
 

@@ -52,7 +52,9 @@ def read_prompt(body: Mapping[str, Any]) -> list[int]:
     return prompt if isinstance(prompt, list) else tokenizer.encode(prompt)
 
 
-def model_info(served_name: str, limits: Limits, *, token_budget: int, num_kv_blocks: int) -> ModelInfo:
+def model_info(
+    served_name: str, limits: Limits, *, adapters: tuple[str, ...] = (), token_budget: int, num_kv_blocks: int
+) -> ModelInfo:
     """What a fake engine says of itself."""
     tokenizer = make_tokenizer()
     return ModelInfo(
@@ -71,4 +73,5 @@ def model_info(served_name: str, limits: Limits, *, token_budget: int, num_kv_bl
         dtype="float32",
         device="cpu",
         architecture="FakeForCausalLM",
+        adapters=list(adapters),
     )

@@ -30,6 +30,7 @@ from fairlead.routing.policies import make_policy
 from fairlead.routing.queue import PoolQueue, deadline
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
+from fairlead_protocol.adapters import split_adapter
 from fairlead_protocol.prompts import PromptError
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class ModelPool:
 
     def place(self, request: InferenceRequest) -> Place:
         """A place behind everybody of its priority who has one."""
+        request.adapter = split_adapter(request.model, self.model.names)[1]
         return Place(request, self.queue.issue(request.num_bytes, request.priority))
 
     async def tokenize(self, place: Place) -> None:

@@ -1,8 +1,9 @@
 """How a model's line turns requests away: why → the sentence, status and Retry-After that the client gets. Pure."""
 
 from fairlead.fleet.pool import Pool
-from fairlead.gateway.openai.errors import OpenAIError, bad_request, refused
+from fairlead.gateway.openai.errors import OpenAIError, adapter_not_found, bad_request, refused
 from fairlead.routing.outcomes import QueueOutcome
+from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError
 
 COLD_RETRY_AFTER_SECONDS = 10.0
@@ -11,7 +12,10 @@ LONGEST_RETRY_AFTER_SECONDS = 30.0
 
 
 def unfit(error: PromptError) -> OpenAIError:
-    """400 for a prompt that no replica could serve, whenever it comes: the same answer as an engine's."""
+    """400 for a prompt that no replica could serve, whenever it comes, 404 for an adapter that none holds: the same
+    answer as an engine's."""
+    if isinstance(error, UnknownAdapter):
+        return adapter_not_found(error.message)
     return bad_request(error.message, param=error.field, code=error.code)
 
 

@@ -168,6 +168,11 @@ def model_not_found(name: str, *, here: str | None = None) -> OpenAIError:
     return OpenAIError(404, message, type="invalid_request_error", param="model", code="model_not_found")
 
 
+def adapter_not_found(message: str) -> OpenAIError:
+    """404: the model is there."""
+    return OpenAIError(404, message, type="invalid_request_error", param="model", code="model_not_found")
+
+
 def refused(outcome: QueueOutcome, message: str, *, retry_after: float | None) -> OpenAIError:
     """The queue's refusal, with the status that the outcome is tied to."""
     type = "rate_limit_error" if outcome.http_status == 429 else "service_unavailable"

@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.openai.errors import bad_request
+from fairlead_protocol.adapters import with_adapter
 from fairlead_protocol.budget import (
     MAX_CACHE_SALT_LENGTH,
     MAX_MESSAGES,
@@ -53,6 +54,8 @@ class InferenceRequest:
     """Of the engine's API, such as `/v1/chat/completions`."""
     model: str
     """As the client wrote it; empty where the path or Host says it all."""
+    adapter: str | None = None
+    """The adapter that `model` names, once the model is found."""
     stream: bool
     wants_usage: bool
     """Whether the client asked for usage in its stream; it is collected either way."""
@@ -74,7 +77,8 @@ class InferenceRequest:
 
         `tokens`: JSON of the prompts as tokenised for this engine (`PromptTokens`); None = it tokenises by itself.
         """
-        fields = self.fields | {"model": msgspec.Raw(msgspec.json.encode(served_name))}
+        model = with_adapter(served_name, self.adapter)
+        fields = self.fields | {"model": msgspec.Raw(msgspec.json.encode(model))}
         if tokens is not None:
             fields[FIELD_TOKENS] = msgspec.Raw(tokens)
         if self.stream and not self.wants_usage:

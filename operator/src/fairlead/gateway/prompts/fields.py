@@ -126,7 +126,7 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
     try:
         fields = schema(**{name: decoders[name].decode(value) for name, value in raw.items()})
         salt = request.fields.get("cache_salt")
-        extra = NO_EXTRA if salt is None else extra_bytes(cache_salt=_salt.decode(salt))
+        extra = extra_bytes(adapter=request.adapter, cache_salt=_salt.decode(salt or b"null"))
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
     return RawPrompt(num_bytes, fields, well_formed=True, extra=extra, limit=_limit(request, schema))

@@ -15,6 +15,7 @@ from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.fields import NO_LIMIT, LeastTokens, RawPrompt, raw_prompt
 from fairlead.gateway.prompts.tokenising import LeftToEngine, Tokenising
 from fairlead.routing.prompt import Prompt
+from fairlead_protocol.adapters import with_adapter
 from fairlead_protocol.hash_chains import HashChains
 from fairlead_protocol.lanes import Lanes, Pacer
 from fairlead_protocol.messages import PromptTokens
@@ -113,9 +114,10 @@ class PromptReader:
             num_tokens = raw.num_bytes // BYTES_PER_TOKEN if raw.well_formed else 0
             prompt = ReadPrompt(
                 num_tokens=num_tokens,
-                affinity=raw.beginning(affinity_length),
+                affinity=with_adapter(raw.beginning(affinity_length), request.adapter),
                 least=raw.least(),
                 limit=raw.limit,
+                adapter=request.adapter,
             )
         for digest, model in self._open(prompt, wanted).items():
             await self._settle(prompt, digest, raw, model)
