@@ -80,7 +80,10 @@ class LLM:
         `sampling` is for all prompts or one for each; None = `default_sampling()`. Raises `RequestError` for a prompt
         that is empty, too long or not of this vocabulary.
         """
-        ids = [self._token_ids(prompt) for prompt in _as_prompts(prompts)]
+        encode = self.model.tokenizer.encode
+        ids = [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in _as_prompts(prompts)]
+        for prompt_ids in ids:
+            self.model.check_prompt(prompt_ids, "prompt")
         each = [sampling or self.default_sampling()] * len(ids) if not isinstance(sampling, Sequence) else [*sampling]
         if len(each) != len(ids):
             raise RequestError("sampling", f"there are {len(ids)} prompts but {len(each)} sampling parameters")
@@ -102,11 +105,6 @@ class LLM:
         )
         [(_, prompt)] = self.model.prompts(fields)
         return self.generate([prompt], sampling)[0]
-
-    def _token_ids(self, prompt: Prompt) -> list[int]:
-        ids = self.model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self.model.check_prompt(ids, "prompt")
-        return ids
 
     def _run(self, jobs: Sequence["_Job"]) -> list[Completion]:
         waiting = deque(jobs)

@@ -130,8 +130,11 @@ class BlockManager:
         self._extend_hashes(sequence, end * self.block_size)
         new: list[BlockHash] = []
         for index in range(first, end):
-            block_hash = sequence.block_hashes[index]
-            if self._register(sequence.block_table[index], block_hash):
+            block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
+            self._hash_of[block] = block_hash
+            blocks = self._blocks_of.setdefault(block_hash, [])
+            blocks.append(block)
+            if len(blocks) == 1:
                 new.append(block_hash)
             else:
                 self._announce(sequence, index, new)
@@ -212,13 +215,6 @@ class BlockManager:
         parent = hashes[-1] if hashes else ROOT
         tokens = sequence.token_ids[start:num_tokens]
         hashes.extend(hash_blocks(tokens, self.block_size, parent=parent, extra=sequence.extra))
-
-    def _register(self, block: int, block_hash: BlockHash) -> bool:
-        """Files a block under its hash; whether the hash is new to the cache."""
-        self._hash_of[block] = block_hash
-        blocks = self._blocks_of.setdefault(block_hash, [])
-        blocks.append(block)
-        return len(blocks) == 1
 
     def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
         """Tells the listener about new hashes, which are the sequence's up to block `end`."""

@@ -40,7 +40,12 @@ def choose_cache_size(
     model was not made for what is asked, and KVCacheTooSmall when one sequence of that length does not fit.
     """
     max_model_len = _wanted_length(config, max_position_embeddings)
-    memory = config.kv_cache_memory or _memory_left(config, device)
+    if config.kv_cache_memory is not None:
+        memory = config.kv_cache_memory
+    elif device.startswith("cuda"):
+        memory = free_cuda_memory(config.gpu_memory_utilization)
+    else:
+        memory = min(_CPU_CACHE_BYTES, int(_CPU_CACHE_SHARE * free_memory()))
     num_blocks = memory // bytes_per_block
     longest = num_blocks * config.block_size
     if max_model_len <= longest:
@@ -72,12 +77,6 @@ def _wanted_length(config: EngineConfig, max_position_embeddings: int) -> int:
     if chosen < 2:
         raise ConfigError("max_model_len", f"{chosen} leaves no room for a prompt and an output", "set it to 2 or more")
     return chosen
-
-
-def _memory_left(config: EngineConfig, device: str) -> int:
-    if device.startswith("cuda"):
-        return free_cuda_memory(config.gpu_memory_utilization)
-    return min(_CPU_CACHE_BYTES, int(_CPU_CACHE_SHARE * free_memory()))
 
 
 def _too_small(config: EngineConfig, memory: int, longest: int, bytes_needed: int, max_model_len: int) -> str:

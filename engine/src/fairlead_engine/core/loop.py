@@ -67,20 +67,17 @@ def _serve(engine: Engine, channel: Channel) -> None:
             commands = channel.receive(timeout=None)
         if any(isinstance(command, Stop) for command in commands):
             return
-        outputs = [output for command in commands if (output := _obey(engine, command)) is not None]
+        outputs: list[SequenceOutput] = []
+        for command in commands:
+            match command:
+                case Add(request):
+                    outputs += filter(None, [engine.add(request)])
+                case Abort(request_id):
+                    engine.abort(request_id)
         num_commands += len(commands)
         if engine.has_work():
             outputs += engine.step()
         channel.send(Stepped(outputs, engine.load, num_commands, changes.take()))
-
-
-def _obey(engine: Engine, command: Command) -> SequenceOutput | None:
-    match command:
-        case Add(request):
-            return engine.add(request)
-        case Abort(request_id):
-            engine.abort(request_id)
-    return None
 
 
 def _described(error: Exception) -> str:

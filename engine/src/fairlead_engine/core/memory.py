@@ -47,18 +47,12 @@ def _free_in_groups(root: Path) -> Iterator[int]:
         controllers, _, path = rest.partition(":")
         for field, mount, limit, usage, reclaimable in _GROUPS:
             if field in controllers.split(","):
-                for folder in _ancestors(root / mount, path):
+                own = root / mount / path.lstrip("/")
+                depth = len(own.relative_to(root / mount).parts)
+                for folder in (own, *own.parents)[: depth + 1]:
                     free = _free_in_group(folder, limit, usage, reclaimable)
                     if free is not None:
                         yield free
-
-
-def _ancestors(mount: Path, path: str) -> Iterator[Path]:
-    folder = mount / path.lstrip("/")
-    while folder != mount:
-        yield folder
-        folder = folder.parent
-    yield mount
 
 
 def _free_in_group(folder: Path, limit: str, usage: str, reclaimable: str) -> int | None:

@@ -108,7 +108,14 @@ class ProcessClient(ChannelClient):
 
     async def _shut_down(self) -> None:
         if self._process is not None:
-            await self._end(self._process)
+            assert self._process.stdin is not None
+            self._transmit(Stop())
+            try:
+                await asyncio.wait_for(self._process.wait(), _STOP_TIMEOUT)
+            except TimeoutError:  # in the middle of a long step, or hung
+                self._process.kill()
+                await self._process.wait()
+            self._process.stdin.close()
             self._process = None
         for task in self._tasks:
             task.cancel()
@@ -124,16 +131,6 @@ class ProcessClient(ChannelClient):
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-
-    async def _end(self, process: Process) -> None:
-        assert process.stdin is not None
-        self._transmit(Stop())
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_TIMEOUT)
-        except TimeoutError:  # in the middle of a long step, or hung
-            process.kill()
-            await process.wait()
-        process.stdin.close()
 
 
 def _private_folder() -> Path:

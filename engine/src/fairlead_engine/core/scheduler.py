@@ -193,21 +193,15 @@ class Scheduler:
         is_alone = sequence.part_of is not None and all(each.part_of == sequence.part_of for each in self.waiting)
         if not self.waiting or is_alone:
             return None
-        if sequence.max_queue_seconds is not None:
-            return self._too_long_a_wait(sequence.max_queue_seconds)
-        if num_queued + num_tokens <= limit:
-            return None
-        return Refusal(FinishReason.REJECTED, f"the queue is full: {num_queued} of {limit} prompt tokens wait already")
-
-    def _too_long_a_wait(self, max_seconds: float) -> Refusal | None:
-        """For who asks this engine itself: nobody else holds the request while others are served."""
-        seconds = self._predict_wait()
-        if seconds <= max_seconds:
-            return None
-        return Refusal(
-            FinishReason.REJECTED,
-            f"the queue is full: a request would wait about {seconds:.1f} s, and at most {max_seconds:g} s are allowed",
-        )
+        longest = sequence.max_queue_seconds
+        if longest is None:
+            problem = f"{num_queued} of {limit} prompt tokens wait already"
+            is_full = num_queued + num_tokens > limit
+        else:  # who asks this engine itself: nobody else holds the request while others are served
+            seconds = self._predict_wait()
+            problem = f"a request would wait about {seconds:.1f} s, and at most {longest:g} s are allowed"
+            is_full = seconds > longest
+        return Refusal(FinishReason.REJECTED, f"the queue is full: {problem}") if is_full else None
 
     def _look_up(self, sequence: Sequence) -> list[int]:
         """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
@@ -234,21 +228,15 @@ class Scheduler:
             # One token is kept for each sequence behind it, so that a long prompt never stops others' decodes.
             num_behind = len(self.running) - len(items) - 1
             num_tokens = min(sequence.num_uncomputed_tokens, budget - num_behind)
-            if not self._make_room(sequence, num_tokens):
-                break
+            end = sequence.num_computed_tokens + num_tokens
+            while not (self.blocks.covers(sequence, end) or self.blocks.can_extend(sequence, end)):
+                victim = self.running[-1]
+                self._preempt(victim)
+                if victim is sequence:
+                    return items
             items.append(self._take(sequence, num_tokens))
             budget -= num_tokens
         return items
-
-    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Preempts from the end until the sequence can go on; False when that meant itself."""
-        end = sequence.num_computed_tokens + num_tokens
-        while not (self.blocks.covers(sequence, end) or self.blocks.can_extend(sequence, end)):
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        return True
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -273,7 +261,11 @@ class Scheduler:
                 position += 1
                 continue
             matched = self._ready_prefix(sequence)
-            num_needed = self._num_needed(sequence, matched)
+            if matched is None:  # what it will take when the prefix it waits for is there
+                num_uncached = sequence.num_tokens - sequence.num_expected_cached_tokens
+                num_needed = self.blocks.num_blocks_for(num_uncached)
+            else:
+                num_needed = self.blocks.num_needed(sequence, matched)
             if num_needed > num_blocks:
                 break
             num_slots -= 1
@@ -294,12 +286,6 @@ class Scheduler:
             return None
         matched = self._look_up(sequence)
         return None if self.coming.under_way(sequence, len(matched)) else matched
-
-    def _num_needed(self, sequence: Sequence, matched: list[int] | None) -> int:
-        """Free blocks that a waiting sequence will take, now or when the prefix it waits for is there."""
-        if matched is not None:
-            return self.blocks.num_needed(sequence, matched)
-        return self.blocks.num_blocks_for(sequence.num_tokens - sequence.num_expected_cached_tokens)
 
     def _num_reserved_blocks(self) -> int:
         """Blocks that running sequences are sure to want: the rest of their prompts, and one more each.
@@ -323,17 +309,15 @@ class Scheduler:
         insort_right(self.running, sequence, key=_rank)
 
     def _take(self, sequence: Sequence, num_tokens: int) -> ScheduledSequence:
+        """The next tokens of a sequence, in blocks. It is expected to grow to its share of the cache at most, which is
+        what it has if all were as long."""
         item = ScheduledSequence(sequence, num_tokens)
         if not self.blocks.covers(sequence, item.end):
-            self.blocks.extend(sequence, item.end, self._expected_tokens(sequence))
+            most = sequence.sampling.max_tokens
+            longest = self.max_len if most is None else min(self.max_len, sequence.num_prompt_tokens + most)
+            share = self.blocks.num_blocks * self.blocks.block_size // self.limits.max_num_seqs
+            self.blocks.extend(sequence, item.end, max(sequence.num_tokens, min(longest, share)))
         return item
-
-    def _expected_tokens(self, sequence: Sequence) -> int:
-        """How far the sequence may grow where it is put, but for what it has: its share if all were as long."""
-        most = sequence.sampling.max_tokens
-        longest = self.max_len if most is None else min(self.max_len, sequence.num_prompt_tokens + most)
-        share = self.blocks.num_blocks * self.blocks.block_size // self.limits.max_num_seqs
-        return max(sequence.num_tokens, min(longest, share))
 
     # -- after the step --------------------------------------------------------------------------------------------
 

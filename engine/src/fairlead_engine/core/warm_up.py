@@ -21,7 +21,7 @@ def warm_up(
 
     Writes to blocks from 0 on, which nobody owns yet. Raises whatever the runner raises.
     """
-    sequences = _sequences(limits, block_size, num_blocks, runner.model_config.vocab_size)
+    sequences = list(_sequences(limits, block_size, num_blocks, runner.model_config.vocab_size))
     long, short = sequences[:1], sequences[1:]
     _run(runner, short or long, clock)  # the first pass pays for lazy initialisation: not measured
     measured = []
@@ -38,14 +38,10 @@ def warm_up(
     return measured
 
 
-def _sequences(limits: Limits, block_size: int, num_blocks: int, vocab_size: int) -> list[Sequence]:
+def _sequences(limits: Limits, block_size: int, num_blocks: int, vocab_size: int) -> Iterator[Sequence]:
     """One as long as a step may compute, and a few short ones, as far as the cache has room for them."""
     longest = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
     lengths = [longest] + [min(_SHORT_TOKENS, longest)] * min(_NUM_SHORT, limits.max_num_seqs - 1)
-    return list(_placed(lengths, block_size, num_blocks, vocab_size))
-
-
-def _placed(lengths: list[int], block_size: int, num_blocks: int, vocab_size: int) -> Iterator[Sequence]:
     end = 0
     for index, length in enumerate(lengths):
         start, end = end, end + -(-(length + 1) // block_size)  # the decode writes one more token

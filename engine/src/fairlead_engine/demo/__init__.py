@@ -18,7 +18,13 @@ def resolve_model(source: str) -> Path:
     Raises `ModelLoadError` (ModelNotFound) when there is no such folder or no such bundled model.
     """
     if source.startswith(SCHEME):
-        return _demo_folder(source.removeprefix(SCHEME))
+        name, demos = source.removeprefix(SCHEME), known_demos()
+        if name in demos:
+            return Path(__file__).parent / name
+        known = ", ".join(SCHEME + demo for demo in demos) or "none are installed"
+        raise ModelLoadError(
+            ModelLoadReason.MODEL_NOT_FOUND, f"there is no bundled model {name!r}; bundled models: {known}"
+        )
     if "://" in source:
         raise ModelLoadError(
             ModelLoadReason.MODEL_NOT_FOUND,
@@ -32,13 +38,3 @@ def resolve_model(source: str) -> Path:
             f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json",
         )
     return folder
-
-
-def _demo_folder(name: str) -> Path:
-    demos = known_demos()
-    if name not in demos:
-        known = ", ".join(SCHEME + demo for demo in demos) or "none are installed"
-        raise ModelLoadError(
-            ModelLoadReason.MODEL_NOT_FOUND, f"there is no bundled model {name!r}; bundled models: {known}"
-        )
-    return Path(__file__).parent / name

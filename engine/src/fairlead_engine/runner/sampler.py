@@ -37,12 +37,16 @@ class Sampler:
             return [NO_TOKEN if token_id is None else SampledToken(token_id) for token_id in _likeliest(logits)]
         logits = logits.float()
         token_ids = self._choose(self._adjust(logits, sequences), sequences)
-        return [
-            NO_TOKEN
-            if token_id is None
-            else SampledToken(token_id, _reported(row, token_id, sequence.sampling.logprobs))
-            for token_id, row, sequence in zip(token_ids, logits, sequences, strict=True)
-        ]
+        sampled = []
+        for token_id, row, sequence in zip(token_ids, logits, sequences, strict=True):
+            num_top = sequence.sampling.logprobs
+            if token_id is None:
+                sampled.append(NO_TOKEN)
+            elif num_top is None:
+                sampled.append(SampledToken(token_id))
+            else:
+                sampled.append(SampledToken(token_id, *token_logprobs(row.unsqueeze(0), [token_id], num_top)))
+        return sampled
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drops the token counts of these requests."""
@@ -112,11 +116,6 @@ def token_logprobs(logits: Tensor, token_ids: Many[int], num_top: int) -> list[T
         TokenLogprobs(token_id=token_id, logprob=logprob, top=list(zip(*top, strict=True)), rank=rank)
         for token_id, logprob, rank, *top in zip(token_ids, *(column.tolist() for column in columns), strict=True)
     ]
-
-
-def _reported(logits: Tensor, token_id: int, num_top: int | None) -> TokenLogprobs | None:
-    """What is reported of a token chosen from logits [vocab]; None = nothing was asked for."""
-    return None if num_top is None else token_logprobs(logits.unsqueeze(0), [token_id], num_top)[0]
 
 
 def _is_plain(sequence: Sequence) -> bool:

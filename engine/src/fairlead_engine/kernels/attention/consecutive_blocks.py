@@ -58,7 +58,7 @@ class ConsecutiveBlocks:
             end = None
         if end is not None:
             self._state[block] -= _TAKEN
-        elif last is None or not self._may_go_on(block):
+        elif last is None or block >= self.num_blocks or self._state[block] > self._newest_to_give_up():
             block, end = self._new_run(wanted)
             self._state[block + 1 : end] += _TAKEN
         if end is not None and block + 1 < end:
@@ -107,10 +107,6 @@ class ConsecutiveBlocks:
         assert (self._state == expected).all(), "a block's state is wrong"
         assert list(self._evictable.values()) == sorted(self._evictable.values()), "eviction order is wrong"
 
-    def _may_go_on(self, block: int) -> bool:
-        """Whether a run may go on in this block although it is not reserved for it."""
-        return block < self.num_blocks and bool(self._state[block] <= self._newest_to_give_up())
-
     def _newest_to_give_up(self) -> int:
         """The latest free, by number, whose block may be evicted for consecutive ids."""
         if not self._evictable:
@@ -119,7 +115,8 @@ class ConsecutiveBlocks:
         return oldest + int((self._num_frees - oldest) * (1.0 - _RECENT_SHARE))
 
     def _new_run(self, wanted: int) -> tuple[int, int]:
-        """The stretch [start, end) for a new run: its first block, and those to reserve."""
+        """The stretch [start, end) for a new run: its first block, and those to reserve; the cheapest, else the longest
+        of those that are shorter, else a single block."""
         cost = self._costs()
         if wanted <= self.num_blocks:
             total = np.zeros(self.num_blocks + 1, np.int64)
@@ -128,7 +125,10 @@ class ConsecutiveBlocks:
             start = int(np.argmin(of_stretch))
             if of_stretch[start] < _TAKEN:
                 return start, start + wanted
-        return self._longest_stretch(cost) or self._reserved_block()
+        limits = np.concatenate(([-1], np.flatnonzero(cost >= _TAKEN), [self.num_blocks]))
+        longest = int(np.argmax(np.diff(limits)))
+        start, end = int(limits[longest]) + 1, int(limits[longest + 1])
+        return (start, end) if start < end else self._reserved_block()
 
     def _costs(self) -> npt.NDArray[np.int64]:
         """What giving up each block costs [num_blocks]: 0 if empty, more the later it was freed, or at least _TAKEN."""
@@ -138,12 +138,6 @@ class ConsecutiveBlocks:
         cost = np.maximum(self._state - before_oldest, 0)
         cost[cost > self._newest_to_give_up() - before_oldest] = _TAKEN
         return cost
-
-    def _longest_stretch(self, cost: npt.NDArray[np.int64]) -> tuple[int, int] | None:
-        limits = np.concatenate(([-1], np.flatnonzero(cost >= _TAKEN), [self.num_blocks]))
-        longest = int(np.argmax(np.diff(limits)))
-        start, end = int(limits[longest]) + 1, int(limits[longest + 1])
-        return (start, end) if start < end else None
 
     def _reserved_block(self) -> tuple[int, int]:
         """One free block that is reserved for another run, as a stretch; there is one when no other may be taken."""

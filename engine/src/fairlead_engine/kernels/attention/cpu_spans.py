@@ -67,7 +67,10 @@ class CPUSpans:
             start = len(slots)
             slots += [table[i // size] * size + i % size for i in range(end - num_queries, end)]
             table = table[: -(-end // size)]
-            scattered = table != list(range(table[0], table[0] + len(table)))
+            context_slots = None
+            if table != list(range(table[0], table[0] + len(table))):
+                first = torch.tensor(table, dtype=torch.int64).mul_(size).unsqueeze(1)
+                context_slots = (first + torch.arange(size)).flatten()[:end].to(layout.device)
             looks_back = 1 < num_queries < end
             spans.append(
                 QuerySpan(
@@ -75,7 +78,7 @@ class CPUSpans:
                     num_queries=num_queries,
                     context=end,
                     first_slot=table[0] * size,
-                    slots=_slots(table, size)[:end].to(layout.device) if scattered else None,
+                    slots=context_slots,
                     mask=causal_mask(num_queries, end, layout) if looks_back else None,
                 )
             )
@@ -104,12 +107,6 @@ def causal_mask(num_queries: int, context: int, layout: CacheLayout) -> Tensor:
     """For the last `num_queries` tokens of a context: 0 where a token may look, minus infinity at those after it."""
     forbidden = torch.full((num_queries, context), float("-inf"), dtype=layout.dtype, device=layout.device)
     return forbidden.triu_(context - num_queries + 1)
-
-
-def _slots(table: list[int], block_size: int) -> Tensor:
-    """int64 [blocks x block_size]: every slot of these blocks, in their order."""
-    first = torch.tensor(table, dtype=torch.int64).mul_(block_size).unsqueeze(1)
-    return (first + torch.arange(block_size)).flatten()
 
 
 def _attend_chunk(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

@@ -31,19 +31,16 @@ def parse(fields: JsonFields) -> MixtralConfig:
 
 
 def build(weights: Weights, config: MixtralConfig) -> Decoder:
-    return weights.decoder(
-        attention=weights.attention,
-        feed_forward=lambda prefix: _experts(weights, config, f"{prefix}.block_sparse_moe"),
-    )
+    def experts(prefix: str) -> SparseExperts:
+        moe = f"{prefix}.block_sparse_moe"
+        names = [f"{moe}.experts.{index}" for index in range(config.num_experts)]
+        return SparseExperts(
+            router=weights.linear({f"{moe}.gate": config.num_experts}, config.hidden_size),
+            experts=tuple(weights.feed_forward(name, gate="w1", up="w3", down="w2") for name in names),
+            num_experts_per_token=config.num_experts_per_token,
+        )
 
-
-def _experts(weights: Weights, config: MixtralConfig, prefix: str) -> SparseExperts:
-    names = [f"{prefix}.experts.{index}" for index in range(config.num_experts)]
-    return SparseExperts(
-        router=weights.linear({f"{prefix}.gate": config.num_experts}, config.hidden_size),
-        experts=tuple(weights.feed_forward(name, gate="w1", up="w3", down="w2") for name in names),
-        num_experts_per_token=config.num_experts_per_token,
-    )
+    return weights.decoder(attention=weights.attention, feed_forward=experts)
 
 
 MIXTRAL = ModelFamily("mixtral", parse, build)
