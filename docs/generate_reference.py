@@ -61,9 +61,10 @@ from fairlead_engine.server.metrics import Metrics as EngineMetrics
 from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.server.schemas import ENDPOINTS
 from fairlead_engine.server.service import Service
-from fairlead_engine.types import EngineLoad, FinishReason, SamplingParams
+from fairlead_engine.types import NO_LOAD, FinishReason, SamplingParams
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
 from fairlead_protocol.lanes import Pacer
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.gateways import make_pool
 
 FOLDER = Path(__file__).parent / "reference"
@@ -346,7 +347,7 @@ async def metrics() -> str:
 
 
 def _engine_scrape() -> str:
-    engine = ScriptedEngine(load=EngineLoad(step_cost={"base": 0.001}))
+    engine = ScriptedEngine(load=msgspec.structs.replace(NO_LOAD, step_cost=StepCost(base=0.001)))
     seen = EngineMetrics("model")
     seen.watch(engine, EngineStream(engine, Lifecycle()), engine.info)
     seen.queued(0.0)

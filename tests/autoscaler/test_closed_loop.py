@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScalingTargets
-from fairlead.routing.load import StepCost
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.virtual_fleet import VirtualFleet, Workload
 
 COST = StepCost(base=0.03, prefill_token=0.0001, decode_seq=0.001, kv_token=1e-6)
@@ -31,7 +31,7 @@ def fleet(
 
 
 def scaled(by: float) -> StepCost:
-    return StepCost(**{name: by * getattr(COST, name) for name in StepCost.__slots__ if name != "residual"})
+    return StepCost(**{name: by * getattr(COST, name) for name in StepCost.__struct_fields__ if name != "residual"})
 
 
 @pytest.mark.parametrize("seed", range(2))

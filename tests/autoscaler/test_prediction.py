@@ -24,7 +24,7 @@ from fairlead.autoscaler.prediction import (
     step_seconds,
 )
 from fairlead.autoscaler.signals import Signals
-from fairlead.routing.load import StepCost
+from fairlead_protocol.messages import StepCost
 
 COST = StepCost(base=0.02, prefill_token=0.0005, decode_seq=0.002, kv_token=0.00001)
 CAPACITY = Capacity(step_cost=COST, token_budget=100, max_num_seqs=8, kv_blocks=1000)
@@ -90,7 +90,7 @@ def test_a_cache_above_nine_tenths_is_endless() -> None:
     def held(free: int) -> Signals:
         load = ReplicaSignals(
             name="a", age_seconds=0.0, running=1, waiting=0, queued_prefill_tokens=0, kv_blocks_free=free,
-            kv_blocks_total=1000, kv_tokens=0, token_budget=100, max_num_seqs=8, draining=False, step_cost={},
+            kv_blocks_total=1000, kv_tokens=0, token_budget=100, max_num_seqs=8,
         )  # fmt: skip
         return signals(1, arrivals_per_second=1.0, loads={"a": load})
 

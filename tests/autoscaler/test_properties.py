@@ -16,7 +16,7 @@ from fairlead.autoscaler.history import Asked, History, Mark, Want
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, stabilization_window
 from fairlead.autoscaler.recommend import DEFAULT_MAX_STEP, recommend
 from fairlead.autoscaler.signals import Signals
-from fairlead.routing.load import StepCost
+from fairlead_protocol.messages import StepCost
 
 NOW = 10_000.0
 checked = settings(deadline=None, max_examples=120)

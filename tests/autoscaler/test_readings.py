@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairlead.api.signals import ModelSignals, ReplicaSignals, SignalsLine, no_seconds, no_tokens
 from fairlead.autoscaler.demand import Demand
 from fairlead.autoscaler.readings import ASSUMED_OUTPUT_TOKENS, STALE_SECONDS, GatewayWindow, Readings
+from fairlead_protocol.messages import StepCost
 
 MODEL = "default/dinghy"
-STEP_COST = {"base": 0.01, "prefill_token": 1e-4, "decode_seq": 1e-3}
+STEP_COST = StepCost(base=0.01, prefill_token=1e-4, decode_seq=1e-3)
 
 
 def line(uptime: float, gateway: str = "one", **model: Any) -> SignalsLine:
@@ -148,10 +150,10 @@ def test_of_a_replica_that_two_gateways_know_the_newest_load_counts() -> None:
 
 def test_capacity_is_that_of_the_smallest_replica_that_does_not_drain() -> None:
     loads = {
-        "a": replica(max_num_seqs=4, step_cost=STEP_COST | {"base": 0.03}),
+        "a": replica(max_num_seqs=4, step_cost=replace(STEP_COST, base=0.03)),
         "b": replica(token_budget=256, step_cost=STEP_COST),
-        "c": replica(step_cost={}),
-        "d": replica(max_num_seqs=1, draining=True, step_cost=STEP_COST | {"base": 9.0}),
+        "c": replica(step_cost=StepCost()),
+        "d": replica(max_num_seqs=1, draining=True, step_cost=replace(STEP_COST, base=9.0)),
     }
     capacity = demand(heard(line(10.0, replicas=loads)), now=10.0).capacity
     assert capacity is not None and capacity.step_cost is not None

@@ -13,7 +13,7 @@ from fairlead.autoscaler.history import Asked, History, Mark, Want
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
-from fairlead.routing.load import StepCost
+from fairlead_protocol.messages import StepCost
 
 NOW = 1000.0
 LONG_AGO = History(since=0.0)

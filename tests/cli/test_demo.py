@@ -5,6 +5,7 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import report
 from fairlead.client.timeline import Moment
 from fairlead.client.workload import Kind, conversations
-from fairlead.routing.load import StepCost
 from fairlead_local.demo.load_plan import LEAST_RATE, OVERLOAD, AdjustableLoad, correction, plan_load
 from fairlead_local.demo.prediction_metrics import ttft_errors
 from fairlead_local.demo.recorder import Recorder, replicas_over_time, shifted, stretches
@@ -26,6 +26,7 @@ from fairlead_local.demo.scaling_story import StepFailed
 from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
 from fairlead_local.demo.summary import LoadFigures, Step, demo_table, load_rows
 from fairlead_local.owned import OwnedFleet
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fleet_objects import MODEL, SENTENCE, line, model, pod, readings, scaled
 
@@ -67,7 +68,7 @@ def test_the_rate_is_what_one_replicas_slots_cannot_take() -> None:
     plan = plan_load(COST, num_slots=4, prompt_tokens=400, uncached_tokens=50, output_tokens=100)
     assert plan.step_seconds == pytest.approx(0.003)
     assert plan.service_seconds == pytest.approx(100 * 0.003 + 4 * 50 * 0.00001)
-    dearer = replace(COST, prefill_step=0.002)
+    dearer = msgspec.structs.replace(COST, prefill_step=0.002)
     assert plan_load(
         dearer, num_slots=4, prompt_tokens=400, uncached_tokens=50, output_tokens=100
     ).service_seconds == pytest.approx(plan.service_seconds + 4 * 0.002), "each prompt pays for a step of its own kind"
@@ -93,7 +94,7 @@ def test_dearer_steps_mean_fewer_requests(
 
     assert rate(cost) > 0
     for term in ("base", "prefill_token", "decode_seq", "kv_token"):
-        assert rate(replace(cost, **{term: 2 * getattr(cost, term) + 1e-6})) < rate(cost) * 1.0000001
+        assert rate(msgspec.structs.replace(cost, **{term: 2 * getattr(cost, term) + 1e-6})) < rate(cost) * 1.0000001
 
 
 def test_an_engine_that_has_learnt_nothing_is_no_basis() -> None:

@@ -31,7 +31,7 @@ WATCHING = replace(SETTINGS, gateway_namespace=NAMESPACE, autoscaler_interval=0.
 def load(name: str, running: int) -> ReplicaSignals:
     return ReplicaSignals(
         name=name, age_seconds=0.1, running=running, waiting=0, queued_prefill_tokens=0, kv_blocks_free=9,
-        kv_blocks_total=9, kv_tokens=0, token_budget=64, max_num_seqs=4, draining=False, step_cost={},
+        kv_blocks_total=9, kv_tokens=0, token_budget=64, max_num_seqs=4,
     )  # fmt: skip
 
 

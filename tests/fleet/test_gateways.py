@@ -13,6 +13,7 @@ from fairlead.autoscaler.demand import Demand
 from fairlead.fleet.gateways import GatewayFollower, Hanging
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_gateway import FakeGateway
 from fairlead_testing.operators import bare_api_server
 
@@ -21,7 +22,7 @@ NAMESPACE, MODEL = "default", "default/dinghy"
 
 def replica(name: str, *, age: float = 0.0, **figures: Any) -> ReplicaSignals:
     nothing = {
-        field.name: {} if field.name == "step_cost" else 0
+        field.name: StepCost() if field.name == "step_cost" else 0
         for field in msgspec.structs.fields(ReplicaSignals)
         if field.name != "name"
     }

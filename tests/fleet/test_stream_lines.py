@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from fairlead.fleet import stream_lines
-from fairlead.fleet.stream_lines import Listing, hashes_of, load_of
-from fairlead.routing.load import StepCost
-from fairlead_protocol.messages import KVBlocks, LoadLine, StoredBlocks
+from fairlead.fleet.stream_lines import Listing, hashes_of
+from fairlead_protocol.messages import KVBlocks, StoredBlocks
 
 
 def listing(*lengths: int) -> tuple[bytes, list[bytes]]:
@@ -50,16 +49,3 @@ def test_hashes_are_raw_bytes() -> None:
     assert hashes_of([StoredBlocks(parent=None, hashes=["00ff", "01"]), StoredBlocks(parent="00", hashes=["02"])]) == [
         b"\x00\xff", b"\x01", b"\x02",
     ]  # fmt: skip
-
-
-def test_a_load_is_taken_over_whole() -> None:
-    line = LoadLine(
-        waiting=1, running=2, queued_prefill_tokens=3, kv_blocks_free=4, kv_blocks_total=5, kv_tokens=6,
-        token_budget=7, max_num_seqs=8, step_age_seconds=0.9, draining=True, seq=10, seen={"g": 11},
-        step_cost={"base": 0.12, "from_the_future": 13.0},
-    )  # fmt: skip
-    load = load_of(line, 99.0)
-    assert {name: getattr(load, name) for name in line.__struct_fields__} == {
-        **msgspec.to_builtins(line), "step_cost": StepCost(base=0.12),
-    }  # fmt: skip
-    assert load.time == 99.0

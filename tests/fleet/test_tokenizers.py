@@ -10,7 +10,7 @@ import pytest
 import fairlead.fleet.tokenizers as module
 import fairlead_engine.demo
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.messages import ModelBrief, ModelInfo
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 DINGHY = PromptTokenizer.from_folder(Path(fairlead_engine.demo.__file__).parent / "dinghy")
@@ -38,6 +38,10 @@ def info(template: str | None = None, **changes: object) -> ModelInfo:
     return msgspec.structs.replace(made, **changes)
 
 
+def brief(template: str | None = None, **changes: object) -> ModelBrief:
+    return msgspec.convert(msgspec.to_builtins(info(template, **changes)), ModelBrief)
+
+
 async def test_a_tokenizer_is_built_once_and_knows_what_its_engines_take() -> None:
     tokenizers = Tokenizers()
     first = info("x")
@@ -49,7 +53,7 @@ async def test_a_tokenizer_is_built_once_and_knows_what_its_engines_take() -> No
     model = tokenizers.get(first.digest)
     assert model is not None
     assert (model.max_model_len, model.block_sizes) == (4096, {16, 32})
-    await tokenizers.add(info("x", tokenizer_json="", max_model_len=8192))
+    await tokenizers.add(brief("x", max_model_len=8192))
     assert tokenizers.get(first.digest) is model
     assert model.max_model_len == 8192
 
@@ -88,7 +92,7 @@ async def test_a_tokenizer_that_cannot_be_used_is_logged_once(
 
 async def test_an_engine_whose_tokenizer_was_left_out_can_tell_it_later() -> None:
     tokenizers = Tokenizers()
-    await tokenizers.add(info("x", tokenizer_json=""))
+    await tokenizers.add(brief("x"))
     assert tokenizers.get(info("x").digest) is None
     await tokenizers.add(info("x"))
     assert tokenizers.get(info("x").digest) is not None

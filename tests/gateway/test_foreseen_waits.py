@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from fairlead.gateway.observation import Observation
-from fairlead.routing.load import StepCost
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Limits
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import STARTING, make_pool
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from fairlead.fleet.pool import Outlook
-from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 from fairlead_testing.gateways import make_pool

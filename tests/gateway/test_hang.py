@@ -3,8 +3,8 @@
 import asyncio
 import logging
 
-from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits, Replica
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 

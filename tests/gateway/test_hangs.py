@@ -5,7 +5,8 @@ import logging
 import pytest
 
 from fairlead.gateway.dispatch.hangs import Hangs
-from fairlead.routing.load import Load, StepCost
+from fairlead.routing.load import Load
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.model_pools import load, replica
 
 COST = StepCost(base=0.01)

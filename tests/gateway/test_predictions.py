@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.fake_engine.prompts import make_tokenizer
 

@@ -15,9 +15,10 @@ from fairlead.gateway.dispatch.counters import ModelCounters
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import PromptTokensDetails, Usage
-from fairlead.routing.load import Load, StepCost
+from fairlead.routing.load import Load
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Limits, Replica
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.flood import flood
 from fairlead_testing.gateways import SCALED_TO_ZERO, make_pool
@@ -200,7 +201,8 @@ async def test_replicas_loads_are_passed_on(start) -> None:
     assert (told.kv_blocks_free, told.kv_blocks_total, told.kv_tokens) == (5, 9, 77)
     assert (told.token_budget, told.max_num_seqs, told.draining) == (64, 8, False)
     assert 0.0 <= told.age_seconds < 3.0
-    assert StepCost.from_map(told.step_cost) == cost
+    assert told.step_cost == cost
+    assert told.figures == load.figures
 
 
 async def test_a_replica_that_hangs_is_told_as_such_and_one_with_long_steps_is_not(start) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.routing.load import Load, StepCost
+from fairlead.routing.load import Load
 from fairlead.routing.predictor import (
     Dispatched,
     Work,
@@ -14,6 +14,7 @@ from fairlead.routing.predictor import (
     prefill_work,
     step_seconds,
 )
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.routing import make_load
 
 COST = StepCost(base=0.010, prefill_token=0.0001, decode_seq=0.001)

@@ -10,12 +10,12 @@ from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import TRIAL_SECONDS, Slot
 from fairlead.routing.knowledge import Knowledge
-from fairlead.routing.load import StepCost
 from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make_policy
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits, Replica
 from fairlead.routing.router import Router
 from fairlead_protocol.blocks import hash_blocks
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.routing import DIGEST, make_load, make_prompt, make_replica
 
 SLOTS = 3

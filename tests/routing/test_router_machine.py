@@ -7,11 +7,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import Slot
 from fairlead.routing.knowledge import Knowledge
-from fairlead.routing.load import StepCost
 from fairlead.routing.policies import PredictedTTFT
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
 from fairlead_protocol.blocks import hash_blocks
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.routing import make_load, make_prompt, make_replica
 
 SLOTS = 3
@@ -56,7 +56,7 @@ class RouterMachine(RuleBasedStateMachine):
         assert self.router.in_flight.count(slot.uid) <= SLOTS
         assert decision.cached_tokens + decision.uncached_tokens == num_tokens
         assert decision.uncached_tokens >= 1
-        assert (decision.predicted_ttft_seconds is not None) == (load is not None and load.step_cost is not None)
+        assert (decision.predicted_ttft_seconds is not None) == (load is not None and load.step_cost.is_known)
         self.open.append(slot)
         return slot
 
@@ -90,7 +90,7 @@ class RouterMachine(RuleBasedStateMachine):
         free=st.sampled_from([5, 1000]),
         draining=st.booleans(),
         seen=st.integers(0, 5),
-        cost=st.sampled_from([None, COST]),
+        cost=st.sampled_from([StepCost(), COST]),
         step_age=st.sampled_from([0.0, 0.01, 60.0]),
     )
     def load_line(self, uid, running, waiting, free, draining, seen, cost, step_age) -> None:

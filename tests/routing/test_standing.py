@@ -3,10 +3,10 @@
 import pytest
 
 from fairlead.routing.in_flight import Slot
-from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import Work
 from fairlead.routing.replica import Decision
 from fairlead.routing.standing import Standing
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.routing import make_load, make_replica
 
 REPLICA = make_replica("a", max_num_seqs=4)

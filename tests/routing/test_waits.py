@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.routing.load import StepCost
 from fairlead.routing.policies import LeastLoaded
 from fairlead.routing.predictor import Work
 from fairlead.routing.queue import PoolQueue, Ticket
 from fairlead.routing.router import Router
 from fairlead.routing.waits import WINDOW, Held, HeldBook, seconds_to_slot, slot_seconds
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.routing import make_load, make_prompt, make_replica
 
 COST = StepCost(base=0.010, prefill_token=0.0001, decode_seq=0.001)

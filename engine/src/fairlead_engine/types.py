@@ -12,6 +12,7 @@ import msgspec
 
 from fairlead_engine.parameters import By, Parameter, declared
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
+from fairlead_protocol.messages import LoadFigures
 
 MAX_LOGPROBS = 20
 MAX_ANSWER_LOGPROBS = 500_000
@@ -352,22 +353,12 @@ NO_TOKEN = SampledToken(-1)
 """In place of a token where none can be chosen: the logits are not finite, or everything is ruled out."""
 
 
-class EngineLoad(msgspec.Struct, kw_only=True):
+class EngineLoad(LoadFigures, kw_only=True, frozen=True):
     """How loaded the core is now, and its counters since start; sent with every step's outputs."""
 
-    waiting: int = 0
     held_back: int = 0
-    """Of those that wait, parts of requests that hold all the slots one request may: they stand in nobody's way."""
-    running: int = 0
-    queued_prefill_tokens: int = 0
-    """Tokens of waiting and running sequences that are still to be computed and are no decodes, without those that
-    waiting ones are expected to find in the cache: what was there, or was to be computed by others, when each was last
-    looked at."""
-    kv_blocks_free: int = 0
-    """Free blocks, those that still hold reusable prefixes included."""
-    kv_blocks_total: int = 0
-    kv_tokens: int = 0
-    """Tokens of running sequences that are in the cache."""
+    """Requests that wait beside `waiting` for others of the same client request, which hold all the slots that one may:
+    they stand in nobody's way."""
     num_steps: int = 0
     num_preemptions: int = 0
     num_failed_checks: int = 0
@@ -381,8 +372,18 @@ class EngineLoad(msgspec.Struct, kw_only=True):
     generation_tokens: int = 0
     last_step_tokens: int = 0
     last_step_seconds: float = 0.0
-    step_cost: dict[str, float] = msgspec.field(default_factory=dict)
-    """Named coefficients of the step-cost model, in seconds; empty until known."""
+
+    @property
+    def num_sequences(self) -> int:
+        """All that are there."""
+        return self.running + self.waiting + self.held_back
+
+
+NO_LOAD = EngineLoad(
+    waiting=0, running=0, queued_prefill_tokens=0, kv_blocks_free=0, kv_blocks_total=0, kv_tokens=0, token_budget=0,
+    max_num_seqs=0,
+)  # fmt: skip
+"""Of a core that has not started."""
 
 
 class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):

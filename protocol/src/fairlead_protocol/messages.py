@@ -3,6 +3,8 @@
 One schema per message; unknown fields are ignored on reading, so that either side may be newer.
 """
 
+from typing import Annotated, Any
+
 import msgspec
 
 from fairlead_protocol import PROTOCOL_VERSION
@@ -42,15 +44,14 @@ CODE_ENGINE_DEAD = "engine_dead"
 """`code` of the error with which an engine ends a request, or a stream, whose core died: what it computed is lost."""
 
 
-class ModelInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """Reply of `GET /fairlead/v1/model`: what a gateway needs to prepare prompts for this engine."""
+class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
+    """`ModelInfo` without the tokenizer, which has megabytes and is skipped unread."""
 
     protocol_version: int = PROTOCOL_VERSION
     engine_version: str
     served_name: str
     digest: str
     """Names tokenizer and chat template; equal digests tokenise equally."""
-    tokenizer_json: str
     chat_template: str | None
     special_tokens: dict[str, str]
     block_size: int
@@ -71,6 +72,12 @@ class ModelInfo(msgspec.Struct, kw_only=True, frozen=True):
     architecture: str
     adapters: list[str] = []
     """What may stand behind the name and a colon in `model`."""
+
+
+class ModelInfo(ModelBrief, kw_only=True, frozen=True):
+    """Reply of `GET /fairlead/v1/model`: what a gateway needs to prepare prompts for this engine."""
+
+    tokenizer_json: str
 
 
 class PromptTokens(msgspec.Struct, kw_only=True, frozen=True):
@@ -117,16 +124,41 @@ class StreamLine(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     load: "LoadLine | None" = None
 
 
-class LoadLine(msgspec.Struct, kw_only=True, frozen=True):
-    """How loaded an engine is: every 100 ms while busy, every second while idle, and at once when it becomes full,
-    stops being full, or begins to drain. Stale after 3 s."""
+NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
+
+
+class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seconds per unit of each kind of work in a step: what an engine has learnt about itself. All 0 until known."""
+
+    base: NonNegative = 0.0
+    prefill_token: NonNegative = 0.0
+    prefill_context: NonNegative = 0.0
+    """Per prefill token and token of context before it."""
+    decode_seq: NonNegative = 0.0
+    kv_token: NonNegative = 0.0
+    """Per token of running sequences in the cache."""
+    residual: NonNegative = 0.0
+    """Typical relative error of the engine's own recent predictions with these numbers."""
+    prefill_step: NonNegative = 0.0
+    """On top of `base`, for a step that computes prompt tokens, however many."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything has been learnt."""
+        return any(getattr(self, name) > 0.0 for name in self.__struct_fields__ if name != "residual")
+
+
+class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
+    """How loaded an engine is. Every message that tells a load has these figures: a new one is declared here, counted
+    by the engine core (`Engine.load`) and read by whoever decides by it."""
 
     waiting: int
     """Requests that no step has touched yet."""
     running: int
     queued_prefill_tokens: int
     """Prompt tokens of waiting and running requests that are still to be computed, as far as known without those that
-    waiting ones will find in the cache."""
+    waiting ones will find in the cache: what was there, or was to be computed by others, when each was last looked
+    at."""
     kv_blocks_free: int
     """Free blocks, those that still hold reusable prefixes included."""
     kv_blocks_total: int
@@ -135,17 +167,27 @@ class LoadLine(msgspec.Struct, kw_only=True, frozen=True):
     token_budget: int
     """Tokens that one step may compute."""
     max_num_seqs: int
-    step_age_seconds: float
-    """How long the running step has been running; 0 when idle."""
-    draining: bool
-    seq: int
+    step_cost: StepCost = StepCost()
+    step_age_seconds: float = 0.0
+    """How long the running step has been running; 0 when idle. Told by the engine's HTTP process."""
+    draining: bool = False
+    """Told by the engine's HTTP process."""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """All of them by name, to be passed on in another message."""
+        return {name: getattr(self, name) for name in LoadFigures.__struct_fields__}
+
+
+class LoadLine(LoadFigures, kw_only=True, frozen=True):
+    """How loaded an engine is: every 100 ms while busy, every second while idle, and at once when it becomes full,
+    stops being full, or begins to drain. Stale after 3 s."""
+
+    seq: int = 0
     """The last change of the blocks that had happened."""
-    seen: dict[str, int]
+    seen: dict[str, int] = {}
     """By gateway: the highest number of its requests (`HEADER_DISPATCH`) that this load includes, refused and finished
     ones too. Requests with a higher number are not in the figures above."""
-    step_cost: dict[str, float]
-    """Seconds per unit: `base`, `prefill_step`, `prefill_token`, `prefill_context`, `decode_seq`, `kv_token`; and
-    `residual`, the typical relative error of recent predictions. Empty until known."""
 
 
 LOAD_STALE_SECONDS = 3.0

@@ -8,7 +8,7 @@ import msgspec
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.errors import EngineDead, QueueFull, StartError
-from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol.blocks import ROOT, BlockHash
 
 Script = Callable[[EngineRequest], Iterable[SequenceOutput]]
@@ -86,9 +86,12 @@ class ScriptedEngine:
     ) -> None:
         self.script = script
         self.info = info or scripted_info()
-        self.load = load or EngineLoad(
+        self.load = load or msgspec.structs.replace(
+            NO_LOAD,
             kv_blocks_free=self.info.num_kv_blocks,
             kv_blocks_total=self.info.num_kv_blocks,
+            token_budget=self.info.max_num_batched_tokens,
+            max_num_seqs=self.info.max_num_seqs,
         )
         self.start_error = start_error
         self.full = False

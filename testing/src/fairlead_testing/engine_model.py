@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import prefill_context, step_seconds
 from fairlead.routing.replica import Limits
 from fairlead_protocol.blocks import BlockHash
-from fairlead_protocol.messages import LoadLine
+from fairlead_protocol.messages import LoadLine, StepCost
 from fairlead_testing.block_cache import BlockCache
 
 
@@ -174,7 +173,6 @@ class EngineModel:
     def load(self, *, seq: int = 0, seen: Mapping[str, int] | None = None, age: float = 0.0) -> LoadLine:
         """What the engine says of itself now. `age`: how long its step has been running."""
         uncomputed = sum(each.num_uncomputed for each in self.running) + self._num_waiting_tokens()
-        cost = self.step_cost
         return LoadLine(
             waiting=len(self.waiting),
             running=len(self.running),
@@ -188,7 +186,7 @@ class EngineModel:
             draining=False,
             seq=seq,
             seen=dict(seen or {}),
-            step_cost={} if cost is None else {name: getattr(cost, name) for name in StepCost.__slots__},
+            step_cost=self.step_cost or StepCost(),
         )
 
     def check(self) -> None:

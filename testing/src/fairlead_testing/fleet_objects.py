@@ -4,6 +4,7 @@ from typing import Any
 
 from fairlead.api.signals import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, no_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
+from fairlead_protocol.messages import StepCost
 
 MODEL = "default/dinghy"
 """The LLMDeployment that all of this is about."""
@@ -36,7 +37,7 @@ def load(name: str, age: float = 0.1, **values: Any) -> ReplicaSignals:
     fields: dict[str, Any] = {
         "running": 3, "waiting": 1, "queued_prefill_tokens": 0, "kv_blocks_free": 75, "kv_blocks_total": 100,
         "kv_tokens": 1000, "token_budget": 512, "max_num_seqs": 4, "draining": False,
-        "step_cost": {"base": 0.002, "decode_seq": 0.0001, "kv_token": 0.000001}, **values,
+        "step_cost": StepCost(base=0.002, decode_seq=0.0001, kv_token=0.000001), **values,
     }  # fmt: skip
     return ReplicaSignals(name=name, age_seconds=age, **fields)
 

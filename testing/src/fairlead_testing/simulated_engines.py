@@ -14,15 +14,15 @@ from itertools import count
 import msgspec
 
 from fairlead.api.llmdeployment import PrefixHash
-from fairlead.fleet.stream_lines import load_of
 from fairlead.routing.in_flight import Slot
 from fairlead.routing.knowledge import Knowledge
-from fairlead.routing.load import StepCost
+from fairlead.routing.load import Load
 from fairlead.routing.policies import make_policy
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits
 from fairlead.routing.router import Router
 from fairlead_protocol.blocks import num_cacheable_blocks
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 from fairlead_testing.routing import BLOCK_SIZE, DIGEST, make_prompt, make_replica
 
@@ -154,7 +154,9 @@ class SimulatedEngine:
         is_busy = self.model.step is not None
         age = self._events.now - self._step_began if is_busy else 0.0
         line = msgspec.structs.replace(self._figures, step_age_seconds=age)
-        self._tell_later("loaded", self.uid, load_of(line, self._events.now + self.setup.latency))
+        self._tell_later(
+            "loaded", self.uid, Load(time=self._events.now + self.setup.latency, **msgspec.structs.asdict(line))
+        )
         self._events.after(
             BUSY_SECONDS if is_busy else IDLE_SECONDS,
             lambda: self._tell_load(number + 1) if self._load_lines == number else None,

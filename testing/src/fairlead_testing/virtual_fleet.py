@@ -21,8 +21,8 @@ from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
-from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 
 MODEL = "default/virtual"
@@ -211,15 +211,8 @@ class VirtualFleet:
         return SignalsLine(gateway="only", uptime_seconds=self.time, models={MODEL: model})
 
     def _load(self, number: int, replica: VirtualReplica) -> ReplicaSignals:
-        load, told = replica.engine.load(), self.told_cost
-        kv_tokens = load.kv_tokens
-        return ReplicaSignals(
-            name=f"virtual-{number}", age_seconds=0.0, running=load.running, waiting=load.waiting,
-            queued_prefill_tokens=load.queued_prefill_tokens,
-            kv_blocks_free=load.kv_blocks_free, kv_blocks_total=load.kv_blocks_total, kv_tokens=kv_tokens,
-            token_budget=load.token_budget, max_num_seqs=load.max_num_seqs, draining=replica.draining,
-            step_cost={name: getattr(told, name) for name in StepCost.__slots__},
-        )  # fmt: skip
+        figures = replica.engine.load().figures | {"draining": replica.draining, "step_cost": self.told_cost}
+        return ReplicaSignals(name=f"virtual-{number}", age_seconds=0.0, **figures)
 
     def signals(self) -> Signals:
         """What the autoscaler sees now."""

@@ -8,7 +8,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.server.kv_mirror import KVMirror
-from fairlead_engine.types import FinishReason, SequenceOutput
+from fairlead_engine.types import NO_LOAD, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
 
@@ -43,7 +43,9 @@ def test_a_real_prefill_and_decode_run_before_the_engine_is_there() -> None:
     assert any((0, 32) in batch for batch in runner.batches), "a prefill of the whole budget"
     assert any(all(num_tokens == 1 for _, num_tokens in batch) for batch in runner.batches)
     assert set(runner.forgotten) == {f"warm-up-{index}" for index in range(4)}
-    assert engine.load == engine.load.__class__(kv_blocks_free=64, kv_blocks_total=64)
+    assert engine.load == msgspec.structs.replace(
+        NO_LOAD, kv_blocks_free=64, kv_blocks_total=64, token_budget=32, max_num_seqs=8
+    )
 
 
 @pytest.mark.parametrize("max_model_len", [2, 3, 5, 64])
@@ -220,12 +222,12 @@ class TickingRunner(FakeRunner):
 def test_the_step_cost_is_known_from_warm_up_and_follows_the_clock() -> None:
     clock = FakeClock()
     engine = Engine(fake_config(), TickingRunner(clock), clock)
-    assert engine.load.step_cost["prefill_token"] == pytest.approx(0.001, rel=0.05)
+    assert engine.load.step_cost.prefill_token == pytest.approx(0.001, rel=0.05)
     engine.add(make_request("a", range(12), max_tokens=40))
     run(engine)
     load = engine.load
     assert load.last_step_seconds == pytest.approx(0.001)
-    assert set(load.step_cost) == {*StepWork._fields, "residual"}
+    assert set(load.step_cost.__struct_fields__) == {*StepWork._fields, "residual"}
 
 
 class Recorder:

@@ -10,7 +10,7 @@ import pytest
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.followers import Followers
 from fairlead_protocol.blocks import hash_blocks
-from fairlead_protocol.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS, KVBlocks, LoadLine, StreamLine
+from fairlead_protocol.messages import PATH_KV_BLOCKS, PATH_KV_EVENTS, KVBlocks, LoadLine, StepCost, StreamLine
 
 A, B, C = hash_blocks(range(12), 4)
 
@@ -118,7 +118,12 @@ async def test_a_load_line_says_all_there_is_to_say(start_app: Any, watch: Any) 
     app = start_app()
     app.engine.step_age_seconds = 0.25
     app.engine.change_load(
-        waiting=1, running=2, queued_prefill_tokens=30, kv_blocks_free=50, kv_tokens=99, step_cost={"base": 0.001}
+        waiting=1,
+        running=2,
+        queued_prefill_tokens=30,
+        kv_blocks_free=50,
+        kv_tokens=99,
+        step_cost=StepCost(base=0.001),
     )
     app.engine.change_blocks([A])
     follower = watch(app)
@@ -136,7 +141,7 @@ async def test_a_load_line_says_all_there_is_to_say(start_app: Any, watch: Any) 
         draining=False,
         seq=1,
         seen={},
-        step_cost={"base": 0.001},
+        step_cost=StepCost(base=0.001),
     )
 
 

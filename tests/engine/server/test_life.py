@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from fairlead_engine.errors import Draining
@@ -13,6 +14,7 @@ from fairlead_engine.server import metrics
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine_testing import ScriptedEngine, answer
+from fairlead_protocol.messages import StepCost
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "ahoy"}]}
 
@@ -275,12 +277,16 @@ async def test_a_drain_while_loading_ends_at_once() -> None:
 async def scraped(start_app: Any, tokenizer: Any) -> AsyncIterator[list[str]]:
     """The lines of `/metrics` after one request of each kind."""
     app = start_app(ScriptedEngine(answer(tokenizer.encode("one two three"), num_cached_tokens=4)))
-    app.engine.load.running = 2
-    app.engine.load.waiting = 3
-    app.engine.load.kv_blocks_free = 16
-    app.engine.load.prefix_query_tokens = 40
-    app.engine.load.prefix_hit_tokens = 16
-    app.engine.load.step_cost = {"base": 0.001}
+    app.engine.load = msgspec.structs.replace(
+        app.engine.load,
+        running=2,
+        waiting=2,
+        held_back=1,
+        kv_blocks_free=16,
+        prefix_query_tokens=40,
+        prefix_hit_tokens=16,
+        step_cost=StepCost(base=0.001),
+    )
     await app.chat()
     await app.chat(stop="two")
     await app.chat(temperature=-1)

@@ -9,7 +9,7 @@ from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineDead, QueueFull, RequestError, start_error
-from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 
 
 class ChannelClient(ABC):
@@ -22,7 +22,7 @@ class ChannelClient(ABC):
         self._streams: dict[str, RequestStream] = {}
         self._started: asyncio.Future[EngineInfo] | None = None
         self._info: EngineInfo | None = None
-        self._load = EngineLoad()
+        self._load = NO_LOAD
         self._death: str | None = "the engine core has not been started"
         self._listener: StepListener | None = None
         self._num_sent = 0
@@ -130,7 +130,7 @@ class ChannelClient(ABC):
 
     def _deliver(self, step: Stepped) -> None:
         self._load = step.load
-        owes = step.num_commands < self._num_sent or step.load.running + step.load.waiting > 0
+        owes = step.num_commands < self._num_sent or step.load.num_sequences > 0
         self._owed_since = time.monotonic() if owes else None
         for output in step.outputs:
             stream = self._streams.get(output.request_id)

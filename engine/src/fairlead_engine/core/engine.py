@@ -26,6 +26,7 @@ from fairlead_engine.types import (
     Sequence,
     SequenceOutput,
 )
+from fairlead_protocol import messages
 from fairlead_protocol.blocks import extra_bytes
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ class Engine:
         """How loaded the engine is now, and its counters since start."""
         scheduler, counters = self.scheduler, self.scheduler.counters
         return EngineLoad(
-            waiting=len(scheduler.waiting),
+            waiting=len(scheduler.waiting) - scheduler.num_held_back,
             held_back=scheduler.num_held_back,
             running=len(scheduler.running),
             queued_prefill_tokens=scheduler.num_prefill_tokens,
@@ -146,7 +147,9 @@ class Engine:
             generation_tokens=counters.generation_tokens,
             last_step_tokens=self.step_cost.last_step_tokens,
             last_step_seconds=self.step_cost.last_step_seconds,
-            step_cost=self.step_cost.coefficients,
+            token_budget=scheduler.limits.max_num_batched_tokens,
+            max_num_seqs=scheduler.limits.max_num_seqs,
+            step_cost=messages.StepCost(**self.step_cost.coefficients),
             num_failed_checks=self.num_failed_checks,
         )
 

@@ -118,29 +118,14 @@ class EngineStream:
 
     @property
     def _is_busy(self) -> bool:
-        load = self._client.load
-        return load.running + load.waiting > 0 or self._client.step_age_seconds > 0.0
+        return self._client.load.num_sequences > 0 or self._client.step_age_seconds > 0.0
 
     @property
     def _is_full(self) -> bool:
         load = self._client.load
-        return load.running + load.waiting - load.held_back >= self._client.info.max_num_seqs
+        return load.running + load.waiting >= self._client.info.max_num_seqs
 
     def _load_line(self) -> bytes:
-        load, info = self._client.load, self._client.info
-        line = LoadLine(
-            waiting=load.waiting - load.held_back,
-            running=load.running,
-            queued_prefill_tokens=load.queued_prefill_tokens,
-            kv_blocks_free=load.kv_blocks_free,
-            kv_blocks_total=load.kv_blocks_total,
-            kv_tokens=load.kv_tokens,
-            token_budget=info.max_num_batched_tokens,
-            max_num_seqs=info.max_num_seqs,
-            step_age_seconds=round(self._client.step_age_seconds, 6),
-            draining=self._lifecycle.is_draining,
-            seq=self.mirror.seq,
-            seen=self.dispatches.seen,
-            step_cost=load.step_cost,
-        )
+        own = {"step_age_seconds": round(self._client.step_age_seconds, 6), "draining": self._lifecycle.is_draining}
+        line = LoadLine(**self._client.load.figures | own, seq=self.mirror.seq, seen=self.dispatches.seen)
         return encoded(StreamLine(load=line))

@@ -6,6 +6,7 @@ Figures of the core are read from its newest load when scraped; figures of reque
 
 from collections.abc import Iterator, Sized
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -152,14 +153,14 @@ class _CoreFigures(Collector):
         yield from (self._family(CounterMetricFamily, name, value) for name, value in self._counters(load).items())
         yield self._cache_config()
         cost = GaugeMetricFamily(OURS + "step_cost_seconds", OWN["step_cost_seconds"], labels=[*self._labels, "term"])
-        for term, seconds in load.step_cost.items():
+        for term, seconds in msgspec.structs.asdict(load.step_cost).items() if load.step_cost.is_known else ():
             cost.add_metric([*self._labels.values(), term], seconds)
         yield cost
 
     def _gauges(self, load: EngineLoad) -> dict[str, float]:
         used = load.kv_blocks_total - load.kv_blocks_free
         return {
-            "num_requests_waiting": load.waiting,
+            "num_requests_waiting": load.waiting + load.held_back,
             "num_requests_running": load.running,
             "kv_cache_usage_perc": used / load.kv_blocks_total if load.kv_blocks_total else 0.0,
             "queued_prefill_tokens": load.queued_prefill_tokens,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fairlead.client.arrivals import Phase, arrival_times
 from fairlead.client.load import LoadGenerator, Sample
 from fairlead.client.workload import Conversation
-from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import prefill_context, step_seconds
+from fairlead_protocol.messages import StepCost
 
 OVERLOAD = 0.9
 """The high rate, of what one replica's slots could take if it had its core for itself. Beside clients, a gateway and a

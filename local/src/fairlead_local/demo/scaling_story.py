@@ -24,11 +24,11 @@ from fairlead.client.workload import Kind, Shape, conversations
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import PODS
-from fairlead.routing.load import StepCost
 from fairlead_local.demo.load_plan import AdjustableLoad, LoadPlan, correction, plan_load
 from fairlead_local.demo.prediction_metrics import PATH_METRICS, read_ttft_errors
 from fairlead_local.demo.recorder import Recorder, shifted
 from fairlead_local.demo.summary import LoadFigures
+from fairlead_protocol.messages import StepCost
 
 PATIENCE_SECONDS = 180.0
 """How long a step may wait before it has failed."""
@@ -94,7 +94,11 @@ class ScalingStory:
 
     async def measure(self) -> str:
         """A little load of the same kind, from which the engine learns; then its step costs, and what follows."""
-        slots = (await self._until("a first word on the replica", lambda model: bool(_loads(model)))).replicas[0].load
+        slots = (
+            (await self._until("a first word on the replica", lambda model: any(each.load for each in model.replicas)))
+            .replicas[0]
+            .load
+        )
         assert slots is not None
         taste = LoadGenerator(self._gateway, self._name, max_requests=CALIBRATION_ROUNDS * slots.max_num_seqs)
         await taste.closed_loop(conversations(Kind.SHARED_PREFIX, SHAPE), concurrency=slots.max_num_seqs)
@@ -193,11 +197,10 @@ class ScalingStory:
         """As the engine has learnt it by now: a load line comes every second where there is nothing to do."""
         await asyncio.sleep(1.5)
         model = self._recorder.model
-        costs = [StepCost.from_map(load) for load in _loads(model)] if model is not None else []
-        cost = next((cost for cost in costs if cost is not None), None)
-        if cost is None:
-            raise StepFailed("the gateways' signals do not say what a step costs")
-        return cost
+        for replica in model.replicas if model is not None else ():
+            if replica.load is not None and replica.load.step_cost.is_known:
+                return replica.load.step_cost
+        raise StepFailed("the gateways' signals do not say what a step costs")
 
     async def _read_ttft_errors(self) -> Buckets:
         pods = (await self._kube.list(PODS, SYSTEM_NAMESPACE, label_selector=GATEWAY_SELECTOR))["items"]
@@ -231,11 +234,6 @@ class ScalingStory:
         task = asyncio.create_task(work)
         self._tasks.append(task)
         return task
-
-
-def _loads(model: ModelView) -> list[dict[str, float]]:
-    """Step costs of the replicas that gateways have heard of."""
-    return [replica.load.step_cost for replica in model.replicas if replica.load is not None]
 
 
 def _is_exactly(model: ModelView, number: int) -> bool:

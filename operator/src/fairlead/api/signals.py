@@ -8,6 +8,8 @@ from bisect import bisect_left
 
 import msgspec
 
+from fairlead_protocol.messages import LoadFigures
+
 PATH_SIGNALS = "/fairlead/v1/signals"
 INTERVAL_SECONDS = 1.0
 """A line comes this often, and at once when a model without a ready replica gets a request."""
@@ -39,26 +41,14 @@ def no_tokens() -> list[int]:
     return [0] * (len(TOKENS_BOUNDS) + 1)
 
 
-class ReplicaSignals(msgspec.Struct, kw_only=True, frozen=True):
-    """What an engine's last load line said, as this gateway has it (`fairlead_protocol.messages.LoadLine`)."""
+class ReplicaSignals(LoadFigures, kw_only=True, frozen=True):
+    """What an engine's last load line said, as this gateway has it."""
 
     name: str
     """The pod's name."""
     age_seconds: float
-    running: int
-    waiting: int
-    queued_prefill_tokens: int
-    kv_blocks_free: int
-    kv_blocks_total: int
-    kv_tokens: int
-    token_budget: int
-    max_num_seqs: int
-    draining: bool
-    step_cost: dict[str, float]
-    step_age_seconds: float = 0.0
-    """How long its step had been running when the line was told; 0 when idle."""
     hangs: bool = False
-    """Whether that is so long, by this gateway's judgement, that the step will hardly end."""
+    """Whether its step had been running for so long, by this gateway's judgement, that it will hardly end."""
 
 
 class ModelSignals(msgspec.Struct, kw_only=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fairlead.api.signals import ReplicaSignals
 from fairlead.autoscaler.arrivals import NO_SURGE, Surge
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.routing.load import StepCost
+from fairlead_protocol.messages import StepCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Capacity:
         known = [load for load in loads if not load.draining]
         if not known:
             return None
-        costs = [cost for load in known if (cost := StepCost.from_map(load.step_cost)) is not None]
+        costs = [load.step_cost for load in known if load.step_cost.is_known]
         return cls(
             step_cost=_mean_cost(costs) if costs else None,
             token_budget=min(load.token_budget for load in known),
@@ -143,5 +143,5 @@ class Demand:
 
 
 def _mean_cost(costs: list[StepCost]) -> StepCost:
-    names = StepCost.__slots__
+    names = StepCost.__struct_fields__
     return StepCost(**{name: sum(getattr(cost, name) for cost in costs) / len(costs) for name in names})

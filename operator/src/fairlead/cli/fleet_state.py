@@ -10,7 +10,6 @@ from fairlead.api.signals import ReplicaSignals
 from fairlead.autoscaler.readings import Readings
 from fairlead.cli.figures import Figures, figures, speaking
 from fairlead.fleet.pods import is_finished, is_terminating, owner_of, ready_since
-from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import step_seconds
 
 
@@ -45,10 +44,9 @@ class ReplicaView:
     @property
     def step_seconds(self) -> float | None:
         """What a step with all slots decoding and the present cache costs; None while the engine has not learnt it."""
-        cost = StepCost.from_map(self.load.step_cost) if self.load is not None else None
-        if self.load is None or cost is None:
+        if self.load is None or not self.load.step_cost.is_known:
             return None
-        return step_seconds(cost, running=self.load.max_num_seqs, kv_tokens=self.load.kv_tokens)
+        return step_seconds(self.load.step_cost, running=self.load.max_num_seqs, kv_tokens=self.load.kv_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

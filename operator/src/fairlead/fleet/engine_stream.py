@@ -20,8 +20,9 @@ import msgspec
 
 from fairlead.addresses import authority
 from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.stream_lines import MAX_LINE_BYTES, Listing, hashes_of, load_of
+from fairlead.fleet.stream_lines import MAX_LINE_BYTES, Listing, hashes_of
 from fairlead.kube.lines import lines
+from fairlead.routing.load import Load
 from fairlead.routing.replica import Replica
 from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, StreamLine
 
@@ -173,7 +174,7 @@ class _Follower:
                 raise _Gone(f"change {self._announced_seq} was announced, {self._seq} is the last that came")
             self._announced_seq = line.load.seq
             self._is_known = True
-            self._listener.load_changed(uid, load_of(line.load, self._loop.time()))
+            self._listener.load_changed(uid, Load(time=self._loop.time(), **msgspec.structs.asdict(line.load)))
             if self._is_failing:
                 logger.info("following %s again", self._replica.name)
                 self._is_failing = False

@@ -13,37 +13,13 @@ import msgspec
 
 from fairlead.addresses import authority
 from fairlead.routing.replica import Limits, Replica
-from fairlead_protocol.messages import PATH_MODEL, ModelInfo
+from fairlead_protocol.messages import PATH_MODEL, ModelBrief, ModelInfo
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 5.0
 FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 10.0
-
-
-class _Brief(msgspec.Struct):
-    """`ModelInfo` without the tokenizer, which has megabytes and is skipped unread."""
-
-    engine_version: str
-    served_name: str
-    digest: str
-    chat_template: str | None
-    special_tokens: dict[str, str]
-    block_size: int
-    max_model_len: int
-    max_num_seqs: int
-    max_num_queued_tokens: int
-    max_num_batched_tokens: int
-    num_kv_blocks: int
-    dtype: str
-    device: str
-    architecture: str
-    adapters: list[str] = []
-
-    def whole(self) -> ModelInfo:
-        """For whoever has this digest's tokenizer already: with an empty one."""
-        return ModelInfo(tokenizer_json="", **msgspec.structs.asdict(self))
 
 
 class TokenizerBook(Protocol):
@@ -53,8 +29,8 @@ class TokenizerBook(Protocol):
         """The tokenizer of this digest, where it is known."""
         ...
 
-    async def add(self, info: ModelInfo) -> None:
-        """An engine says this of itself. Its tokenizer is not looked at where the digest is known."""
+    async def add(self, info: ModelBrief) -> None:
+        """An engine says this of itself. Only a `ModelInfo` has a tokenizer, for digests that are not known."""
         ...
 
 
@@ -91,10 +67,10 @@ class ModelInfoClient:
                 if response.status != 200:
                     raise ModelInfoError(f"HTTP {response.status}")
                 body = await response.read()
-            brief = msgspec.json.decode(body, type=_Brief)
+            brief = msgspec.json.decode(body, type=ModelBrief)
             if self._tokenizers is not None:
                 is_known = self._tokenizers.get(brief.digest) is not None
-                await self._tokenizers.add(brief.whole() if is_known else msgspec.json.decode(body, type=ModelInfo))
+                await self._tokenizers.add(brief if is_known else msgspec.json.decode(body, type=ModelInfo))
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
             raise ModelInfoError(str(error) or type(error).__name__) from error
         limits = Limits(

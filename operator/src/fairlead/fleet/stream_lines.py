@@ -1,12 +1,11 @@
-"""Lines of an engine's stream → listings in slices, hashes and loads. Pure."""
+"""Lines of an engine's stream → listings in slices, and hashes. Pure."""
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from fairlead.routing.load import Load, StepCost
 from fairlead_protocol.blocks import BlockHash
-from fairlead_protocol.messages import LoadLine, StoredBlocks
+from fairlead_protocol.messages import StoredBlocks
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """One step's change: some hundred thousand blocks."""
@@ -68,23 +67,3 @@ def _slices(chains: list[msgspec.Raw]) -> Iterator[list[msgspec.Raw]]:
 def hashes_of(stored: Iterable[StoredBlocks]) -> list[BlockHash]:
     """The hashes of these chains, in order. Raises ValueError for what is not hexadecimal."""
     return [bytes.fromhex(each) for blocks in stored for each in blocks.hashes]
-
-
-def load_of(line: LoadLine, time: float) -> Load:
-    """The load that a line tells; `time` is when it came, in seconds of the reader's clock."""
-    return Load(
-        time=time,
-        running=line.running,
-        waiting=line.waiting,
-        queued_prefill_tokens=line.queued_prefill_tokens,
-        kv_blocks_free=line.kv_blocks_free,
-        kv_blocks_total=line.kv_blocks_total,
-        kv_tokens=line.kv_tokens,
-        token_budget=line.token_budget,
-        max_num_seqs=line.max_num_seqs,
-        step_age_seconds=line.step_age_seconds,
-        draining=line.draining,
-        seq=line.seq,
-        seen=line.seen,
-        step_cost=StepCost.from_map(line.step_cost),
-    )

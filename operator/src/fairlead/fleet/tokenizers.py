@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead_protocol.chat import ChatTemplateError
-from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.messages import ModelBrief, ModelInfo
 from fairlead_protocol.prefix_cache import CachingTokenizer, PrefixCache
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
@@ -49,12 +49,12 @@ class Tokenizers:
         """None for one that is not known, or cannot be built."""
         return self._known.get(digest)
 
-    async def add(self, info: ModelInfo) -> None:
+    async def add(self, info: ModelBrief) -> None:
         """Makes this engine's tokenizer known, unless it is already; then `info` may come without it.
 
         A tokenizer that cannot be built is logged, and its engines tokenise by themselves.
         """
-        while info.digest not in self._known and info.tokenizer_json:
+        while info.digest not in self._known and isinstance(info, ModelInfo):
             if (building := self._building.get(info.digest)) is None:
                 building = self._building[info.digest] = asyncio.create_task(self._build(info))
             await asyncio.shield(building)  # others may wait for it as well

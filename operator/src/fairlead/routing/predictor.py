@@ -27,7 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from fairlead.routing.load import Load, StepCost
+from fairlead.routing.load import Load
+from fairlead_protocol.messages import StepCost
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,7 +283,7 @@ class Router:
         has_own = any(each.num_in_flight for each in standings)
         per_second = 0.0
         for each in standings:
-            if (load := each.load) is None or load.step_cost is None:
+            if (load := each.load) is None or not load.step_cost.is_known:
                 continue
             held = self.held.seconds(load.step_cost, slots=each.num_seqs, kv_tokens=load.kv_tokens)
             if held is None:

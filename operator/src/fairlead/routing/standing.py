@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from fairlead.routing.in_flight import Slot
-from fairlead.routing.load import Load, StepCost
+from fairlead.routing.load import Load
 from fairlead.routing.predictor import (
     Dispatched,
     Work,
@@ -73,7 +73,7 @@ class Standing:
         `not_before`: when a prefix that the prompt has to wait for should be computed; its own steps come after that.
         """
         load = self.load
-        if load is None or load.step_cost is None:
+        if load is None or not load.step_cost.is_known:
             return None
         ttft = predicted_ttft(
             load,
@@ -99,11 +99,6 @@ class Standing:
 
 def is_hanging(load: Load) -> bool:
     """Whether the engine's step takes so long, for what a step of this engine may cost, that it will hardly end."""
-    longest = HUNG_STEPS * full_step_seconds(load, load.step_cost or StepCost())
-    return load.step_age_seconds > max(HUNG_SECONDS, longest)
-
-
-def full_step_seconds(load: Load, cost: StepCost) -> float:
-    """A step of this replica with all the prompt tokens that fit in."""
     tokens = tokens_per_step(load.token_budget, load.running)
-    return step_seconds(cost, running=load.running, kv_tokens=load.kv_tokens, prefill_tokens=tokens)
+    full = step_seconds(load.step_cost, running=load.running, kv_tokens=load.kv_tokens, prefill_tokens=tokens)
+    return load.step_age_seconds > max(HUNG_SECONDS, HUNG_STEPS * full)

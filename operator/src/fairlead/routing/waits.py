@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from fairlead.routing.load import StepCost
 from fairlead.routing.predictor import Work, step_seconds
+from fairlead_protocol.messages import StepCost
 
 WINDOW = 64
 """Requests that are remembered: what a request is like changes over the day, and many are needed for a mean."""

@@ -9,8 +9,8 @@ import signal
 
 import uvloop
 
-from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits
+from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine.engine import DEFAULT_LIMITS, FakeEngine, Refusal
 
 

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import msgspec
 
-from fairlead.routing.load import StepCost
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.adapters import split_adapter
 from fairlead_protocol.blocks import extra_bytes
@@ -22,6 +21,7 @@ from fairlead_protocol.messages import (
     PATH_MODEL,
     REASON_DRAINING,
     REASON_ENGINE_FULL,
+    StepCost,
 )
 from fairlead_testing.fake_engine.answers import Answer, cut, error
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream

@@ -5,7 +5,6 @@ Who calls it: `SignalsStream`, once per line and model.
 
 from fairlead.api.signals import ModelSignals, ReplicaSignals
 from fairlead.gateway.dispatch.admission import ModelPool
-from fairlead.routing.load import Load, StepCost
 from fairlead.routing.standing import is_hanging
 
 MAX_PROMPTS_LOOKED_AT = 64
@@ -47,27 +46,10 @@ def _waiting_uncached_tokens(pool: ModelPool, now: float) -> int:
 
 def _replicas(pool: ModelPool, now: float) -> dict[str, ReplicaSignals]:
     loads = ((replica, pool.knowledge.load(replica.uid, now)) for replica in pool.router.replicas)
-    return {replica.uid: _replica(replica.name, load, now) for replica, load in loads if load is not None}
-
-
-def _replica(name: str, load: Load, now: float) -> ReplicaSignals:
-    return ReplicaSignals(
-        name=name,
-        age_seconds=max(0.0, now - load.time),
-        running=load.running,
-        waiting=load.waiting,
-        queued_prefill_tokens=load.queued_prefill_tokens,
-        kv_blocks_free=load.kv_blocks_free,
-        kv_blocks_total=load.kv_blocks_total,
-        kv_tokens=load.kv_tokens,
-        token_budget=load.token_budget,
-        max_num_seqs=load.max_num_seqs,
-        draining=load.draining,
-        step_cost=_named(load.step_cost),
-        step_age_seconds=load.step_age_seconds,
-        hangs=is_hanging(load),
-    )
-
-
-def _named(cost: StepCost | None) -> dict[str, float]:
-    return {} if cost is None else {name: getattr(cost, name) for name in StepCost.__slots__}
+    return {
+        replica.uid: ReplicaSignals(
+            name=replica.name, age_seconds=max(0.0, now - load.time), hangs=is_hanging(load), **load.figures
+        )
+        for replica, load in loads
+        if load is not None
+    }
