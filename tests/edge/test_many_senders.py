@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead_protocol import ahead
+from fairlead_protocol.http import ahead
 from fairlead_testing.flood import flood
 from fairlead_testing.harm import measured_harm
 

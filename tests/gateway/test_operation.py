@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 
 from fairlead.docstrings import docstrings
-from fairlead.gateway.downstream.protocol import LINGER_SECONDS
 from fairlead.gateway.settings import GatewaySettings, SettingsError
+from fairlead_protocol.http.limited import LINGER_SECONDS
 from fairlead_protocol.logs import LogfmtFormatter
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import RecordedRequest, Responder, serve_http

@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from fairlead_protocol.connections import SPARE, allow_descriptors
+from fairlead_protocol.http.connections import SPARE, allow_descriptors
 
 UNLIMITED = resource.RLIM_INFINITY
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlead_protocol import intake
-from fairlead_protocol.intake import BEGINNINGS_PER_ROUND, READ_BYTES, READS_PER_ROUND, Inlet, Intake
+from fairlead_protocol.http import intake
+from fairlead_protocol.http.intake import BEGINNINGS_PER_ROUND, READ_BYTES, READS_PER_ROUND, Inlet, Intake
 
 
 class Connection(asyncio.Protocol):

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from fairlead_engine.errors import EngineError, QueueFull
 from fairlead_engine.server.refusals import BodyTooLarge, BodyTooSlow, Outcome, Refusal, UnsupportedEncoding, refusal
-from fairlead_protocol.bodies import BodyError, BodyFault, BodyReader, Held
+from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from fairlead_engine.core.client import EngineClient
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.types import EngineInfo, EngineLoad, FinishReason
-from fairlead_protocol.connections import CutReason
+from fairlead_protocol.http.connections import CutReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OURS = "fairlead_engine_"

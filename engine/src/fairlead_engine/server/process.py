@@ -6,21 +6,19 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-import uvicorn
 
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import EngineDead
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.http_protocol import make_protocol
+from fairlead_engine.server.faults import PROBES, engine_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
-from fairlead_protocol.connections import CutConnections
+from fairlead_protocol.http.connections import CutConnections
+from fairlead_protocol.http.limited import HttpLimits
+from fairlead_protocol.http.server import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -58,26 +56,16 @@ class ServerProcess:
         self._starting = starting
         self._began = began
         self._service = Service(engine.name, client, server)
-        self._http = _HTTPServer(
-            uvicorn.Config(
-                build_app(self._service),
-                http=make_protocol(
-                    self._service.metrics.answered,
-                    CutConnections(self._service.metrics.cut).cut,
-                    server.max_connections,
-                ),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-            )
+        metrics = self._service.metrics
+        limits = HttpLimits(max_connections=server.max_connections, exempt_paths=PROBES)
+        self._http = HttpServer(
+            build_app(self._service),
+            engine_protocol(limits, metrics.answered, CutConnections(metrics.cut).cut),
+            backlog=_BACKLOG,
+            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
+            grace_seconds=_SHUTDOWN_SECONDS,
         )
-        self._service.metrics.watch_connections(self._http.server_state.connections)
+        metrics.watch_connections(self._http.server_state.connections)
 
     async def serve(self) -> None:
         """Loads, serves, drains; then stops the core. Raises what keeps it from starting or going on."""
@@ -94,7 +82,7 @@ class ServerProcess:
                 task.cancel()
             await asyncio.gather(life, stopped, return_exceptions=True)
             self._service.stream.end()  # or the server would wait for streams that end with it
-            self._http.should_exit = True
+            self._http.stop()
             await http
             self._service.lanes.close()
             await self._client.close()
@@ -144,11 +132,3 @@ class ServerProcess:
         if self._service.lifecycle.is_draining:
             self._service.lifecycle.hurry()
         self._service.drain(quickly_within=_INTERRUPT_SECONDS)
-
-
-class _HTTPServer(uvicorn.Server):
-    """uvicorn without its signal handling: signals are the lifecycle's business here."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -9,8 +9,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import uvloop
@@ -20,7 +18,7 @@ from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AddressUnavailable, EngineError
 from fairlead_engine.server import termination
-from fairlead_protocol.connections import allow_descriptors
+from fairlead_protocol.http.connections import allow_descriptors, listening_socket
 from fairlead_protocol.logs import configure_logging
 
 
@@ -32,7 +30,7 @@ def run(engine: EngineConfig, server: ServerConfig) -> int:
     allow_descriptors(server.max_connections, per_connection=1)
     try:
         folder = resolve_model(engine.model)
-        with listening_socket(server.host, server.port) as listener:
+        with _listening(server.host, server.port) as listener:
             uvloop.run(_serve(engine, server, folder, listener, began))
             # The loop hears them no longer, and a repeated one must not change the exit status.
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -41,6 +39,14 @@ def run(engine: EngineConfig, server: ServerConfig) -> int:
         termination.report(error)
         return 1
     return 0
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return listening_socket(host, port)
+    except OSError as error:
+        remedy = "stop what holds the address, or choose another --port or --host"
+        raise AddressUnavailable(f"{error.strerror}; {remedy}") from error
 
 
 async def _serve(
@@ -52,28 +58,3 @@ async def _serve(
     from fairlead_engine.server.process import ServerProcess
 
     await ServerProcess(engine, server, folder, listener, client, starting, began).serve()
-
-
-@contextmanager
-def listening_socket(host: str, port: int) -> Iterator[socket.socket]:
-    """A TCP socket that listens on host and port. Raises `AddressUnavailable`."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _unavailable(host, port, error) from error
-    with listener:
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen()
-        except OSError as error:
-            raise _unavailable(host, port, error) from error
-        yield listener
-
-
-def _unavailable(host: str, port: int, error: OSError) -> AddressUnavailable:
-    remedy = "stop what holds the address, or choose another --port or --host"
-    return AddressUnavailable(f"cannot listen on {host}:{port}: {error.strerror}; {remedy}")

@@ -20,7 +20,7 @@ from fairlead_engine.server.schemas import GenerationRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, SamplingParams
 from fairlead_protocol import messages
-from fairlead_protocol.bodies import BodyReader
+from fairlead_protocol.http.bodies import BodyReader
 from fairlead_protocol.lanes import Lanes, Pacer
 
 Result = TypeVar("Result")

@@ -29,7 +29,7 @@ from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.settings import GatewaySettings
 from fairlead.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
-from fairlead_protocol.bodies import BodyReader, Held
+from fairlead_protocol.http.bodies import BodyReader, Held
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 from fairlead_protocol.scrapes import Scrapes

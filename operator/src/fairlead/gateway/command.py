@@ -21,7 +21,7 @@ from fairlead.gateway.server import Gateway
 from fairlead.gateway.settings import GatewaySettings, SettingsError
 from fairlead.kube.client import KubeClient
 from fairlead.kube.config import KubeConfigError
-from fairlead_protocol.connections import allow_descriptors
+from fairlead_protocol.http.connections import allow_descriptors
 from fairlead_protocol.logs import LogFormat, configure_logging
 
 

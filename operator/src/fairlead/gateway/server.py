@@ -4,14 +4,10 @@ Everything a gateway consists of is made in `Gateway.__init__`, and nowhere else
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import signal
-import socket
-from collections.abc import Callable, Iterator
-
-import uvicorn
+from collections.abc import Callable
 
 from fairlead.fleet.fleet import Fleet
 from fairlead.fleet.listener import EngineListener
@@ -23,7 +19,7 @@ from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.engines import EngineNews
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.proxy import Proxy
-from fairlead.gateway.downstream.protocol import LINGER_SECONDS, make_protocol
+from fairlead.gateway.downstream.faults import client_protocol
 from fairlead.gateway.observation import Refusals
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.settings import GatewaySettings
@@ -31,7 +27,9 @@ from fairlead.gateway.telemetry.metrics import Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.knowledge import Knowledge
-from fairlead_protocol.connections import CutConnections
+from fairlead_protocol.http.connections import CutConnections, listening_socket
+from fairlead_protocol.http.limited import LINGER_SECONDS
+from fairlead_protocol.http.server import HttpServer
 from fairlead_protocol.lanes import Pacer
 
 logger = logging.getLogger(__name__)
@@ -74,20 +72,29 @@ class Gateway:
         self.app = GatewayApp(self.pools, director, self.metrics, refusals, pacer, settings, access)
         self.metrics.watch_readiness(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
-        self._socket = _listen(settings.host, settings.port)
-        self._control_socket = _listen(control_host, settings.control_port)
+        self._socket = listening_socket(settings.host, settings.port, backlog=BACKLOG)
+        self._control_socket = listening_socket(control_host, settings.control_port, backlog=BACKLOG)
         self.port: int = self._socket.getsockname()[1]
         """For clients, also where the settings said any."""
         self.control_port: int = self._control_socket.getsockname()[1]
         cuts = CutConnections(self.metrics.cut)
-        self._protocols = tuple(make_protocol(settings, refusals.refused, cuts.cut) for _ in range(2))
+        self._protocols = tuple(client_protocol(settings, refusals.refused, cuts.cut) for _ in range(2))
         """Of clients and of the control port, each with turns of its own: a flood on one delays nobody on the other."""
-        self._server = _Server(self.app, self._protocols[0], settings, grace_seconds=int(settings.drain_timeout))
+        self._server = self._serving(self.app, 0, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
-        self._control = _Server(control, self._protocols[1], settings, grace_seconds=CONTROL_GRACE_SECONDS)
+        self._control = self._serving(control, 1, grace_seconds=CONTROL_GRACE_SECONDS)
         self.metrics.watch_connections("clients", self._server.server_state.connections)
         self.metrics.watch_connections("control", self._control.server_state.connections)
         self._drain_task: asyncio.Task[None] | None = None
+
+    def _serving(self, app: GatewayApp | ControlApp, number: int, *, grace_seconds: int) -> HttpServer:
+        return HttpServer(
+            app,
+            self._protocols[number],
+            backlog=BACKLOG,
+            keep_alive_seconds=self.settings.keep_alive_timeout,
+            grace_seconds=grace_seconds,
+        )
 
     async def run(self) -> None:
         """Serves. Returns when drained, or when what follows the fleet or the API keys has broken down: replicas that
@@ -158,83 +165,3 @@ class Gateway:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s broke down", task.get_name(), exc_info=error)
             self.stop()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server, but stopped by a call instead of by signals, and without waking up ten times a second."""
-
-    def __init__(
-        self,
-        app: GatewayApp | ControlApp,
-        protocol: type[asyncio.Protocol],
-        settings: GatewaySettings,
-        *,
-        grace_seconds: int,
-    ) -> None:
-        """`grace_seconds`: how long what runs may take after `stop`."""
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=protocol,
-                ws="none",
-                interface="asgi3",
-                lifespan="off",
-                access_log=False,
-                proxy_headers=False,
-                log_config=None,
-                server_header=False,
-                backlog=BACKLOG,
-                timeout_keep_alive=int(settings.keep_alive_timeout),
-                timeout_graceful_shutdown=grace_seconds,
-            )
-        )
-
-        self._stopping = asyncio.Event()
-        self._cut = asyncio.Event()
-
-    def stop(self) -> None:
-        """Takes nothing new and finishes what runs; a second call cuts what still runs."""
-        if self.should_exit:
-            self._cut.set()
-        self.should_exit = True
-        self._stopping.set()
-
-    def cut(self) -> None:
-        """Takes nothing new and ends what runs, as when its time is over: each client gets an error."""
-        self._cut.set()
-        self.should_exit = True
-        self._stopping.set()
-
-    async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # renews the Date header
-            try:
-                await asyncio.wait_for(self._stopping.wait(), 1.0)
-            except TimeoutError:
-                pass
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's, which waits for what runs for as long as it may take; over at once when that is to be cut."""
-        waits = {asyncio.create_task(super().shutdown(sockets)), asyncio.create_task(self._cut.wait())}
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
-        for task in done:
-            task.result()
-        if self._cut.is_set():
-            for running in list(self.server_state.tasks):
-                running.cancel()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from fairlead.gateway.downstream.client import Message, Receive
 from fairlead.gateway.openai.errors import body_too_large, body_too_slow, too_many_bodies, unsupported_encoding
-from fairlead_protocol.bodies import BodyError, BodyFault, BodyReader, Held
+from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
 
 
 class ClientGone(Exception):

@@ -15,7 +15,7 @@ from fairlead.gateway.downstream.body import ClientGone, ClientWatch, read_body
 from fairlead.gateway.downstream.client import Client, Receive, Send
 from fairlead.gateway.openai.errors import too_many_followers
 from fairlead.gateway.telemetry.signals import model_signals
-from fairlead_protocol.bodies import BodyReader
+from fairlead_protocol.http.bodies import BodyReader
 
 logger = logging.getLogger(__name__)
 

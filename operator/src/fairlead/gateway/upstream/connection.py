@@ -13,7 +13,7 @@ from typing import Any, cast
 import httptools
 
 from fairlead.gateway.stall import StallTimer
-from fairlead_protocol.framing import RequestMeter
+from fairlead_protocol.http.framing import RequestMeter
 
 HIGH_WATER_BYTES = 256 * 1024
 """Unread response bytes at which the socket is paused."""

@@ -1,32 +1,30 @@
-"""uvicorn's HTTP protocol with what it lacks: limits on connections, on the size of headers and the time to send them,
-on bodies that nobody wants, on requests ahead of their turn, and on answers that nobody reads; no two ways to read a
-request; errors in OpenAI's shape; and a farewell that breaks no request of a client that keeps its connection."""
+"""One client connection: uvicorn's HTTP protocol with what it lacks.
+
+That is limits on connections, on the size of headers and the time to send them, on bodies that nobody wants, on
+requests ahead of their turn, and on answers that nobody reads; no two ways to read a request; and a farewell that
+breaks no request of a client that keeps its connection.
+
+The modules of uvicorn that this builds on are private: its version is capped, and tests/protocol/test_uvicorn.py tries
+what is used of them.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from fairlead.gateway.downstream.heads import check_head, framing
-from fairlead.gateway.openai.errors import (
-    OpenAIError,
-    bad_request,
-    headers_too_large,
-    too_many_connections,
-    too_many_headers,
-    too_many_requests_ahead,
-    too_much_framing,
-)
-from fairlead.gateway.settings import GatewaySettings
-from fairlead_protocol.ahead import MAX_REQUESTS, Ahead
-from fairlead_protocol.connections import CutReason
-from fairlead_protocol.framing import STILL_THERE, STILL_THERE_SECONDS, Excess, RequestMeter
-from fairlead_protocol.intake import Inlet, Intake
+from fairlead_protocol.http.ahead import MAX_REQUESTS, Ahead
+from fairlead_protocol.http.connections import CutReason
+from fairlead_protocol.http.framing import STILL_THERE, STILL_THERE_SECONDS, Fault, RequestMeter
+from fairlead_protocol.http.heads import BadRequest, Header, check_head, framing
+from fairlead_protocol.http.intake import Inlet, Intake
 
 LINGER_SECONDS = 1.0
 """How long a connection is kept after its last answer while a drained server stops. Its client was promised that it may
@@ -35,23 +33,53 @@ might never see the refusal."""
 MAX_SURPLUS_CONNECTIONS = 100
 """Connections above the limit that are told so. Still more are cut without a word."""
 
-OnRefused = Callable[[OpenAIError, str], object]
-"""Told of a request that no application hears of: what is wrong with it, and its target as far as it has come."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What clients may take of a server. Times are seconds, sizes bytes."""
+
+    max_connections: int
+    max_header_bytes: int = 64 * 1024
+    """Of the request line and headers together, and what may frame a body beyond the body's own size."""
+    max_headers: int = 128
+    """Headers and trailers of a request together."""
+    header_timeout: float = 20.0
+    """From a request's first byte, or a connection's beginning, until its headers are whole."""
+    max_skipped_bytes: int = 16 * 2**20
+    """Of a body whose request is answered already; more end the connection."""
+    skip_timeout: float = 30.0
+    """For the rest of such a body."""
+    unread_timeout: float = inf
+    """How long a client may leave what it was sent unread."""
+    exempt_paths: tuple[bytes, ...] = ()
+    """Targets that begin so are answered however many connections there are."""
 
 
+class WholeAnswer(NamedTuple):
+    """What a client gets that no application answers: JSON."""
+
+    status: int
+    headers: Sequence[Header]
+    """Beside those that frame the body and end the connection."""
+    body: bytes
+
+
+Refuse = Callable[[Fault, str, str], WholeAnswer]
+"""Called once for each request that no application hears of: why, for an invalid one a sentence about it, and its
+target as far as it has come. Returns what its client gets, if anything can be sent."""
 OnCut = Callable[[CutReason], object]
 """Told why a connection was ended without an answer."""
 
 
-def make_protocol(settings: GatewaySettings, on_refused: OnRefused, on_cut: OnCut) -> "type[LimitedProtocol]":
+def make_protocol(limits: HttpLimits, refuse: Refuse, on_cut: OnCut) -> "type[LimitedProtocol]":
     """The protocol class for one of uvicorn's servers, which makes its instances itself and so cannot hand them
     anything."""
 
     class Protocol(LimitedProtocol):
         pass
 
-    Protocol.settings = settings
-    Protocol.on_refused = staticmethod(on_refused)
+    Protocol.limits = limits
+    Protocol.refuse = staticmethod(refuse)
     Protocol.on_cut = staticmethod(on_cut)
     Protocol.intake = Intake()
     Protocol.ahead = Ahead()
@@ -62,8 +90,8 @@ class LimitedProtocol(HttpToolsProtocol):
     """One client connection. From the first byte of a request, its headers must be whole in time and within size; once
     it is answered, what is left of its body must be, too. What is sent must be read in time, whoever it is sent to."""
 
-    settings: GatewaySettings
-    on_refused: OnRefused
+    limits: HttpLimits
+    refuse: Refuse
     on_cut: OnCut
     intake: Intake
     ahead: Ahead
@@ -74,7 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.url = b""
         self._inlet: Inlet | None = None
-        self._meter = RequestMeter(max_bytes=self.settings.max_header_bytes, max_fields=self.settings.max_headers)
+        self._meter = RequestMeter(max_bytes=self.limits.max_header_bytes, max_fields=self.limits.max_headers)
         self._head_begun = False
         self._skipped_bytes = 0
         """Of a body whose request is answered already."""
@@ -83,7 +111,7 @@ class LimitedProtocol(HttpToolsProtocol):
         client is still there."""
         self._unread: asyncio.TimerHandle | None = None
         """When the client must have read what it was sent."""
-        self._refusal: OpenAIError | None = None
+        self._problem: BadRequest | None = None
         """Why a callback of the parser has stopped it."""
         self._deaf = False
         """What still comes is ignored: the connection is about to end."""
@@ -99,7 +127,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.settings.max_connections + MAX_SURPLUS_CONNECTIONS:
+        if len(self.connections) > self.limits.max_connections + MAX_SURPLUS_CONNECTIONS:
             self._cut(CutReason.TOO_MANY)
             return
         self._inlet = self.intake.open(transport, self)
@@ -125,13 +153,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._tell_ahead()
         if self._deaf or self.transport.is_closing():
             return
-        if self._meter.check():
-            self._refuse(self._too_much())
+        if fault := self._meter.check():
+            self._refuse(BadRequest(fault))
         elif self.pipeline and self.ahead.is_full:
-            self._refuse(too_many_requests_ahead())
+            self._refuse(BadRequest(Fault.AHEAD))
         elif self._is_skipping:
             self._skipped_bytes += len(data)
-            if self._skipped_bytes > self.settings.max_body_bytes:
+            if self._skipped_bytes > self.limits.max_skipped_bytes:
                 self._cut(CutReason.UNWANTED_BODY)
         elif not (self._is_answering or self._meter.in_head):
             self._wait_for_next()
@@ -173,16 +201,18 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._meter.field()
         if self._meter.excess:
-            raise self._too_much()
+            raise BadRequest(self._meter.excess)
         if self._meter.in_head:  # a trailer is counted and dropped: nothing that comes behind the body is a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._is_replaying:
             return
-        self._refusal = self._check_head()
-        if self._refusal is not None:
-            raise self._refusal
+        try:
+            self._check_head()
+        except BadRequest as problem:
+            self._problem = problem
+            raise
         super().on_headers_complete()  # raises for a target that is none
         self._stop_timer()
         self._meter.begin_body()
@@ -214,7 +244,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_reader()
         elif self._is_skipping:
             self._skipped_bytes = 0
-            self._start_timer(self.settings.body_timeout, CutReason.UNWANTED_BODY)
+            self._start_timer(self.limits.skip_timeout, CutReason.UNWANTED_BODY)
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -245,22 +275,17 @@ class LimitedProtocol(HttpToolsProtocol):
         """Whether a body still comes though its request is answered."""
         return self._meter.in_body and not self._is_answering
 
-    def _check_head(self) -> OpenAIError | None:
-        """What is wrong with the request whose head has just been read, or with its coming at all; None = nothing."""
-        settings = self.settings
-        problem = check_head(
-            self.parser.get_http_version(),
-            self.url,
-            self.headers,
-            max_bytes=settings.max_header_bytes,
-        )
-        if problem is None and len(self.connections) > settings.max_connections:
-            problem = too_many_connections(settings.max_connections)
-        if problem is None and self._is_answering:
+    def _check_head(self) -> None:
+        """Raises BadRequest where something is wrong with the request whose head has just been read, or with its coming
+        at all."""
+        limits = self.limits
+        check_head(self.parser.get_http_version(), self.url, self.headers, max_bytes=limits.max_header_bytes)
+        if len(self.connections) > limits.max_connections and not self.url.startswith(limits.exempt_paths):
+            raise BadRequest(Fault.CONNECTIONS)
+        if self._is_answering:
             self._tell_ahead()
             if len(self.pipeline) >= MAX_REQUESTS or self.ahead.is_full:
-                problem = too_many_requests_ahead()
-        return problem
+                raise BadRequest(Fault.AHEAD)
 
     def _tell_ahead(self) -> None:
         self.ahead.tell(self, (cycle.body for cycle, _ in self.pipeline))
@@ -272,17 +297,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             if self._meter.excess:
-                self._refusal = self._too_much()
-            self._refuse(self._refusal or bad_request("The request is not valid HTTP.", code="invalid_http"))
-
-    def _too_much(self) -> OpenAIError:
-        limit = self.settings.max_header_bytes
-        match self._meter.excess:
-            case Excess.FIELDS:
-                return too_many_headers(self.settings.max_headers)
-            case Excess.FRAMING:
-                return too_much_framing(limit)
-        return headers_too_large(limit)
+                self._problem = BadRequest(self._meter.excess)
+            self._refuse(self._problem or BadRequest(Fault.INVALID, "The request is not valid HTTP."))
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Goes on in HTTP/1.1, as a server may whatever its client would rather speak. The parser cannot: another one
@@ -314,7 +330,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_head(self) -> None:
         self._meter.begin_head()
-        self._start_timer(self.settings.header_timeout, CutReason.SLOW_HEAD)
+        self._start_timer(self.limits.header_timeout, CutReason.SLOW_HEAD)
 
     def _cut(self, why: CutReason) -> None:
         """Ends the connection without an answer."""
@@ -333,23 +349,23 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _await_reader(self) -> None:
         """Cuts the connection unless what is written is read in time: closing it waits for that for ever."""
-        if self._unread is None:
-            self._unread = self.loop.call_later(self.settings.client_stall_timeout, self._cut, CutReason.UNREAD_ANSWER)
+        if self._unread is None and self.limits.unread_timeout < inf:
+            self._unread = self.loop.call_later(self.limits.unread_timeout, self._cut, CutReason.UNREAD_ANSWER)
 
     def _stop_awaiting_reader(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
 
-    def _refuse(self, error: OpenAIError) -> None:
+    def _refuse(self, problem: BadRequest) -> None:
         """Answers outside of ASGI, because there is no request yet, and closes. Whole requests before it are answered
         first, and then it is too late to say anything."""
-        self.on_refused(error, self.url.decode("latin-1"))
+        answer = self.refuse(problem.fault, problem.sentence, self.url.decode("latin-1"))
         if self._hear_no_more() is not None:
             return
         self._disconnect(self._answering)  # nobody is to be answered twice
         if not self._meter.in_body or (self._answering is not None and not self._answering.response_started):
-            self.transport.write(_whole_answer(error))
+            self.transport.write(_encoded(answer))
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
         self._await_reader()
@@ -382,8 +398,7 @@ class LimitedProtocol(HttpToolsProtocol):
             cycle.message_event.set()
 
 
-def _whole_answer(error: OpenAIError) -> bytes:
-    body = error.body()
-    lines = [b"content-type: application/json", b"content-length: %d" % len(body), b"connection: close"]
-    lines += [b"%b: %b" % header for header in error.headers if header[0] != b"connection"]
-    return STATUS_LINE[error.status] + b"\r\n".join([*lines, b"", b""]) + body
+def _encoded(answer: WholeAnswer) -> bytes:
+    lines = [b"content-type: application/json", b"content-length: %d" % len(answer.body), b"connection: close"]
+    lines += [b"%b: %b" % header for header in answer.headers if header[0] != b"connection"]
+    return STATUS_LINE[answer.status] + b"\r\n".join([*lines, b"", b""]) + answer.body

@@ -1,8 +1,7 @@
 """What a request may spend beside its content: its head, the lines around its body's chunks, and its trailers.
 
-The HTTP servers of gateway and engine keep one `RequestMeter` per connection and tell it what their parser tells them,
-since the parser itself bounds nothing. A gateway meters engines' answers with it, too. Pure: counts bytes and fields;
-how an excess is answered is the servers' own.
+A connection keeps one `RequestMeter` and tells it what its parser tells, since the parser itself bounds nothing. A
+gateway meters engines' answers with it, too. Pure: counts bytes and fields; how an excess is answered is the programs'.
 """
 
 from enum import StrEnum
@@ -17,15 +16,21 @@ STILL_THERE_SECONDS = 0.01
 """Until it is written again; each time twice as long as before."""
 
 
-class Excess(StrEnum):
-    """What a request has too much of."""
+class Fault(StrEnum):
+    """Why a request is refused before any application hears of it."""
 
     FIELDS = "fields"
-    """Headers and trailers, by number."""
+    """Too many headers and trailers."""
     HEAD = "head"
-    """Bytes of the request line and the headers."""
+    """Too many bytes of the request line and the headers."""
     FRAMING = "framing"
-    """Bytes of chunk sizes, chunk extensions and trailers."""
+    """Too many bytes of chunk sizes, chunk extensions and trailers."""
+    INVALID = "invalid"
+    """It is not HTTP, or could be read in two ways."""
+    CONNECTIONS = "connections"
+    """There are more than are taken at once."""
+    AHEAD = "ahead"
+    """Too many requests came before those in front of them were answered."""
 
 
 class RequestMeter:
@@ -40,7 +45,7 @@ class RequestMeter:
         self.in_head = True
         """A request is awaited by a connection without one, or its head has begun."""
         self.in_body = False
-        self.excess: Excess | None = None
+        self.excess: Fault | None = None
         """The first that was found; the connection should not go on."""
         self._num_fields = 0
         self._packet_bytes = 0
@@ -76,18 +81,18 @@ class RequestMeter:
         """A header, or a trailer, has been read."""
         self._num_fields += 1
         if self._num_fields > self._max_fields:
-            self.excess = self.excess or Excess.FIELDS
+            self.excess = self.excess or Fault.FIELDS
 
     def content(self, num_bytes: int) -> None:
         """So much of the body has been read."""
         self._content_bytes += num_bytes
 
-    def check(self) -> Excess | None:
+    def check(self) -> Fault | None:
         """What is too much, now that the packet is parsed; None = nothing."""
         if self.in_head:
             self._head_bytes += self._packet_bytes
             if self._head_bytes > self._max_bytes:
-                self.excess = self.excess or Excess.HEAD
+                self.excess = self.excess or Fault.HEAD
         elif self.in_body:
             self._check_framing()
         return self.excess
@@ -99,4 +104,4 @@ class RequestMeter:
         self._silent_bytes = 0 if content else self._silent_bytes + self._packet_bytes
         allowed = self._max_bytes + self._content_bytes
         if self._silent_bytes > self._max_bytes or self._framing_bytes > allowed:
-            self.excess = self.excess or Excess.FRAMING
+            self.excess = self.excess or Fault.FRAMING

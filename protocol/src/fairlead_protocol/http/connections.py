@@ -1,8 +1,9 @@
-"""Clients' connections, as gateway and engine have them: as many file descriptors as they need, and a count and a log
-line for each that is cut without an answer. Why one is cut is decided by each program's HTTP protocol."""
+"""Clients' connections: where they come in, as many file descriptors as they need, and a count and a log line for each
+that is cut without an answer."""
 
 import logging
 import resource
+import socket
 import time
 from collections.abc import Callable
 from enum import StrEnum
@@ -43,6 +44,15 @@ class CutConnections:
         self._count(reason)
         if (num_left_out := self._lines.take(time.monotonic())) is not None:
             logger.warning("connection cut", extra={"reason": reason, "num_left_out": num_left_out or None})
+
+
+def listening_socket(host: str, port: int, *, backlog: int = 128) -> socket.socket:
+    """A TCP socket that listens on a name or an address. Raises OSError with a sentence that names both."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(found[4][:2], family=found[0], backlog=backlog)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 def allow_descriptors(num_connections: int, *, per_connection: int) -> None:

@@ -1,26 +1,38 @@
 """Which request heads are taken. Pure.
 
-The parser refuses what is not HTTP. These rules refuse what is HTTP but could mean one thing to a proxy in front of the
-gateway and another to the gateway itself: that is what requests are smuggled with.
+The parser refuses what is not HTTP. These rules refuse what is HTTP but could mean one thing to a proxy in front of a
+server and another to the server itself: that is what requests are smuggled with.
 """
 
 import re
 from collections.abc import Sequence
 
-from fairlead.gateway.openai.errors import Header, OpenAIError, bad_request, headers_too_large
-from fairlead_protocol.framing import MAX_LENGTH_DIGITS
+from fairlead_protocol.http.framing import MAX_LENGTH_DIGITS, Fault
+
+Header = tuple[bytes, bytes]
+"""Name in lower case, and value."""
 
 VERSIONS = frozenset({"1.0", "1.1"})
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 
 
-def check_head(version: str, target: bytes, headers: Sequence[Header], *, max_bytes: int) -> OpenAIError | None:
-    """What is wrong with a request's head; None = nothing. `target` is as it stands in the request line, names of
-    `headers` are in lower case. `max_bytes`: of the target and the headers together."""
+class BadRequest(Exception):
+    """A request is refused: the fault, and for an invalid one a sentence about it."""
+
+    def __init__(self, fault: Fault, sentence: str = "") -> None:
+        super().__init__(fault, sentence)
+        self.fault = fault
+        self.sentence = sentence
+
+
+def check_head(version: str, target: bytes, headers: Sequence[Header], *, max_bytes: int) -> None:
+    """Raises BadRequest where something is wrong with a request's head. `target` is as it stands in the request line.
+    `max_bytes`: of the target and the headers together."""
     if len(target) + sum(len(name) + len(value) for name, value in headers) > max_bytes:
-        return headers_too_large(max_bytes)
+        raise BadRequest(Fault.HEAD)
     problem = _version(version) or _target(target) or _host(version, headers) or _framing(version, headers)
-    return bad_request(problem, code="invalid_http") if problem else None
+    if problem:
+        raise BadRequest(Fault.INVALID, problem)
 
 
 def framing(headers: Sequence[Header]) -> Header | None:
@@ -35,7 +47,7 @@ def _version(version: str) -> str | None:
 def _target(target: bytes) -> str | None:
     if target.startswith(b"/") or target == b"*":
         return None
-    return "The request line must have the path alone: this gateway is not a proxy for other addresses."
+    return "The request line must have the path alone: this server is no proxy for other addresses."
 
 
 def _host(version: str, headers: Sequence[Header]) -> str | None:

@@ -1,0 +1,90 @@
+"""The border to uvicorn: every private thing of it that `fairlead_protocol.http` uses is there and does what is
+believed. Where a new version fails here, `http/limited.py` has to be read again beside it."""
+
+import asyncio
+import inspect
+import tomllib
+from pathlib import Path
+
+import httptools
+import pytest
+import uvicorn
+from packaging.requirements import Requirement
+from uvicorn.config import Config
+from uvicorn.protocols.http import httptools_impl
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.server import Server, ServerState
+
+from fairlead_protocol.http.connections import CutReason
+from fairlead_protocol.http.framing import Fault
+from fairlead_protocol.http.limited import HttpLimits, LimitedProtocol, WholeAnswer, make_protocol
+from fairlead_protocol.http.server import HttpServer
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def protocol_class() -> type[LimitedProtocol]:
+    def refuse(fault: Fault, sentence: str, target: str) -> WholeAnswer:
+        return WholeAnswer(400, (), b"{}")
+
+    def cut(reason: CutReason) -> None:
+        pass
+
+    return make_protocol(HttpLimits(max_connections=10), refuse, cut)
+
+
+@pytest.mark.parametrize("folder", ["operator", "engine"])
+def test_uvicorn_is_capped_and_the_installed_one_is_within_the_cap(folder: str) -> None:
+    project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    (wanted,) = [found for found in map(Requirement, project["dependencies"]) if found.name == "uvicorn"]
+    assert any(each.operator == "<" for each in wanted.specifier)
+    assert wanted.specifier.contains(uvicorn.__version__)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "connection_made", "connection_lost", "data_received", "eof_received", "pause_writing", "resume_writing",
+        "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body", "on_message_complete",
+        "on_response_complete", "timeout_keep_alive_handler", "shutdown", "_start_asgi_task",
+        "_unset_keepalive_if_required",
+    ],
+)  # fmt: skip
+def test_what_is_overridden_or_called_is_there_and_takes_the_same(name: str) -> None:
+    theirs = inspect.signature(getattr(httptools_impl.HttpToolsProtocol, name))
+    ours = inspect.signature(getattr(LimitedProtocol, name))
+    assert list(ours.parameters) == list(theirs.parameters)
+
+
+async def test_a_connection_has_the_attributes_that_are_read() -> None:
+    config = Config(lambda *_: None, http=protocol_class(), lifespan="off", log_config=None)
+    config.load()
+    connection = protocol_class()(config, ServerState(), {})
+    assert isinstance(connection.parser, httptools.HttpRequestParser)
+    assert (connection.cycle, len(connection.pipeline), connection.url) == (None, 0, b"")
+    assert connection.connections is connection.server_state.connections
+    assert connection.timeout_keep_alive_task is None
+    assert connection.timeout_keep_alive == config.timeout_keep_alive
+    assert connection.loop is asyncio.get_running_loop()
+    assert {
+        "scope",
+        "response_started",
+        "response_complete",
+        "keep_alive",
+        "disconnected",
+        "message_event",
+        "body",
+    } <= {
+        *inspect.signature(httptools_impl.RequestResponseCycle).parameters,
+        *httptools_impl.RequestResponseCycle.__init__.__code__.co_names,
+    }
+    assert list(inspect.signature(FlowControl).parameters) == ["transport"]
+    assert httptools_impl.STATUS_LINE[431] == b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+
+
+def test_the_server_has_what_is_overridden() -> None:
+    for name in ("main_loop", "shutdown", "capture_signals", "on_tick", "serve"):
+        assert list(inspect.signature(getattr(HttpServer, name)).parameters) == list(
+            inspect.signature(getattr(Server, name)).parameters
+        )
+    assert {"connections", "tasks"} <= ServerState().__dict__.keys()
