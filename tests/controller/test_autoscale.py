@@ -103,9 +103,9 @@ class World:
         self.body = self.body | {"spec": self.body["spec"] | {"replicas": replicas}}
         self.pods = [pod(f"p{number}") for number in range(replicas)]
 
-    async def write_status(self, _: JsonObject, scaling: Any) -> None:
-        self.statuses.append(scaling)
-        self.body = self.body | {"status": {} if scaling is None else {"scaling": scaling}}
+    async def write_status(self, _: JsonObject, status: Any) -> None:
+        self.statuses.append(status.get("scaling"))
+        self.body = self.body | {"status": status}
 
     async def record(self, _: JsonObject, announcement: Announcement) -> None:
         self.announced.append(announcement)

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
@@ -17,11 +16,12 @@ from fairlead.controller.drain import Drainer
 from fairlead.controller.observe import ChildKey
 from fairlead.controller.plan import Plan, content_hash, is_owned, key_of
 from fairlead.controller.pods import is_marked
+from fairlead.controller.scaling import SubresourceWriter
 from fairlead.controller.victims import mark
 from fairlead.controller.worker import Key
 from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
-from fairlead.kube.resources import BY_KIND, LLMDEPLOYMENTS, PODS, Resource
+from fairlead.kube.resources import BY_KIND, PODS, Resource
 from fairlead.manifests.common import Manifest
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,8 @@ class Applier:
     ) -> None:
         """`now`: for the marks on pods."""
         self._client = client
+        self._scale = SubresourceWriter(client, names.FIELD_MANAGER)
+        self.write_status = SubresourceWriter(client, names.FIELD_MANAGER_STATUS).write_status
         self._drainer = drainer or Drainer()
         self._now = now
         self._settled: dict[Key, dict[ChildKey, str]] = {}
@@ -100,16 +102,10 @@ class Applier:
         for pod in plan.replace:
             await self._delete(PODS, pod, "Replacing", changes)
         if plan.initial_replicas is not None:
-            await self._set_replicas(owner, plan.initial_replicas, changes)
+            await self._scale.scale(owner, plan.initial_replicas)  # unless somebody has set the count since
+            detail = f"spec.replicas = {plan.initial_replicas}"
+            changes.append(Change("Scaled", names.KIND, owner["metadata"]["name"], detail))
         return Applied(tuple(changes), tuple(problems))
-
-    async def write_status(self, body: JsonObject, status: Mapping[str, Any]) -> None:
-        """Raises KubeError; with status 404 or 409 the object is gone."""
-        metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
-        obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": status}
-        await server_side_apply(
-            self._client, LLMDEPLOYMENTS, obj, names.FIELD_MANAGER_STATUS, force=True, subresource="status"
-        )
 
     async def _apply_child(
         self, manifest: Manifest, owner: JsonObject, changes: list[Change], problems: list[Problem]
@@ -177,20 +173,6 @@ class Applier:
                 raise
             return
         changes.append(Change(verb, resource.kind, metadata["name"]))
-
-    async def _set_replicas(self, owner: JsonObject, replicas: int, changes: list[Change]) -> None:
-        """Only if nobody has written the object since it was seen: whoever did may have set the count."""
-        metadata = owner["metadata"]
-        body = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"replicas": replicas}}
-        await self._client.patch(
-            LLMDEPLOYMENTS,
-            metadata["name"],
-            body,
-            metadata["namespace"],
-            subresource="scale",
-            params={"fieldManager": names.FIELD_MANAGER},
-        )
-        changes.append(Change("Scaled", names.KIND, metadata["name"], f"spec.replicas = {replicas}"))
 
 
 def ownership_problem(live: JsonObject, owner: JsonObject) -> Problem | None:

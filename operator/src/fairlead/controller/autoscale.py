@@ -29,7 +29,7 @@ from fairlead.controller.events import Announcement, EventRecorder, EventType
 from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.pods import Stage
-from fairlead.controller.scaling import ScaleWriter, scaling_status, seen_status
+from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.client import JsonObject, KubeError
@@ -95,7 +95,7 @@ class Autoscaler:
         self,
         cluster: Cluster,
         gateways: GatewayFollower,
-        writer: ScaleWriter,
+        writer: SubresourceWriter,
         recorder: EventRecorder,
         metrics: OperatorMetrics,
         *,
@@ -224,7 +224,7 @@ class Autoscaler:
         scaling = scaling_status(signals, target.percentile, recommendation, memory.changes)
         if scaling == memory.reported or signals.time - memory.reported_at < REPORT_SECONDS:
             return
-        await self.writer.write_status(target.body, scaling)
+        await self.writer.write_status(target.body, {"scaling": scaling})
         memory.reported, memory.reported_at = scaling, signals.time
 
     def failed(self, target: Target, error: KubeError) -> None:
@@ -252,7 +252,7 @@ class Autoscaler:
                 continue
             self._told_at[key] = readings.time
             try:
-                await self.writer.write_status(observed.body, seen)
+                await self.writer.write_status(observed.body, {} if seen is None else {"scaling": seen})
             except KubeError as e:
                 logger.warning("%s/%s: cannot write what gateways see of it: %s", *key, e)
 

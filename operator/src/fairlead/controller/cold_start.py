@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fairlead.controller.pods import is_ready
+from fairlead.fleet.pods import became_ready
 
 WEIGHT = 0.5
 """Of the newest pod in the mean: the second start on a node is often much faster than the first, which had to pull the
@@ -27,7 +27,7 @@ class ColdStart:
     @classmethod
     def resumed(cls, seconds: float | None, pods: Iterable[Mapping[str, Any]]) -> "ColdStart":
         """As an earlier process left it: with a figure of its own, the pods that are ready by now are part of it."""
-        ready = {pod["metadata"]["uid"] for pod in pods if is_ready(pod)}
+        ready = {pod["metadata"]["uid"] for pod in pods if became_ready(pod) is not None}
         return cls(seconds, frozenset(ready if seconds is not None else ()))
 
     def observe(self, pods: Iterable[Mapping[str, Any]]) -> "ColdStart":
@@ -45,11 +45,8 @@ class ColdStart:
 def start_seconds(pod: Mapping[str, Any]) -> float | None:
     """Seconds from creation to ready, in whole ones as Kubernetes tells time; None for a pod that is not ready, or that
     may have been ready before: a container that was restarted says nothing about a start."""
-    status = pod.get("status") or {}
-    if not is_ready(pod) or any(container.get("restartCount") for container in status.get("containerStatuses") or []):
-        return None
-    created = pod["metadata"].get("creationTimestamp")
-    ready = next((each.get("lastTransitionTime") for each in status["conditions"] if each["type"] == "Ready"), None)
-    if not created or not ready:
+    containers = (pod.get("status") or {}).get("containerStatuses") or []
+    created, ready = pod["metadata"].get("creationTimestamp"), became_ready(pod)
+    if not created or not ready or any(container.get("restartCount") for container in containers):
         return None
     return max(0.0, (datetime.fromisoformat(ready) - datetime.fromisoformat(created)).total_seconds())

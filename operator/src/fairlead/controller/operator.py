@@ -28,7 +28,7 @@ from fairlead.controller.health import serve_health
 from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
-from fairlead.controller.scaling import ScaleWriter
+from fairlead.controller.scaling import SubresourceWriter
 from fairlead.controller.worker import Key, WorkQueue
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.access import is_served
@@ -98,7 +98,7 @@ class Operator:
         self._autoscaler = Autoscaler(
             self.cluster,
             self.gateways,
-            ScaleWriter(client),
+            SubresourceWriter(client),
             recorder,
             self.metrics,
             interval=settings.autoscaler_interval,

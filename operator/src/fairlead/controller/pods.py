@@ -14,6 +14,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
+from fairlead.fleet.pods import became_ready
 
 MAX_MESSAGE_LENGTH = 1024
 """Of what is copied from a container's end: the rest is in its log."""
@@ -90,7 +91,7 @@ def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None, hangs_si
         return Diagnosis(name, Stage.FINISHED, str(status.get("reason") or phase), _shorten(detail))
     if pod["metadata"].get("deletionTimestamp") or is_marked(pod):
         return Diagnosis(name, Stage.DRAINING, message=_disruption(status))
-    if is_ready(pod):
+    if became_ready(pod) is not None:
         return _hanging(name, pod, hangs_since) if hangs_since else Diagnosis(name, Stage.READY)
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled") or {}
@@ -131,12 +132,6 @@ def _disruption(status: Mapping[str, Any]) -> str:
     if told.get("status") != "True":
         return ""
     return _shorten(f"is taken away ({told.get('reason')}). {told.get('message') or ''}")
-
-
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod's condition Ready holds."""
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)
 
 
 def is_marked(pod: Mapping[str, Any]) -> bool:

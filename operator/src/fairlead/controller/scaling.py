@@ -1,6 +1,6 @@
 """What the autoscaler writes: the count, through the scale subresource, and `status.scaling`. Nothing else.
 
-`scaling_status` is pure; ScaleWriter does the I/O.
+`scaling_status` is pure; SubresourceWriter does the I/O, for the controller too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,12 @@ from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import LLMDEPLOYMENTS
 
 
-class ScaleWriter:
-    """Writes as the field manager `fairlead-autoscaler`."""
+class SubresourceWriter:
+    """Writes the count and the status of LLMDeployments, under the name of one field manager."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: KubeClient, manager: str = names.FIELD_MANAGER_AUTOSCALER) -> None:
         self._client = client
+        self._manager = manager
 
     async def scale(self, body: JsonObject, replicas: int) -> None:
         """Only if nobody has written the object since it was seen: KubeError with status 409 otherwise."""
@@ -32,17 +33,14 @@ class ScaleWriter:
             {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "spec": {"replicas": replicas}},
             metadata["namespace"],
             subresource="scale",
-            params={"fieldManager": names.FIELD_MANAGER_AUTOSCALER},
+            params={"fieldManager": self._manager},
         )
 
-    async def write_status(self, body: JsonObject, scaling: Mapping[str, Any] | None) -> None:
-        """`status.scaling`; None removes it. Raises KubeError; with status 404 or 409 the object is gone."""
+    async def write_status(self, body: JsonObject, status: Mapping[str, Any]) -> None:
+        """The manager's part of the status. Raises KubeError; with status 404 or 409 the object is gone."""
         metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
-        status = {} if scaling is None else {"scaling": scaling}
         obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": status}
-        await server_side_apply(
-            self._client, LLMDEPLOYMENTS, obj, names.FIELD_MANAGER_AUTOSCALER, force=True, subresource="status"
-        )
+        await server_side_apply(self._client, LLMDEPLOYMENTS, obj, self._manager, force=True, subresource="status")
 
 
 def scaling_status(

@@ -17,6 +17,7 @@ from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_owned
 from fairlead.controller.pods import Diagnosis, Stage
+from fairlead.controller.victims import is_rolling, is_seen
 from fairlead.kube.client import JsonObject
 from fairlead.settings import OperatorSettings
 
@@ -93,7 +94,7 @@ def situation(
         last_failure=None if is_configuring else _last_failure(observed.body),
         scaling=(observed.body.get("status") or {}).get("scaling"),
         done_without=wanted.done_without,
-        is_rolling=is_applying or _is_rolling(engine),
+        is_rolling=is_applying or (engine is not None and (not is_seen(engine) or is_rolling(engine))),
         paused=_resume_command(engine),
     )
 
@@ -147,23 +148,23 @@ def _trouble(now: Situation) -> Problem | None:
 
 
 def _ready(now: Situation, trouble: Problem | None) -> Condition:
-    counted = f"{now.num_ready}/{_replicas(now.num_desired)} ready"
+    ready = f"{now.num_ready}/{counted(now.num_desired, 'replica')} ready"
     if now.obstacle is not None:
-        still = f"{_replicas(now.num_ready)} still serving as configured before; " if now.num_ready else ""
+        still = f"{counted(now.num_ready, 'replica')} still serving as configured before; " if now.num_ready else ""
         return Condition(ConditionType.READY, FALSE, now.obstacle.reason, still + now.obstacle.message)
     if now.num_desired and now.num_ready >= now.num_desired:
-        return Condition(ConditionType.READY, TRUE, Reason.REPLICAS_READY, counted)
+        return Condition(ConditionType.READY, TRUE, Reason.REPLICAS_READY, ready)
     if trouble is not None and trouble is now.last_failure:
         message = f"scaled to zero, and the model could not be loaded: {trouble.message}"
         return Condition(ConditionType.READY, FALSE, trouble.reason, message)
     if trouble is not None:
-        return Condition(ConditionType.READY, FALSE, trouble.reason, f"{counted}; {trouble.message}")
+        return Condition(ConditionType.READY, FALSE, trouble.reason, f"{ready}; {trouble.message}")
     if not now.num_desired:
         return _ready_at_zero(now)
     starting = now.of(Stage.STARTING)
     if starting:
-        return Condition(ConditionType.READY, FALSE, starting[0].reason, f"{counted}; {starting[0].sentence}")
-    message = f"{counted}; {now.waiting_for or 'replicas are being created'}"
+        return Condition(ConditionType.READY, FALSE, starting[0].reason, f"{ready}; {starting[0].sentence}")
+    message = f"{ready}; {now.waiting_for or 'replicas are being created'}"
     return Condition(ConditionType.READY, FALSE, Reason.RECONCILING, message)
 
 
@@ -196,13 +197,13 @@ def _progressing(now: Situation, trouble: Problem | None) -> Condition:
     if now.waiting_for:
         return Condition(ConditionType.PROGRESSING, TRUE, Reason.RECONCILING, now.waiting_for)
     if draining:
-        message = f"{_replicas(len(draining))} draining: finishing the requests they have"
+        message = f"{counted(len(draining), 'replica')} draining: finishing the requests they have"
         return Condition(ConditionType.PROGRESSING, TRUE, Reason.SCALING, message + leaving)
     if now.is_rolling:
         message = "the engine's Deployment is being brought to what is desired"
         return Condition(ConditionType.PROGRESSING, TRUE, Reason.ROLLING_OUT, message)
     if now.num_ready < now.num_desired:
-        message = f"{_replicas(now.num_desired - now.num_ready)} still to be created"
+        message = f"{counted(now.num_desired - now.num_ready, 'replica')} still to be created"
         return Condition(ConditionType.PROGRESSING, TRUE, Reason.RECONCILING, message)
     if now.paused:
         message = f"everything is as desired, but the rollout is paused, so changes will wait; {now.paused} ends that"
@@ -315,25 +316,12 @@ def _replica_failure(engine: JsonObject | None) -> str:
     return ""
 
 
-def _is_rolling(engine: JsonObject | None) -> bool:
-    if engine is None:
-        return False
-    found = engine.get("status") or {}
-    if (found.get("observedGeneration") or 0) < (engine["metadata"].get("generation") or 0):
-        return True
-    return (found.get("updatedReplicas") or 0) < (found.get("replicas") or 0)
-
-
 def _resume_command(engine: JsonObject | None) -> str:
     """How to let a paused Deployment go on; empty where it does."""
     if engine is None or not (engine.get("spec") or {}).get("paused"):
         return ""
     metadata = engine["metadata"]
     return f"kubectl rollout resume deployment/{metadata['name']} -n {metadata['namespace']}"
-
-
-def _replicas(number: int) -> str:
-    return f"{number} replica" if number == 1 else f"{number} replicas"
 
 
 def _num_running(body: JsonObject, engine: JsonObject | None) -> int:

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from fairlead.api import names
-from fairlead.controller.pods import Stage, diagnose, is_marked, is_ready
+from fairlead.controller.pods import Stage, diagnose, is_marked
+from fairlead.fleet.pods import became_ready, is_active
 from fairlead.kube.client import JsonObject
 
 CHEAPEST = "-2147483647"
@@ -38,14 +39,6 @@ def left_over(pods: Sequence[JsonObject], engine: JsonObject, asked: Collection[
     return tuple(pod for pod in pods if is_active(pod) and _is_victim(pod, asked))
 
 
-def is_active(pod: JsonObject) -> bool:
-    """Whether a ReplicaSet counts the pod."""
-    return not pod["metadata"].get("deletionTimestamp") and (pod.get("status") or {}).get("phase") not in (
-        "Failed",
-        "Succeeded",
-    )
-
-
 def is_rolling(engine: JsonObject) -> bool:
     """Whether pods of an earlier configuration are being replaced. Kubernetes chooses then: the new pods, which are not
     ready and so would be our first victims, are not what has to go."""
@@ -53,11 +46,15 @@ def is_rolling(engine: JsonObject) -> bool:
     return (status.get("updatedReplicas") or 0) < (status.get("replicas") or 0)
 
 
+def is_seen(engine: JsonObject) -> bool:
+    """Whether the Deployment's controller has seen what the Deployment asks for."""
+    return ((engine.get("status") or {}).get("observedGeneration") or 0) >= (engine["metadata"].get("generation") or 0)
+
+
 def has_acted(engine: JsonObject) -> bool:
     """Whether the Deployment has seen its count and has not more pods than that."""
-    status = engine.get("status") or {}
-    is_seen = (status.get("observedGeneration") or 0) >= (engine["metadata"].get("generation") or 0)
-    return is_seen and (status.get("replicas") or 0) <= (engine["spec"].get("replicas") or 0)
+    num_pods = (engine.get("status") or {}).get("replicas") or 0
+    return is_seen(engine) and num_pods <= (engine["spec"].get("replicas") or 0)
 
 
 def _is_victim(pod: JsonObject, asked: Collection[str]) -> bool:
@@ -71,7 +68,7 @@ def _worth(pod: JsonObject, running: Mapping[str, int]) -> tuple[bool, int, bool
     return (
         bool((pod.get("spec") or {}).get("nodeName")),
         _PHASES.get(phase, 1),
-        is_ready(pod),
+        became_ready(pod) is not None,
         diagnose(pod).stage is not Stage.FAILING,
         running.get(metadata["uid"], 0),
         -created,

@@ -10,7 +10,6 @@ more. An engine without these endpoints is followed by nobody, and is as good a 
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import msgspec
 from fairlead.addresses import authority
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.stream_lines import MAX_LINE_BYTES, Listing, hashes_of
+from fairlead.kube.backoff import Backoff
 from fairlead.kube.lines import lines
 from fairlead.routing.load import Load
 from fairlead.routing.replica import Replica
@@ -112,7 +112,7 @@ class _Follower:
 
     async def run(self) -> None:
         """List and watch, again and again."""
-        pause = self._times.first_pause
+        backoff = Backoff(self._times.first_pause, self._times.last_pause, spread=0.5)
         while True:
             watching_since = None
             try:
@@ -123,7 +123,7 @@ class _Follower:
                 logger.debug("listing %s again: %s", self._replica.name, reason)
             except _TooOld:
                 self._do_without()
-                await asyncio.sleep(_jittered(self._times.too_old))
+                await backoff.wait(self._times.too_old)
                 continue
             except TimeoutError:
                 self._fail("nothing came in time")
@@ -133,9 +133,8 @@ class _Follower:
                 logger.exception("what the stream of %s told could not be used", self._replica.name)
                 self._lose()
             if watching_since is not None and self._loop.time() - watching_since >= self._times.healthy:
-                pause = self._times.first_pause
-            await asyncio.sleep(_jittered(pause))
-            pause = min(2 * pause, self._times.last_pause)
+                backoff.reset()
+            await backoff.pause()
 
     async def _list(self) -> None:
         """Asks for all blocks, and tells them a slice at a time: there may be a million."""
@@ -214,8 +213,3 @@ class _Follower:
         if self._is_known:
             self._is_known = False
             self._listener.lost(self._replica.uid)
-
-
-def _jittered(seconds: float) -> float:
-    """Between half and one and a half times as long, so that many followers do not come back at once."""
-    return seconds * (0.5 + random.random())

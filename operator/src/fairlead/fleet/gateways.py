@@ -7,7 +7,6 @@ means for scaling is not decided here.
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import msgspec
 from fairlead.api.signals import PATH_SIGNALS, ReplicaSignals, SignalsLine
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.fleet.pods import control_url, ready_since
+from fairlead.kube.backoff import Backoff
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.lines import lines
 from fairlead.kube.resources import PODS
@@ -101,7 +101,8 @@ class GatewayFollower:
 
     def readings(self) -> Readings:
         """Every gateway that is ready, or still serves."""
-        missing = [uid for uid, pod in self._by_uid().items() if _is_ready(pod) and uid not in self._windows]
+        ready = [uid for uid, pod in self._by_uid().items() if ready_since(pod) is not None]
+        missing = [uid for uid in ready if uid not in self._windows]
         return Readings(self._clock(), tuple(self._windows.values()), len(missing))
 
     def running(self) -> Mapping[str, int]:
@@ -134,22 +135,24 @@ class GatewayFollower:
         for uid in self._following.keys() - pods.keys():
             self._following[uid].cancel()
         for uid, pod in pods.items():
-            if _is_ready(pod) and uid not in self._following:
+            if ready_since(pod) is not None and uid not in self._following:
                 task = self._following[uid] = tasks.create_task(self._follow(session, uid, pod))
                 task.add_done_callback(partial(self._forget, uid))
 
     async def _follow(self, session: aiohttp.ClientSession, uid: str, pod: JsonObject) -> None:
         """One gateway, until its stream ends while the pod is not ready, or the pod is gone."""
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, sleep=self._sleep)
         while True:
             problem, spoke = await self._listen(session, uid, pod)
-            if not _is_ready(self._by_uid().get(uid)):
+            now = self._by_uid().get(uid)
+            if now is None or ready_since(now) is None:
                 return
             if uid not in self._silent:
                 logger.warning("cannot follow gateway %s: %s", pod["metadata"]["name"], problem)
             self._silent.add(uid)
-            pause = FIRST_PAUSE_SECONDS if spoke else min(pause * 2.0, LAST_PAUSE_SECONDS)
-            await self._sleep(pause * random.uniform(0.8, 1.2))
+            if spoke:
+                backoff.reset()
+            await backoff.pause()
 
     def _forget(self, uid: str, _: "asyncio.Task[None]") -> None:
         """It is followed no longer."""
@@ -179,7 +182,3 @@ class GatewayFollower:
 
     def _by_uid(self) -> dict[str, JsonObject]:
         return {pod["metadata"]["uid"]: pod for pod in self._pods.store.values()}
-
-
-def _is_ready(pod: JsonObject | None) -> bool:
-    return pod is not None and ready_since(pod) is not None

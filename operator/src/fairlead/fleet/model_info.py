@@ -3,7 +3,6 @@
 What it says of its limits goes into the `Replica`; its tokenizer goes to whoever keeps those.
 """
 
-import asyncio
 import logging
 from dataclasses import replace
 from typing import Protocol
@@ -12,6 +11,7 @@ import aiohttp
 import msgspec
 
 from fairlead.addresses import authority
+from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.messages import PATH_MODEL, ModelBrief, ModelInfo
 
@@ -94,14 +94,13 @@ class ModelInfoClient:
 
 async def fetch_until_known(source: ModelInfoSource, replica: Replica) -> Replica:
     """The replica, completed, however long it takes, with growing pauses. Cancel it when the replica leaves."""
-    backoff = FIRST_BACKOFF_SECONDS
+    backoff = Backoff(FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS)
     while True:
         try:
             return await source.fetch(replica)
         except ModelInfoError as error:
-            logger.warning("asking %s what it is: %s; again in %.1f s", replica.name, error, backoff)
-        await asyncio.sleep(backoff)
-        backoff = min(backoff * 2, LAST_BACKOFF_SECONDS)
+            logger.warning("asking %s what it is: %s; again in %.1f s", replica.name, error, backoff.seconds)
+        await backoff.pause()
 
 
 def _url(replica: Replica) -> str:

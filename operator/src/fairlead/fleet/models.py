@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
-from fairlead.fleet.pods import is_finished, is_terminating
+from fairlead.fleet.pods import is_active
 from fairlead.fleet.pool import Outlook, ServedModel
 
 HOPELESS_REASONS = frozenset(
@@ -55,7 +55,7 @@ def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Out
     what the operator says of this very spec, where it has looked at it: why the model cannot be loaded, if that is so.
     """
     message = _trouble(deployment)
-    if any(not is_terminating(pod) and not is_finished(pod) for pod in pods):
+    if any(is_active(pod) for pod in pods):
         return Outlook(True, message or "Its replicas are starting.")
     if _is_hopeless(deployment):
         return Outlook(False, message)

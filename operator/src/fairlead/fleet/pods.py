@@ -27,15 +27,22 @@ def is_finished(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
+def is_active(pod: Mapping[str, Any]) -> bool:
+    """Whether a ReplicaSet counts the pod."""
+    return not is_terminating(pod) and not is_finished(pod)
+
+
+def became_ready(pod: Mapping[str, Any]) -> str | None:
+    """When the pod's condition Ready came to hold, as text; None when it does not."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    holds = (each for each in conditions if each.get("type") == "Ready" and each.get("status") == "True")
+    return next((str(each.get("lastTransitionTime") or "") for each in holds), None)
+
+
 def ready_since(pod: Mapping[str, Any]) -> str | None:
-    """When the pod last became ready, as text; None when it is not ready, is going, or has no address."""
-    status = pod.get("status") or {}
-    if is_terminating(pod) or is_finished(pod) or not status.get("podIP"):
-        return None
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == "Ready" and condition.get("status") == "True":
-            return str(condition.get("lastTransitionTime") or "")
-    return None
+    """When the pod last became ready, as text; None when it cannot be asked: it is not ready, is going, or has no
+    address."""
+    return became_ready(pod) if is_active(pod) and (pod.get("status") or {}).get("podIP") else None
 
 
 def replica_of(pod: Mapping[str, Any]) -> Replica:

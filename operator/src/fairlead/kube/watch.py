@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from fairlead.kube.backoff import Backoff
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import Resource
 
@@ -68,7 +69,7 @@ class Reflector:
 
     async def run(self) -> None:
         """Follows the objects until cancelled."""
-        backoff = FIRST_BACKOFF_SECONDS
+        backoff = Backoff(FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, sleep=self._sleep)
         clock = asyncio.get_running_loop().time
         while True:
             started = clock()
@@ -76,19 +77,18 @@ class Reflector:
                 if self._resource_version is None:
                     await self._list()
                 await self._watch()
-                backoff = FIRST_BACKOFF_SECONDS
+                backoff.reset()
             except KubeError as e:
                 if e.status == 410 or (e.status != 0 and not e.may_pass):
                     self._resource_version = None  # too old, or the server does not want it: only a list can tell
                 if clock() - started > STABLE_SECONDS:
-                    backoff = FIRST_BACKOFF_SECONDS
+                    backoff.reset()
                 is_known = e.status == 410 or (e.status in REFUSALS and self.refused_since is not None)
                 log = logger.debug if is_known else logger.warning
-                log("watching %s: %s; again in %.1f s", self.resource.plural, e, backoff)
+                log("watching %s: %s; again in %.1f s", self.resource.plural, e, backoff.seconds)
                 if e.status in REFUSALS:
                     self._refused(clock())
-                await self._sleep(backoff * random.uniform(0.8, 1.2))
-                backoff = min(backoff * 2, LAST_BACKOFF_SECONDS)
+                await backoff.pause()
 
     def _refused(self, now: float) -> None:
         if self.refused_since is None:
