@@ -14,7 +14,7 @@ from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.settings import GatewaySettings
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.server.process import ServerProcess
+from fairlead_engine.server.server_process import ServerProcess
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import scripted_info
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fairlead_engine import __version__
 from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.server import termination
+from fairlead_engine.version import __version__
 
 _USAGE_ERROR = 2
 

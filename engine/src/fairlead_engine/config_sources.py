@@ -12,7 +12,7 @@ import itertools
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -48,16 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for kind in _KINDS:
         group = parser.add_argument_group(f"{kind.__name__.removesuffix('Config').lower()} settings")
         for name, annotation in typing.get_type_hints(kind).items():
-            _add_flag(group, kind, name, annotation)
-
-
-def _add_flag(group: argparse._ArgumentGroup, kind: type, name: str, annotation: Any) -> None:
-    flag = f"--{_kebab(name)}"
-    text = _help(kind, name)
-    if annotation is bool:
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
-    else:
-        group.add_argument(flag, default=argparse.SUPPRESS, metavar=_metavar(annotation), help=text)
+            flag, text = f"--{_kebab(name)}", _help(kind, name)
+            if annotation is bool:
+                group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
+            else:
+                value = (typing.get_args(annotation) or (annotation,))[0]
+                metavar = {int: "N", float: "NUMBER", str: "TEXT"}[value]
+                group.add_argument(flag, default=argparse.SUPPRESS, metavar=metavar, help=text)
 
 
 def from_arguments(arguments: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
@@ -71,7 +68,8 @@ def from_settings(settings: Mapping[str, Any]) -> tuple[EngineConfig, ServerConf
     """The settings of a mapping by snake_case field name; text is read as the field's type. Raises `ConfigError`."""
     if "model" not in settings:
         raise ConfigError("model", "is not given", "pass --model FOLDER, --model demo://dinghy or a --config with it")
-    values = {name: _converted(name, value) for name, value in settings.items()}
+    kinds = {name: hint for kind in _KINDS for name, hint in typing.get_type_hints(kind).items()}
+    values = {name: _converted(name, value, kinds[name]) for name, value in settings.items()}
     engine, server = ({name: values[name] for name in _names(kind) if name in values} for kind in _KINDS)
     return EngineConfig(**engine), ServerConfig(**server)
 
@@ -102,9 +100,8 @@ def _field_of(key: Any, path: Path) -> str:
     raise ConfigError(str(key), f"unknown setting in {path}", hint)
 
 
-def _converted(name: str, value: Any) -> Any:
+def _converted(name: str, value: Any, annotation: Any) -> Any:
     """`value` as its field's type. Text stands for any type, as flags and environment-filled files give it."""
-    annotation = _annotations()[name]
     optional = isinstance(annotation, types.UnionType)
     if value is None or value == "null":
         if optional:
@@ -125,26 +122,18 @@ def _from_text(name: str, text: str, wanted: type) -> Any:
         if wanted is bool:
             return {"true": True, "false": False}[text.lower()]
         if name in _UNITS:
-            return _with_unit(text, _UNITS[name], wanted)
+            units = _UNITS[name]
+            number = text.rstrip("".join({letter for unit in units for letter in unit}))
+            return wanted(float(number) * units[text[len(number) :].strip()])
         return wanted(text)
     except (ValueError, KeyError, OverflowError):
-        units = ", ".join(unit for unit in _UNITS.get(name, ()) if unit)
-        hint = f"a number may be followed by one of {units}" if units else None
+        known = ", ".join(unit for unit in _UNITS.get(name, ()) if unit)
+        hint = f"a number may be followed by one of {known}" if known else None
         raise ConfigError(name, f"must be {_article(wanted)}, not {text!r}", hint) from None
-
-
-def _with_unit(text: str, units: Mapping[str, float], wanted: Callable[[float], Any]) -> Any:
-    number = text.rstrip("".join({letter for unit in units for letter in unit}))
-    return wanted(float(number) * units[text[len(number) :].strip()])
 
 
 def _article(wanted: type) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[wanted]
-
-
-def _metavar(annotation: Any) -> str:
-    kinds = typing.get_args(annotation) or (annotation,)
-    return {int: "N", float: "NUMBER", str: "TEXT"}[kinds[0]]
 
 
 def _kebab(name: str) -> str:
@@ -153,11 +142,6 @@ def _kebab(name: str) -> str:
 
 def _names(kind: type) -> list[str]:
     return [field.name for field in fields(kind)]
-
-
-@cache
-def _annotations() -> dict[str, Any]:
-    return {name: hint for kind in _KINDS for name, hint in typing.get_type_hints(kind).items()}
 
 
 def _help(kind: type, name: str) -> str:

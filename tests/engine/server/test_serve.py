@@ -424,7 +424,7 @@ def test_a_termination_log_that_cannot_be_written_does_not_hide_the_reason(tmp_p
 @pytest.mark.parametrize(
     ("modules", "unwanted"),
     [
-        ("fairlead_engine.server.process", {"torch", "transformers", "openai", "triton", "numpy"}),
+        ("fairlead_engine.server.server_process", {"torch", "transformers", "openai", "triton", "numpy"}),
         ("fairlead_engine.__main__, fairlead_engine.server.serve", {"fastapi", "starlette", "uvicorn", "pydantic"}),
     ],
     ids=["never", "before the core has been started"],

@@ -118,8 +118,16 @@ class ChannelClient(ABC):
     def _handle(self, reply: Reply) -> None:
         starting = self._started if self._started is not None and not self._started.done() else None
         match reply:
-            case Stepped():
-                self._deliver(reply)
+            case Stepped(outputs, load, num_commands, changed):
+                self._load = load
+                owes = num_commands < self._num_sent or load.num_sequences > 0
+                self._owed_since = time.monotonic() if owes else None
+                for output in outputs:
+                    stream = self._streams.get(output.request_id)
+                    if stream is not None:  # else its consumer has just left, and the abort is on its way
+                        stream.put(output)
+                if self._listener is not None:
+                    self._listener.stepped(changed, num_commands)
             case Started(info, load) if starting is not None:
                 self._info, self._load, self._death = info, load, None
                 starting.set_result(info)
@@ -127,17 +135,6 @@ class ChannelClient(ABC):
                 starting.set_exception(start_error(reason, message))
             case Died(message):
                 self._die(message)
-
-    def _deliver(self, step: Stepped) -> None:
-        self._load = step.load
-        owes = step.num_commands < self._num_sent or step.load.num_sequences > 0
-        self._owed_since = time.monotonic() if owes else None
-        for output in step.outputs:
-            stream = self._streams.get(output.request_id)
-            if stream is not None:  # else its consumer has just left, and the abort is on its way
-                stream.put(output)
-        if self._listener is not None:
-            self._listener.stepped(step.changed, step.num_commands)
 
     def _die(self, message: str) -> None:
         """Ends every running request with `EngineDead`; only the first cause counts."""

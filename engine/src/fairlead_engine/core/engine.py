@@ -56,10 +56,16 @@ class Engine:
             bytes_per_block=self.runner.kv_bytes_per_block(),
             max_position_embeddings=model.max_position_embeddings,
         )
-        limits, num_blocks = _limits(config, size.max_model_len), size.num_blocks
-        self.runner.allocate_kv_cache(num_blocks)
+        assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
+        limits = Limits(
+            max_model_len=size.max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_queued_tokens=config.max_num_queued_tokens,
+        )
+        self.runner.allocate_kv_cache(size.num_blocks)
         self.blocks = BlockManager(
-            num_blocks,
+            size.num_blocks,
             config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
             make_allocator=self.runner.block_allocator,
@@ -72,7 +78,7 @@ class Engine:
             predict_wait=lambda: self.predicted_wait,
         )
         self.step_cost = StepCost()
-        self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, num_blocks, self.clock))
+        self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, size.num_blocks, self.clock))
         self.num_failed_checks = 0
         self.info = self._info(limits, {"load": loaded - started, "warm_up": self.clock.now() - loaded})
 
@@ -224,17 +230,6 @@ class Engine:
             kv_cache_bytes=self.blocks.num_blocks * runner.kv_bytes_per_block(),
             start_seconds=start_seconds,
         )
-
-
-def _limits(config: EngineConfig, max_model_len: int) -> Limits:
-    """`config` has been filled in by `for_device`."""
-    assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
-    return Limits(
-        max_model_len=max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_queued_tokens=config.max_num_queued_tokens,
-    )
 
 
 def _output(item: ScheduledSequence, token: SampledToken | None) -> SequenceOutput:

@@ -3,8 +3,8 @@
 Start at `decoder.Decoder.__call__`, the story of one forward pass. transformers is not needed to read a checkpoint.
 """
 
-from fairlead_engine.model.config import ModelConfig
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.loading import load_model, read_config
+from fairlead_engine.model.model_config import ModelConfig
 
 __all__ = ["Decoder", "ModelConfig", "load_model", "read_config"]

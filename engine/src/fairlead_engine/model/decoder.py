@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.kernels.attention.backend import LayerCache
-from fairlead_engine.model.config import ModelConfig
 from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation
 from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RotaryEmbedding
 
 

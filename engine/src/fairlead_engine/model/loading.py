@@ -7,10 +7,10 @@ import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.config import ModelConfig
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
 from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.weights import Weights
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.config import ModelConfig
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import Attention, DecoderLayer, FeedForward, GatedFeedForward, RMSNorm
 from fairlead_engine.model.linear import Linear, make_linear
+from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RotaryEmbedding
 
 _HEAD = "lm_head.weight"

@@ -12,7 +12,6 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from fairlead_engine import __version__
 from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, refuse
 from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
 from fairlead_engine.server.kv_endpoints import KVEndpoints
@@ -21,6 +20,7 @@ from fairlead_engine.server.openapi import NDJSON, Documentation, RawOperation, 
 from fairlead_engine.server.probe_endpoints import READY_PARAMETERS, DrainReply, ProbeEndpoints, Status
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from fairlead_engine.server.service import Service
+from fairlead_engine.version import __version__
 from fairlead_protocol.messages import (
     PATH_DRAIN,
     PATH_KV_BLOCKS,

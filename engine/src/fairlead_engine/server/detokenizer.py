@@ -61,10 +61,14 @@ class Detokenizer:
         """The output's contribution to the text."""
         text = ""
         taken = 0
+        hides_last = output.stop_token_id is not None and not self._sampling.include_stop
         for token_id in output.new_token_ids:
             taken += 1
-            is_hidden_stop = taken == len(output.new_token_ids) and self._hides(output)
-            text += self._token(token_id, is_hidden_stop)
+            self.num_tokens += 1
+            is_hidden = hides_last and taken == len(output.new_token_ids)
+            piece = "" if is_hidden else self._stream.push(token_id)
+            # Text of the first `min_tokens` tokens cannot end the output, so nothing of it needs to wait either.
+            text += piece if self.num_tokens <= self._sampling.min_tokens else self._stops.push(piece)
             if self._stops.matched is not None:
                 return self._delta(output, text, taken, FinishReason.STOP, self._stops.matched)
         if output.finish_reason is None:
@@ -74,15 +78,6 @@ class Detokenizer:
             return self._delta(output, text, taken, FinishReason.STOP, self._stops.matched)
         stop_id = output.stop_token_id if output.stop_token_id in self._sampling.stop_token_ids else None
         return self._delta(output, text + self._stops.finish(), taken, output.finish_reason, stop_id)
-
-    def _token(self, token_id: int, is_hidden_stop: bool) -> str:
-        self.num_tokens += 1
-        piece = "" if is_hidden_stop else self._stream.push(token_id)
-        # Text of the first `min_tokens` tokens cannot end the output, so nothing of it needs to wait either.
-        return piece if self.num_tokens <= self._sampling.min_tokens else self._stops.push(piece)
-
-    def _hides(self, output: SequenceOutput) -> bool:
-        return output.stop_token_id is not None and not self._sampling.include_stop
 
     def _delta(
         self,

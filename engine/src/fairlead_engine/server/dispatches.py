@@ -45,9 +45,14 @@ class Dispatches:
     @contextmanager
     def arrived(self, header: str | None) -> Iterator[Dispatch]:
         """A request with this `x-fairlead-dispatch`, while it is answered; one that cannot be read counts as none."""
-        dispatch = Dispatch() if header is None else self._parsed(header)
-        if dispatch.gateway is not None:
+        dispatch = Dispatch()
+        if header is not None and (found := _DISPATCH.fullmatch(header)):
+            dispatch = Dispatch(found["gateway"], int(found["number"]))
             self._on_the_way.add(dispatch)
+        elif header is not None:
+            self.num_malformed += 1
+            if self.num_malformed == 1:
+                log.warning("malformed dispatch header, said once", extra={"header": header[:80]})
         try:
             yield dispatch
         finally:
@@ -59,15 +64,6 @@ class Dispatches:
         included = [each for each in self._on_the_way if each.command is not None and each.command <= num_commands]
         for dispatch in included:
             self._count(dispatch)
-
-    def _parsed(self, header: str) -> Dispatch:
-        found = _DISPATCH.fullmatch(header)
-        if found is not None:
-            return Dispatch(found["gateway"], int(found["number"]))
-        self.num_malformed += 1
-        if self.num_malformed == 1:
-            log.warning("malformed dispatch header, said once", extra={"header": header[:80]})
-        return Dispatch()
 
     def _count(self, dispatch: Dispatch) -> None:
         if dispatch.gateway is None:

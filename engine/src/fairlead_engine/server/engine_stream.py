@@ -51,8 +51,10 @@ class EngineStream:
         self.dispatches.obeyed(num_commands)
         if changed is not None:
             self.followers.send(self.mirror.apply(changed))
-        if self._is_full != self._was_full:
-            self._was_full = not self._was_full
+        load = self._client.load
+        is_full = load.running + load.waiting >= self._client.info.max_num_seqs
+        if is_full != self._was_full:
+            self._was_full = is_full
             self.tell_load()
         else:
             self._hasten()
@@ -114,16 +116,8 @@ class EngineStream:
             self._beat = None
 
     def _next_beat(self) -> float:
-        return self._told_at + (BUSY_SECONDS if self._is_busy else IDLE_SECONDS)
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._client.load.num_sequences > 0 or self._client.step_age_seconds > 0.0
-
-    @property
-    def _is_full(self) -> bool:
-        load = self._client.load
-        return load.running + load.waiting >= self._client.info.max_num_seqs
+        is_busy = self._client.load.num_sequences > 0 or self._client.step_age_seconds > 0.0
+        return self._told_at + (BUSY_SECONDS if is_busy else IDLE_SECONDS)
 
     def _load_line(self) -> bytes:
         own = {"step_age_seconds": round(self._client.step_age_seconds, 6), "draining": self._lifecycle.is_draining}

@@ -63,18 +63,16 @@ class Exchange:
         try:
             return await self._bodies.read(self.headers.get("content-length", ""), self._receive, self.held)
         except BodyError as error:
-            raise self._unread(error.fault) from error
-
-    def _unread(self, fault: BodyFault) -> Exception:
-        match fault:
-            case BodyFault.CLIENT_GONE:
-                return ClientDisconnected()
-            case BodyFault.TOO_LARGE:
-                return BodyTooLarge(self._bodies.limit)
-            case BodyFault.TOO_SLOW:
-                return BodyTooSlow(self._bodies.timeout)
-            case BodyFault.TOO_MANY:
-                return QueueFull("this engine is receiving more request bodies at once than it has memory for")
+            match error.fault:
+                case BodyFault.CLIENT_GONE:
+                    raise ClientDisconnected from error
+                case BodyFault.TOO_LARGE:
+                    raise BodyTooLarge(self._bodies.limit) from error
+                case BodyFault.TOO_SLOW:
+                    raise BodyTooSlow(self._bodies.timeout) from error
+                case BodyFault.TOO_MANY:
+                    message = "this engine is receiving more request bodies at once than it has memory for"
+                    raise QueueFull(message) from error
 
     async def send_json(self, body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Answers with encoded JSON."""
@@ -120,8 +118,13 @@ class Exchange:
 
     async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` to its end, or cancels it at once when the client leaves. Call after the body was read."""
+
+        async def disconnected() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+
         worker = asyncio.ensure_future(work)
-        watcher = asyncio.ensure_future(self._disconnected())
+        watcher = asyncio.ensure_future(disconnected())
         try:
             await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
             if not worker.done() and not self._is_complete:
@@ -172,7 +175,3 @@ class Exchange:
     async def _finish(self, body: bytes) -> None:
         self._is_complete = True  # servers report a disconnect after a complete answer as well
         await self._send({"type": "http.response.body", "body": body})
-
-    async def _disconnected(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass

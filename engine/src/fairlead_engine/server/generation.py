@@ -145,7 +145,17 @@ class Generation:
     def _take(self, choice: Choice, output: SequenceOutput) -> TextDelta:
         if output.finish_reason is FinishReason.ERROR:
             raise EngineError(output.message or "the engine could not go on with this request")
-        self._measure(choice, output)
+        now = time.time()
+        choice.num_cached_tokens = max(choice.num_cached_tokens, output.num_cached_tokens)
+        if output.first_scheduled_time is not None:
+            self._metrics.queued(output.first_scheduled_time - choice.request.arrival_time)
+        if output.new_token_ids:
+            if choice.first_token_time is None:
+                choice.first_token_time = now
+                self._metrics.first_token(now - choice.request.arrival_time)
+            else:
+                self._metrics.tokens(len(output.new_token_ids), now - choice.last_token_time)
+            choice.last_token_time = now
         delta = choice.detokenizer.push(output)
         if delta.finish_reason is not None:
             self._finish(choice, delta.finish_reason)
@@ -167,17 +177,3 @@ class Generation:
     def _finish(self, choice: Choice, reason: FinishReason) -> None:
         choice.finish_reason = reason
         self._metrics.finished(reason, time.time() - choice.request.arrival_time)
-
-    def _measure(self, choice: Choice, output: SequenceOutput) -> None:
-        now = time.time()
-        choice.num_cached_tokens = max(choice.num_cached_tokens, output.num_cached_tokens)
-        if output.first_scheduled_time is not None:
-            self._metrics.queued(output.first_scheduled_time - choice.request.arrival_time)
-        if not output.new_token_ids:
-            return
-        if choice.first_token_time is None:
-            choice.first_token_time = now
-            self._metrics.first_token(now - choice.request.arrival_time)
-        else:
-            self._metrics.tokens(len(output.new_token_ids), now - choice.last_token_time)
-        choice.last_token_time = now

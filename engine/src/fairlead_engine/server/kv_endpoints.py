@@ -29,13 +29,19 @@ class KVEndpoints:
     async def kv_events(self, exchange: Exchange) -> None:
         """Changes of the blocks since `epoch` and `seq` as they happen, and the load; it ends when the server stops."""
         stream = self._stream()
-        epoch, seq = _position(exchange)
+        query = parse_qs(exchange.scope["query_string"].decode("latin-1"))
+        epoch, seq = query.get("epoch", [""])[-1], query.get("seq", [""])[-1]
+        if not epoch:
+            problem = "epoch is missing; list the blocks first and send the epoch and seq of the list"
+            raise RequestError("epoch", problem)
+        if not (seq.isascii() and seq.isdigit() and len(seq) < 16):
+            raise RequestError("seq", f"seq must be the number of the last change you have, not {seq[:40]!r}")
         try:
-            with stream.followed(epoch, seq) as follower:
+            with stream.followed(epoch, int(seq)) as follower:
                 await exchange.while_connected(self._send(exchange, follower))
         except NotInRing:
             raise Gone(
-                f"changes since seq {seq} of epoch {epoch!r} are not known here; list the blocks again"
+                f"changes since seq {int(seq)} of epoch {epoch!r} are not known here; list the blocks again"
             ) from None
         except ClientDisconnected:
             pass  # how a watch ends
@@ -43,7 +49,12 @@ class KVEndpoints:
     async def _send(self, exchange: Exchange, follower: Follower) -> None:
         if exchange.scope["method"] == "HEAD":
             follower.end()
-        await exchange.send_stream(_chunks(follower), NDJSON)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            while chunk := await follower.take():
+                yield chunk
+
+        await exchange.send_stream(chunks(), NDJSON)
         exchange.facts["cut_off"] = "true" if follower.was_cut_off else None
 
     def _stream(self) -> EngineStream:
@@ -54,19 +65,3 @@ class KVEndpoints:
         if self._service.stream.has_ended:
             raise Draining
         return self._service.stream
-
-
-async def _chunks(follower: Follower) -> AsyncIterator[bytes]:
-    while chunk := await follower.take():
-        yield chunk
-
-
-def _position(exchange: Exchange) -> tuple[str, int]:
-    """What the client has. Raises `RequestError`."""
-    query = parse_qs(exchange.scope["query_string"].decode("latin-1"))
-    epoch, seq = query.get("epoch", [""])[-1], query.get("seq", [""])[-1]
-    if not epoch:
-        raise RequestError("epoch", "epoch is missing; list the blocks first and send the epoch and seq of the list")
-    if not (seq.isascii() and seq.isdigit() and len(seq) < 16):
-        raise RequestError("seq", f"seq must be the number of the last change you have, not {seq[:40]!r}")
-    return epoch, int(seq)

@@ -55,7 +55,10 @@ class KVMirror:
                 parent = block_hash
         stored = [_stored(parent, hashes) for parent, hashes in changed.stored]
         line = encoded(StreamLine(seq=self.seq, stored=stored, removed=[each.hex() for each in removed]))
-        self._keep(line)
+        self._ring.append(line)
+        self._ring_bytes += len(line)
+        while self._ring_bytes > self._max_ring_bytes:
+            self._ring_bytes -= len(self._ring.popleft())
         return line
 
     def since(self, epoch: str, seq: int) -> list[bytes]:
@@ -69,12 +72,6 @@ class KVMirror:
         """All of it as one message. Takes about 1 µs for each block."""
         blocks = [_stored(parent, hashes) for parent, hashes in self._chains()]
         return KVBlocks(epoch=self.epoch, seq=self.seq, block_size=self.block_size, blocks=blocks)
-
-    def _keep(self, line: bytes) -> None:
-        self._ring.append(line)
-        self._ring_bytes += len(line)
-        while self._ring_bytes > self._max_ring_bytes:
-            self._ring_bytes -= len(self._ring.popleft())
 
     def _chains(self) -> Iterator[tuple[BlockHash, list[BlockHash]]]:
         """Every block once, in chains that are as long as they can be, no block before its parent.

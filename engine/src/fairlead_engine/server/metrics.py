@@ -151,7 +151,11 @@ class _CoreFigures(Collector):
         load = self._client.load
         yield from (self._family(GaugeMetricFamily, name, value) for name, value in self._gauges(load).items())
         yield from (self._family(CounterMetricFamily, name, value) for name, value in self._counters(load).items())
-        yield self._cache_config()
+        shape = {"block_size": str(self._info.block_size), "num_gpu_blocks": str(self._info.num_kv_blocks)}
+        labels = {**self._labels, **shape}
+        family = GaugeMetricFamily(OURS + "cache_config_info", SHARED["cache_config_info"], labels=list(labels))
+        family.add_metric(list(labels.values()), 1)
+        yield family
         cost = GaugeMetricFamily(OURS + "step_cost_seconds", OWN["step_cost_seconds"], labels=[*self._labels, "term"])
         for term, seconds in msgspec.structs.asdict(load.step_cost).items() if load.step_cost.is_known else ():
             cost.add_metric([*self._labels.values(), term], seconds)
@@ -185,13 +189,6 @@ class _CoreFigures(Collector):
             "malformed_dispatches": self._stream.dispatches.num_malformed,
         }
 
-    def _cache_config(self) -> Metric:
-        shape = {"block_size": str(self._info.block_size), "num_gpu_blocks": str(self._info.num_kv_blocks)}
-        labels = {**self._labels, **shape}
-        family = GaugeMetricFamily(OURS + "cache_config_info", SHARED["cache_config_info"], labels=list(labels))
-        family.add_metric(list(labels.values()), 1)
-        return family
-
     def _family(
         self, kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, value: float
     ) -> GaugeMetricFamily | CounterMetricFamily:
@@ -210,11 +207,7 @@ class _WithAliases(Collector):
         for metric in self._source.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
-            if metric.name.removeprefix(OURS) in SHARED:
-                yield _renamed(metric)
-
-
-def _renamed(metric: Metric) -> Metric:
-    alias = Metric(VLLM + metric.name.removeprefix(OURS), metric.documentation, metric.type)
-    alias.samples = [sample._replace(name=VLLM + sample.name.removeprefix(OURS)) for sample in metric.samples]
-    return alias
+            if (name := metric.name.removeprefix(OURS)) in SHARED:
+                alias = Metric(VLLM + name, metric.documentation, metric.type)
+                alias.samples = [each._replace(name=VLLM + each.name.removeprefix(OURS)) for each in metric.samples]
+                yield alias

@@ -16,7 +16,7 @@ from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.generation import ChoiceDelta, Generation
 from fairlead_engine.server.logprobs import TextOffsets, as_token_id, chat_logprobs, completion_logprobs
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
-from fairlead_engine.server.token_text import TokenStream, Vocabulary
+from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason, TokenLogprobs
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS
 
@@ -240,7 +240,11 @@ class CompletionReply(Reply[CompletionRequest]):
         self._skip_special = request.skip_special_tokens is not False
         self._prompts: dict[int, str] = {}
         """Their texts, by place in the request, each made when first asked for."""
-        self._offsets = [TextOffsets(self._text_stream(index)) for index in range(len(generation.choices))]
+        self._offsets = []
+        for index in range(len(generation.choices)):
+            before = [] if request.echo else self._prompt_token_ids(index)
+            stream = self._vocabulary.stream(after=before, skip_special_tokens=self._skip_special)
+            self._offsets.append(TextOffsets(stream))
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         text = self._prompt(index) + collected.text
@@ -279,10 +283,6 @@ class CompletionReply(Reply[CompletionRequest]):
 
     def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
         return self._shape(index, [*delta.prompt_logprobs, *delta.logprobs])
-
-    def _text_stream(self, index: int) -> TokenStream:
-        before = [] if self._request.echo else self._prompt_token_ids(index)
-        return self._vocabulary.stream(after=before, skip_special_tokens=self._skip_special)
 
     def _shape(self, index: int, entries: Sequence[TokenLogprobs | int]) -> dict[str, Any] | None:
         return completion_logprobs(entries, self._offsets[index], self._naming) if entries else None

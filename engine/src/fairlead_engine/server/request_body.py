@@ -53,19 +53,15 @@ def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
     text, path = place["problem"], (place["path"] or "$").removeprefix("$").removeprefix(".")
     if found := _UNKNOWN.match(text):
         name = f"{path}.{found['name']}" if path else found["name"]
-        return RequestError(name, f"unknown field {name!r}{_suggestion(found['name'], path, schema)}")
+        is_typo = not path and len(name) <= _LONGEST_TYPO
+        close = difflib.get_close_matches(name, schema.__struct_fields__, n=1) if is_typo else []
+        return RequestError(name, f"unknown field {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     if found := _MISSING.match(text):
         name = f"{path}.{found['name']}" if path else found["name"]
         return RequestError(name, f"the field {name!r} is missing")
     if not path:
         return RequestError(None, f"the request body must be a JSON object: {_lower_first(text)}")
     return RequestError(path, f"{path}: {_lower_first(text)}")
-
-
-def _suggestion(name: str, path: str, schema: type[msgspec.Struct]) -> str:
-    is_typo = not path and len(name) <= _LONGEST_TYPO
-    close = difflib.get_close_matches(name, schema.__struct_fields__, n=1) if is_typo else []
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _malformed(body: bytes, error: Exception) -> RequestError:

@@ -55,6 +55,6 @@ async def _serve(
     client = ProcessClient(engine, log_level=server.log_level, log_format=server.log_format)
     starting = asyncio.create_task(client.start())
     await asyncio.sleep(0)  # the core's process exists from here on
-    from fairlead_engine.server.process import ServerProcess
+    from fairlead_engine.server.server_process import ServerProcess
 
     await ServerProcess(engine, server, folder, listener, client, starting, began).serve()

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from fairlead_engine import __version__
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import EngineInfo, SamplingParams
+from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.least_tokens import LeastTokens

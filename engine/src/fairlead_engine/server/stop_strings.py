@@ -26,11 +26,11 @@ class StopStrings:
         if self.matched is not None or not self._stops:
             return "" if self.matched is not None else text
         self._held += text
-        found = self._first_match()
-        if found is None:
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := self._held.find(stop)) >= 0]
+        if not found:
             certain = len(self._held) - self._num_held_back()
         else:
-            start, self.matched = found
+            _, start, self.matched = min(found)
             certain = start + (len(self.matched) if self._include_stop else 0)
         shown, self._held = self._held[:certain], self._held[certain:]
         return shown
@@ -40,13 +40,6 @@ class StopStrings:
         shown = "" if self.matched is not None else self._held
         self._held = ""
         return shown
-
-    def _first_match(self) -> tuple[int, str] | None:
-        found = [(start + len(stop), start, stop) for stop in self._stops if (start := self._held.find(stop)) >= 0]
-        if not found:
-            return None
-        _, start, stop = min(found)
-        return start, stop
 
     def _num_held_back(self) -> int:
         """Length of the longest end of the text that begins a stop string."""

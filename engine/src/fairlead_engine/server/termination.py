@@ -17,17 +17,11 @@ def report(error: EngineError) -> None:
     """Writes `{"reason", "message"}` to the termination log, where there is one, and to stderr."""
     text = msgspec.json.encode(error.to_dict()).decode()
     print(text, file=sys.stderr, flush=True)
-    path = _path()
-    if path is None:
+    given = os.environ.get(VARIABLE)
+    path = Path(given) if given else DEFAULT_PATH
+    if not (given or path.exists()):
         return
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as problem:
         print(f"the termination log {path} cannot be written: {problem}", file=sys.stderr, flush=True)
-
-
-def _path() -> Path | None:
-    given = os.environ.get(VARIABLE)
-    if given:
-        return Path(given)
-    return DEFAULT_PATH if DEFAULT_PATH.exists() else None

@@ -181,11 +181,7 @@ class _WindowStream:
         return whole[len(before) :]
 
 
-def _byte_of_letter() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, every other byte for a letter from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTE_OF_LETTER = _byte_of_letter()
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF_LETTER = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
+"""GPT-2's alphabet: printable Latin-1 stands for itself, every other byte for a letter from U+0100 on."""

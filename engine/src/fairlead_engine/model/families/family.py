@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fairlead_engine.model.config import ModelConfig
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.weights import Weights
 
 Config = TypeVar("Config", bound=ModelConfig)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from fairlead_engine.model.config import ModelConfig, parse_shape
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.model_config import ModelConfig, parse_shape
 from fairlead_engine.model.weights import Weights
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from fairlead_engine.model.config import WHOLE_CONTEXT, ModelConfig, parse_shape, refuse
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.layers import SparseExperts
+from fairlead_engine.model.model_config import WHOLE_CONTEXT, ModelConfig, parse_shape, refuse
 from fairlead_engine.model.weights import Weights
 
 

@@ -1,9 +1,9 @@
 """Qwen2 and Qwen2.5 (arXiv 2407.10671, 2412.15115): query, key and value always have a bias, the output never."""
 
-from fairlead_engine.model.config import ModelConfig, parse_shape
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.model_config import ModelConfig, parse_shape
 from fairlead_engine.model.weights import Weights
 
 

@@ -69,7 +69,9 @@ class ServerProcess:
 
     async def serve(self) -> None:
         """Loads, serves, drains; then stops the core. Raises what keeps it from starting or going on."""
-        self._handle_signals()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
         http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         life = asyncio.create_task(self._live())
         stopped = asyncio.create_task(self._service.lifecycle.stopped.wait())
@@ -116,11 +118,6 @@ class ServerProcess:
             **{f"{phase}_seconds": round(seconds, 2) for phase, seconds in info.start_seconds.items()},
         }
         log.info("ready", extra=facts)
-
-    def _handle_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._terminate)
-        loop.add_signal_handler(signal.SIGINT, self._interrupt)
 
     def _terminate(self) -> None:
         """SIGTERM drains as configured, however often it comes: supervisors repeat it, and no stream may be cut for
