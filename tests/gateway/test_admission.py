@@ -75,13 +75,13 @@ def test_whoever_is_requeued_goes_before_those_who_came_later() -> None:
     async def story() -> None:
         room = Room(pool_of(replica("a", None)))
         model_pool = room.model_pool
-        place = model_pool.place(request("requeued"))
-        async with model_pool.admit(place) as turn:
-            turn.failed(None)
+        ticket = model_pool.ticket(request("requeued"))
+        async with model_pool.admit(ticket) as attempt:
+            attempt.failed(None)
             room.ask("later")
             await asyncio.sleep(0)
             assert len(model_pool.queue) == 1
-        async with model_pool.admit(place):
+        async with model_pool.admit(ticket):
             room.log.append(("requeued", "a", model_pool.now()))
         log = await room.end()
         assert [name for name, _, _ in log] == ["requeued", "later"]
@@ -92,12 +92,12 @@ def test_whoever_is_requeued_goes_before_those_who_came_later() -> None:
 def test_whoever_is_requeued_is_taken_back_though_the_queue_is_full() -> None:
     async def story() -> None:
         room = Room(pool_of(replica("a", None)), max_queue=1)
-        place = room.model_pool.place(request("requeued"))
-        async with room.model_pool.admit(place) as turn:
-            turn.failed(None)
+        ticket = room.model_pool.ticket(request("requeued"))
+        async with room.model_pool.admit(ticket) as attempt:
+            attempt.failed(None)
             room.ask("fills the queue")
             await asyncio.sleep(0)
-        async with room.model_pool.admit(place):
+        async with room.model_pool.admit(ticket):
             pass
         assert [outcome for _, outcome, _ in await room.end()] == ["a"]
 

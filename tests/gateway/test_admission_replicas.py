@@ -107,8 +107,8 @@ def test_a_new_replica_lets_the_head_go_in_the_same_moment() -> None:
 def test_a_pool_whose_replicas_all_fail_says_so_instead_of_calling_itself_full() -> None:
     async def story() -> None:
         room = Room(pool_of(replica(), max_queue_time=0.3))
-        async with room.model_pool.admit(room.model_pool.place(request("first"))) as turn:
-            turn.failed(Failure.UNREACHABLE)
+        async with room.model_pool.admit(room.model_pool.ticket(request("first"))) as attempt:
+            attempt.failed(Failure.UNREACHABLE)
         room.ask("next")
         assert await room.end() == [("next", "replicas_failing", 0.3)]
 
@@ -118,8 +118,8 @@ def test_a_pool_whose_replicas_all_fail_says_so_instead_of_calling_itself_full()
 def test_a_paused_replica_is_tried_again_by_time_alone() -> None:
     async def story() -> None:
         room = Room(pool_of(replica()))
-        async with room.model_pool.admit(room.model_pool.place(request("first"))) as turn:
-            turn.failed(Failure.UNREACHABLE)
+        async with room.model_pool.admit(room.model_pool.ticket(request("first"))) as attempt:
+            attempt.failed(Failure.UNREACHABLE)
         room.ask("next")
         assert await room.end() == [("next", "a", 0.5)]
 
@@ -250,9 +250,9 @@ def test_a_model_that_cannot_start_says_why_when_the_time_is_over_and_not_before
         error: list[OpenAIError] = []
 
         async def ask() -> None:
-            place = room.model_pool.place(request("a"))
+            ticket = room.model_pool.ticket(request("a"))
             try:
-                async with room.model_pool.admit(place):
+                async with room.model_pool.admit(ticket):
                     raise AssertionError("it was admitted")
             except OpenAIError as refusal:
                 error.append(refusal)

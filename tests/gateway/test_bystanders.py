@@ -37,27 +37,27 @@ class Replicas:
         self._computing: dict[str, set[asyncio.Future[None]]] = {name: set() for name in NAMES}
         self._last: dict[str, int] = {}
 
-    async def stream(self, turn, request, served_name, client, seen) -> None:
-        uid, now = turn.decision.replica.uid, asyncio.get_running_loop().time()
+    async def stream(self, attempt, request, served_name, client, seen) -> None:
+        uid, now = attempt.decision.replica.uid, asyncio.get_running_loop().time()
         if now < self._up_at[uid]:
             raise ReplicaFailed(Failure.UNREACHABLE, upstream_failed("refused", status=503), retryable=True)
         died = asyncio.get_running_loop().create_future()
         self._held[uid].add(died)
         self._computing[uid].add(died)
-        self._last[uid] = turn.decision.dispatch
+        self._last[uid] = attempt.decision.dispatch
         try:
-            begun = await self._answer(turn, request, died)
+            begun = await self._answer(attempt, request, died)
         finally:
             self._held[uid].discard(died)
             self._computing[uid].discard(died)
         if died.done():
             error = upstream_failed("died", status=502 if begun else 503)
             raise ReplicaFailed(Failure.DIED, error, retryable=not begun)
-        turn.accepted()
+        attempt.accepted()
 
-    async def _answer(self, turn, request, died: asyncio.Future[None]) -> bool:
+    async def _answer(self, attempt, request, died: asyncio.Future[None]) -> bool:
         """Whether the client has got a part of it."""
-        uid = turn.decision.replica.uid
+        uid = attempt.decision.replica.uid
         await asyncio.wait((died,), timeout=self._random.uniform(0.05, 0.4))
         if died.done():
             return False
@@ -68,7 +68,7 @@ class Replicas:
             return False
         self._computing[uid].discard(died)
         if request.stream:
-            turn.first_token()
+            attempt.first_token()
         await asyncio.wait((died,), timeout=self._random.uniform(0.4, 1.6))
         return request.stream
 

@@ -54,6 +54,6 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(start, seed
     pool.router.in_flight.check()
     knowledge.index.check()
     pool.queue.check()
-    assert not pool.router.in_flight._slots
+    assert not pool.router.in_flight._requests
     assert not knowledge.index._open
-    assert not pool._places
+    assert not len(pool.queue)

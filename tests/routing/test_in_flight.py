@@ -5,15 +5,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from fairlead.routing.in_flight import InFlightBook, Slot
+from fairlead.routing.in_flight import InFlightBook, InFlightRequest
 from fairlead.routing.replica import Decision
 from fairlead_testing.routing import make_replica
 
 
-def take(book: InFlightBook, uid: str, now: float = 0.0, *, num_seen: int = 0, **slot_has) -> Slot:
-    slot = Slot(Decision(make_replica(uid), "", dispatch=book.next_dispatch(uid, num_seen)), now, **slot_has)
-    book.take(slot)
-    return slot
+def take(book: InFlightBook, uid: str, now: float = 0.0, *, num_seen: int = 0, **slot_has) -> InFlightRequest:
+    sent = InFlightRequest(Decision(make_replica(uid), "", dispatch=book.next_dispatch(uid, num_seen)), now, **slot_has)
+    book.take(sent)
+    return sent
 
 
 class BookMachine(RuleBasedStateMachine):
@@ -25,29 +25,29 @@ class BookMachine(RuleBasedStateMachine):
         super().__init__()
         self.book = InFlightBook()
         self.now = 0.0
-        self.open: list[Slot] = []
-        self.ended: list[tuple[float, Slot]] = []
+        self.open: list[InFlightRequest] = []
+        self.ended: list[tuple[float, InFlightRequest]] = []
         self.num_taken = dict.fromkeys("abc", 0)
 
     @rule(target=slots, uid=st.sampled_from("abc"), num_seqs=st.integers(1, 3))
-    def take(self, uid: str, num_seqs: int) -> Slot:
-        slot = take(self.book, uid, self.now, num_seqs=num_seqs)
+    def take(self, uid: str, num_seqs: int) -> InFlightRequest:
+        sent = take(self.book, uid, self.now, num_seqs=num_seqs)
         self.num_taken[uid] += 1
-        assert slot.dispatch == self.num_taken[uid]
-        self.open.append(slot)
-        return slot
+        assert sent.dispatch == self.num_taken[uid]
+        self.open.append(sent)
+        return sent
 
-    @rule(slot=consumes(slots), times=st.integers(1, 3))
-    def release(self, slot: Slot, times: int) -> None:
-        assert [self.book.release(slot, self.now) for _ in range(times)] == [True] + [False] * (times - 1)
-        assert slot.released
-        self.open.remove(slot)
-        self.ended.append((self.now, slot))
+    @rule(sent=consumes(slots), times=st.integers(1, 3))
+    def release(self, sent: InFlightRequest, times: int) -> None:
+        assert [self.book.release(sent, self.now) for _ in range(times)] == [True] + [False] * (times - 1)
+        assert sent.released
+        self.open.remove(sent)
+        self.ended.append((self.now, sent))
 
-    @rule(slot=slots, times=st.integers(1, 2))
-    def first_token(self, slot: Slot, times: int) -> None:
-        is_first = slot.first_token_at is None
-        assert [self.book.first_token(slot, self.now) for _ in range(times)] == [is_first, False][:times]
+    @rule(sent=slots, times=st.integers(1, 2))
+    def first_token(self, sent: InFlightRequest, times: int) -> None:
+        is_first = sent.first_token_at is None
+        assert [self.book.first_token(sent, self.now) for _ in range(times)] == [is_first, False][:times]
 
     @rule(seconds=st.floats(0, 2))
     def pass_time(self, seconds: float) -> None:
@@ -55,17 +55,17 @@ class BookMachine(RuleBasedStateMachine):
 
     @rule(uid=st.sampled_from("abc"), num_seen=st.integers(0, 20))
     def a_load_line_includes_some(self, uid: str, num_seen: int) -> None:
-        unseen = [slot for slot in self.open if slot.uid == uid and slot.dispatch > num_seen]
+        unseen = [sent for sent in self.open if sent.uid == uid and sent.dispatch > num_seen]
         assert list(self.book.unseen(uid, num_seen)) == unseen
         since = self.now - 2.5
-        ended = [slot for at, slot in self.ended if at > since and slot.uid == uid and slot.dispatch <= num_seen]
-        assert self.book.num_ended(uid, num_seen, since) == sum(slot.num_seqs for slot in ended)
+        ended = [sent for at, sent in self.ended if at > since and sent.uid == uid and sent.dispatch <= num_seen]
+        assert self.book.num_ended(uid, num_seen, since) == sum(sent.num_seqs for sent in ended)
 
     @invariant()
     def counts_are_exact(self) -> None:
         self.book.check()
         for uid in "abc":
-            assert self.book.count(uid) == sum(slot.uid == uid for slot in self.open)
+            assert self.book.count(uid) == sum(sent.uid == uid for sent in self.open)
         assert self.book.total == len(self.open)
 
 
@@ -76,10 +76,10 @@ TestBook.settings = settings(max_examples=60, stateful_step_count=40, deadline=N
 def test_numbers_go_on_while_a_replica_that_left_still_has_requests() -> None:
     book = InFlightBook()
     take(book, "a")
-    slot = take(book, "a")
+    sent = take(book, "a")
     book.keep_only(frozenset())
     assert take(book, "a").dispatch == 3
-    assert not slot.released
+    assert not sent.released
 
 
 def test_numbers_begin_above_what_the_engine_has_seen_of_this_gateway() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
-from fairlead.routing.in_flight import TRIAL_SECONDS, Slot
+from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightRequest
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make_policy
 from fairlead.routing.prompt import Prompt
@@ -38,10 +38,10 @@ def make_router(*replicas: Replica, policy=LeastLoaded) -> Router:
     return router
 
 
-def route(router: Router, now: float = 0.0, prompt: Prompt = PROMPT) -> Slot:
+def route(router: Router, now: float = 0.0, prompt: Prompt = PROMPT) -> InFlightRequest:
     routed = router.route(prompt, now)
     assert routed is not None
-    return routed[1]
+    return routed
 
 
 def candidates(router: Router, now: float = 0.0, prompt: Prompt = PROMPT) -> list[str]:
@@ -154,7 +154,7 @@ def test_a_refusal_is_over_when_a_later_load_shows_an_empty_queue() -> None:
     router.knowledge.loaded("a", make_load(time=0.02, running=1, max_num_seqs=SLOTS, seen={"gateway": first.dispatch}))
     assert candidates(router, 0.02) == ["a"]
     route(router, 0.02)
-    assert candidates(router, 0.02) == ["a"], "it has a slot more, and has not refused anything since"
+    assert candidates(router, 0.02) == ["a"], "it has a sent more, and has not refused anything since"
 
 
 def test_being_full_is_forgotten_after_a_while_without_refusals() -> None:
@@ -181,9 +181,9 @@ def test_a_replica_that_fails_attracts_nothing_and_is_probed_by_one_request_afte
 def test_pauses_double_and_failures_within_a_pause_count_once() -> None:
     router = make_router(replica("a"))
     first, second = route(router), route(router)
-    for slot in (first, second):
-        router.failed(slot, Failure.DIED, 0.0)
-        router.release(slot, 0.0)
+    for sent in (first, second):
+        router.failed(sent, Failure.DIED, 0.0)
+        router.release(sent, 0.0)
     assert router.next_change(0.0) == 0.5
     probe = route(router, 0.5)
     router.failed(probe, Failure.DIED, 0.5)
@@ -193,9 +193,9 @@ def test_pauses_double_and_failures_within_a_pause_count_once() -> None:
 
 def test_a_probe_that_ends_without_a_verdict_may_be_repeated() -> None:
     router = make_router(replica("a"))
-    slot = route(router)
-    router.failed(slot, Failure.DIED, 0.0)
-    router.release(slot, 0.0)
+    sent = route(router)
+    router.failed(sent, Failure.DIED, 0.0)
+    router.release(sent, 0.0)
     router.release(route(router, 1.0), 1.0)
     assert router.route(PROMPT, 1.0) is not None
 
@@ -217,10 +217,10 @@ def test_all_failing_tells_a_broken_pool_from_a_full_one() -> None:
     router = make_router(replica("a"), replica("b"))
     assert not router.all_failing()
     for _ in range(2):
-        slot = route(router)
+        sent = route(router)
         assert not router.all_failing()
-        router.failed(slot, Failure.DIED, 0.0)
-        router.release(slot, 0.0)
+        router.failed(sent, Failure.DIED, 0.0)
+        router.release(sent, 0.0)
     assert router.all_failing()
     router.set_replicas([])
     assert not router.all_failing()
@@ -228,8 +228,8 @@ def test_all_failing_tells_a_broken_pool_from_a_full_one() -> None:
 
 def test_a_pod_that_comes_back_under_another_uid_starts_with_clean_books() -> None:
     router = make_router(replica("a"))
-    slot = route(router)
-    router.failed(slot, Failure.TIMED_OUT, 0.0)
+    sent = route(router)
+    router.failed(sent, Failure.TIMED_OUT, 0.0)
     router.set_replicas([replica("a2")])
     assert route(router).uid == "a2"
     assert router.in_flight.total == 2
@@ -263,7 +263,7 @@ def test_a_prompt_is_matched_per_tokenizer_and_block_size() -> None:
     found = {each.replica.uid: (each.cached_tokens, each.uncached_tokens) for each in router.candidates(prompt, 0.0)}
     assert found == {"old": (32, 68), "new": (48, 32), "wide": (32, 68), "untold": (0, 100)}
     router.set_replicas([untold])
-    decision, _ = router.route(prompt, 0.0)
+    decision = router.route(prompt, 0.0).decision
     assert (decision.cached_tokens, decision.uncached_tokens) == (None, None)
 
 
@@ -317,11 +317,12 @@ def loaded_router(*uids: str, **changed) -> Router:
 def test_the_replica_that_holds_the_prompt_gets_it_and_says_so() -> None:
     router = loaded_router("a", "b")
     router.knowledge.listed("b", 0, HASHES)
-    decision, slot = router.route(PROMPT, 0.0)
+    sent = router.route(PROMPT, 0.0)
+    decision = sent.decision
     assert decision.replica.uid == "b"
     assert decision.reason == "first token in 14 ms (96 of 100 tokens cached); next best 110 ms"
     assert decision.predicted_ttft_seconds == pytest.approx(0.014)
-    assert slot.dispatched_at == 0.0
+    assert sent.dispatched_at == 0.0
 
 
 def test_a_busy_cache_is_left_for_an_idle_replica_when_that_is_sooner() -> None:
@@ -353,10 +354,10 @@ def test_what_requests_take_beside_the_steps_is_learnt_from_first_tokens() -> No
     for number in range(40):
         now = number * 1.0
         router.knowledge.loaded("a", make_load(time=now, step_cost=COST, seen={"gateway": number}))
-        slot = route(router, now, make_prompt(range(number * 1000, number * 1000 + 90)))
-        assert slot.modelled_ttft_seconds == pytest.approx(0.1)
-        router.first_token(slot, now + 0.125, learn=number % 2 == 0)
-        router.release(slot, now + 0.2)
+        sent = route(router, now, make_prompt(range(number * 1000, number * 1000 + 90)))
+        assert sent.modelled_ttft_seconds == pytest.approx(0.1)
+        router.first_token(sent, now + 0.125, learn=number % 2 == 0)
+        router.release(sent, now + 0.2)
     (found,) = router.candidates(make_prompt(range(90)), now)
     assert found.overhead_seconds == pytest.approx(0.025)
     assert found.predicted_ttft_seconds == pytest.approx(0.125)
@@ -365,9 +366,9 @@ def test_what_requests_take_beside_the_steps_is_learnt_from_first_tokens() -> No
 def test_the_whole_of_an_answer_that_was_not_streamed_teaches_nothing() -> None:
     router = loaded_router("a")
     for number in range(20):
-        slot = route(router, 0.0, make_prompt(range(number * 1000, number * 1000 + 90)))
-        router.first_token(slot, 9.0, learn=False)
-        router.release(slot, 9.0)
+        sent = route(router, 0.0, make_prompt(range(number * 1000, number * 1000 + 90)))
+        router.first_token(sent, 9.0, learn=False)
+        router.release(sent, 9.0)
     assert router.overhead.seconds("a", 9.0) == 0.0
 
 
@@ -375,7 +376,7 @@ def test_the_whole_of_an_answer_that_was_not_streamed_teaches_nothing() -> None:
 def test_every_policy_reports_what_is_foreseen(name: str) -> None:
     router = loaded_router("a")
     router.policy = make_policy(name)
-    decision, _ = router.route(PROMPT, 0.0)
+    decision = router.route(PROMPT, 0.0).decision
     assert (decision.cached_tokens, decision.uncached_tokens, decision.dispatch) == (0, 100, 1)
     assert decision.predicted_ttft_seconds == pytest.approx(0.11)
     assert decision.reason
@@ -404,7 +405,7 @@ def picked(loads: dict[str, dict[str, int]], holds: dict[str, int]) -> str | Non
         router.knowledge.loaded(uid, make_load(step_cost=cost, **figures))
         router.knowledge.listed(uid, 0, HASHES[: holds.get(uid, 0)])
     routed = router.route(PROMPT, 0.0)
-    return None if routed is None else routed[0].replica.uid
+    return None if routed is None else routed.uid
 
 
 @settings(deadline=None, max_examples=150)
@@ -437,9 +438,8 @@ def test_limits_are_what_the_engine_says() -> None:
     assert router.route(PROMPT, 0.0) is None
 
 
-def suspect(router: Router, now: float = 0.0, *, patient: bool = False) -> Slot | None:
-    routed = router.route(PROMPT, now, is_suspect=True, patient=patient)
-    return None if routed is None else routed[1]
+def suspect(router: Router, now: float = 0.0, *, patient: bool = False) -> InFlightRequest | None:
+    return router.route(PROMPT, now, is_suspect=True, patient=patient)
 
 
 def test_a_suspect_is_kept_apart_until_its_trial_is_over() -> None:
@@ -458,7 +458,7 @@ def test_a_suspect_is_kept_apart_until_its_trial_is_over() -> None:
 
 def test_a_patient_suspect_gets_a_replica_where_no_prompt_is_being_computed() -> None:
     router = make_router(unlimited("a"), unlimited("b"))
-    slots = {slot.uid: slot for slot in (route(router), route(router))}
+    slots = {sent.uid: sent for sent in (route(router), route(router))}
     assert slots.keys() == {"a", "b"}
     assert suspect(router, patient=True) is None
     assert {route(router).uid for _ in range(3)} == {"b"}, "the other one empties for it"
@@ -488,9 +488,9 @@ def test_a_load_with_nothing_to_compute_proves_whom_it_counts() -> None:
 def test_requests_that_die_together_share_the_suspicion() -> None:
     router = make_router(unlimited("a"))
     slots = [route(router) for _ in range(3)]
-    for slot in slots:  # one after another, as their connections break
-        assert router.failed(slot, Failure.DIED, 0.1) is Suspicion.SHARED
-        router.release(slot, 0.1)
+    for sent in slots:  # one after another, as their connections break
+        assert router.failed(sent, Failure.DIED, 0.1) is Suspicion.SHARED
+        router.release(sent, 0.1)
     alone = route(router, 1.0)
     assert router.failed(alone, Failure.DIED, 1.2) is Suspicion.SOLE
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from fairlead.routing.health import Failure
-from fairlead.routing.in_flight import Slot
+from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.policies import PredictedTTFT
 from fairlead.routing.replica import Replica
@@ -36,7 +36,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.router = Router(PredictedTTFT(), self.knowledge, "gateway")
         self.router.set_replicas([replica("a"), replica("b")])
         self.now = 0.0
-        self.open: list[Slot] = []
+        self.open: list[InFlightRequest] = []
         self.seqs = dict.fromkeys("abc", 0)
 
     @rule(target=slots, num_tokens=st.integers(1, 200))
@@ -44,36 +44,35 @@ class RouterMachine(RuleBasedStateMachine):
         prompt = make_prompt(range(num_tokens))
         self.router.candidates(prompt, self.now)  # a load may say that a probe has got there
         available = {each.uid for each in self.router.replicas if self.router.health.available(each.uid, self.now)}
-        routed = self.router.route(prompt, self.now)
-        if routed is None:
+        sent = self.router.route(prompt, self.now)
+        if sent is None:
             return multiple()
-        decision, slot = routed
-        assert decision is slot.decision
+        decision = sent.decision
         assert decision.replica in self.router.replicas
         assert decision.replica.uid in available
-        load = self.knowledge.load(slot.uid, self.now)
+        load = self.knowledge.load(sent.uid, self.now)
         assert load is None or not load.draining
-        assert self.router.in_flight.count(slot.uid) <= SLOTS
+        assert self.router.in_flight.count(sent.uid) <= SLOTS
         assert decision.cached_tokens + decision.uncached_tokens == num_tokens
         assert decision.uncached_tokens >= 1
         assert (decision.predicted_ttft_seconds is not None) == (load is not None and load.step_cost.is_known)
-        self.open.append(slot)
-        return slot
+        self.open.append(sent)
+        return sent
 
-    @rule(slot=consumes(slots), how=st.sampled_from(["ok", "unstreamed", "full", "gone", *Failure]))
-    def end(self, slot: Slot, how: str | Failure) -> None:
+    @rule(sent=consumes(slots), how=st.sampled_from(["ok", "unstreamed", "full", "gone", *Failure]))
+    def end(self, sent: InFlightRequest, how: str | Failure) -> None:
         if how in ("ok", "unstreamed"):
-            self.router.accepted(slot, self.now)
-            self.router.first_token(slot, self.now, learn=how == "ok")
-            self.router.first_token(slot, self.now + 1)
-            assert slot.first_token_at == self.now
+            self.router.accepted(sent, self.now)
+            self.router.first_token(sent, self.now, learn=how == "ok")
+            self.router.first_token(sent, self.now + 1)
+            assert sent.first_token_at == self.now
         elif how == "full":
-            self.router.full(slot, self.now)
+            self.router.full(sent, self.now)
         elif isinstance(how, Failure):
-            self.router.failed(slot, how, self.now)
-        self.router.release(slot, self.now)
-        self.router.release(slot, self.now)
-        self.open.remove(slot)
+            self.router.failed(sent, how, self.now)
+        self.router.release(sent, self.now)
+        self.router.release(sent, self.now)
+        self.open.remove(sent)
 
     @rule(uids=st.sets(st.sampled_from("abc")))
     def replicas_change(self, uids: set[str]) -> None:

@@ -80,7 +80,7 @@ def test_prefix_hash_finds_more_in_caches_than_policies_that_do_not_look() -> No
 def test_what_is_predicted_is_what_happens(policy: str, workload: str) -> None:
     served = served_by(policy, workload)
     assert median(request.prediction_error for request in served) < 0.15
-    exact = sum(abs(each.num_cached_tokens - each.slot.cached_tokens) <= BLOCK_SIZE for each in served)
+    exact = sum(abs(each.num_cached_tokens - each.sent.cached_tokens) <= BLOCK_SIZE for each in served)
     assert exact / len(served) >= 0.95
 
 
@@ -98,7 +98,7 @@ def test_every_policy_serves_a_fleet_that_is_full_for_a_while(policy: str) -> No
     setup = Setup(num_replicas=2, max_num_seqs=3)
     simulation = Simulation(policy, setup, 1)
     served = simulation.run(unshared(1, num=60, rate=60.0))
-    assert max(each.slot.dispatched_at - each.arrival.at for each in served) > 0.5, "many had to wait in the gateway"
+    assert max(each.sent.dispatched_at - each.arrival.at for each in served) > 0.5, "many had to wait in the gateway"
     assert all(each.num_generated == each.arrival.num_output for each in served)
     for engine in simulation.engines.values():
         assert engine.most_at_once <= 3, "nobody waited for a slot inside an engine"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlead.routing.in_flight import Slot
+from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.predictor import Work
 from fairlead.routing.replica import Decision
 from fairlead.routing.standing import Standing
@@ -12,8 +12,10 @@ from fairlead_testing.routing import make_load, make_replica
 REPLICA = make_replica("a", max_num_seqs=4)
 
 
-def slot(number: int, *, uncached_tokens: int = 0, num_seqs: int = 1) -> Slot:
-    return Slot(Decision(REPLICA, "", dispatch=number), 0.0, uncached_tokens=uncached_tokens, num_seqs=num_seqs)
+def sent(number: int, *, uncached_tokens: int = 0, num_seqs: int = 1) -> InFlightRequest:
+    return InFlightRequest(
+        Decision(REPLICA, "", dispatch=number), 0.0, uncached_tokens=uncached_tokens, num_seqs=num_seqs
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,7 @@ def test_a_slot_is_free_by_the_load_what_it_does_not_include_and_what_ended(
     running, waiting, num_unseen, num_ended, has_room
 ) -> None:
     load = make_load(running=running, waiting=waiting, max_num_seqs=4)
-    standing = Standing(REPLICA, 0, load, [slot(number) for number in range(num_unseen)], num_ended)
+    standing = Standing(REPLICA, 0, load, [sent(number) for number in range(num_unseen)], num_ended)
     assert standing.has_room(100) == has_room
 
 
@@ -43,16 +45,16 @@ def test_what_this_gateway_has_there_is_there_whatever_the_load_says() -> None:
 
 def test_a_request_with_several_prompts_takes_several_slots() -> None:
     load = make_load(max_num_seqs=4)
-    assert Standing(REPLICA, 1, load, [slot(1, num_seqs=3)]).has_room(1)
-    assert not Standing(REPLICA, 1, load, [slot(1, num_seqs=4)]).has_room(1)
+    assert Standing(REPLICA, 1, load, [sent(1, num_seqs=3)]).has_room(1)
+    assert not Standing(REPLICA, 1, load, [sent(1, num_seqs=4)]).has_room(1)
 
 
 def test_free_blocks_must_hold_what_is_uncached_and_what_is_on_its_way() -> None:
     load = make_load(running=1, kv_blocks_free=10)
     assert Standing(REPLICA, 1, load).has_room(160)
     assert not Standing(REPLICA, 1, load).has_room(161)
-    assert Standing(REPLICA, 2, load, [slot(2, uncached_tokens=17)]).has_room(128)
-    assert not Standing(REPLICA, 2, load, [slot(2, uncached_tokens=17)]).has_room(129)
+    assert Standing(REPLICA, 2, load, [sent(2, uncached_tokens=17)]).has_room(128)
+    assert not Standing(REPLICA, 2, load, [sent(2, uncached_tokens=17)]).has_room(129)
 
 
 def test_a_replica_with_nothing_to_do_takes_any_prompt() -> None:
@@ -83,5 +85,5 @@ def test_a_time_is_foreseen_only_with_load_and_step_cost() -> None:
     assert Standing(REPLICA, 0).predicted_ttft(Work(10), 0.0) is None
     assert Standing(REPLICA, 0, make_load()).predicted_ttft(Work(10), 0.0) is None
     assert Standing(REPLICA, 0, make_load(step_cost=cost)).predicted_ttft(Work(10), 0.0) == pytest.approx(0.02)
-    unseen = [slot(1, uncached_tokens=90)]
+    unseen = [sent(1, uncached_tokens=90)]
     assert Standing(REPLICA, 1, make_load(step_cost=cost), unseen).predicted_ttft(Work(10), 0.05) == pytest.approx(0.07)

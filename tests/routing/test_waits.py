@@ -17,6 +17,10 @@ from fairlead_testing.routing import make_load, make_prompt, make_replica
 COST = StepCost(base=0.010, prefill_token=0.0001, decode_seq=0.001)
 
 
+def issue(queue: PoolQueue, num_bytes: int, priority: int = 0) -> Ticket:
+    return Ticket(queue.next_number(), num_bytes, priority)
+
+
 def test_the_example_of_the_docstring() -> None:
     held = slot_seconds(COST, slots=10, kv_tokens=0, output_tokens=20, prefill_seconds=50 * COST.prefill_token)
     assert held == pytest.approx(0.450)
@@ -60,7 +64,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
 
 def test_a_ticket_is_foreseen_once_and_knows_who_is_before_it() -> None:
     queue = PoolQueue(max_waiting=10, max_bytes=100)
-    first, second, third = (queue.issue(1) for _ in range(3))
+    first, second, third = (issue(queue, 1) for _ in range(3))
     for ticket in (third, first):
         queue.enter(ticket, 0.0)
     assert [queue.num_ahead(ticket) for ticket in (first, second, third)] == [0, 1, 1]
@@ -77,8 +81,8 @@ def full_router(num_replicas: int = 1, *, slots: int = 2, num_ended: int = 1) ->
     for _ in range(num_ended):
         found = router.route(make_prompt(range(10)), -0.4)
         assert found is not None
-        router.accepted(found[1], -0.4)
-        router.release(found[1], 0.0)
+        router.accepted(found, -0.4)
+        router.release(found, 0.0)
     for index in range(num_replicas):
         load = make_load(step_cost=COST, max_num_seqs=slots, seen={"gateway": 100})
         router.knowledge.loaded(str(index), load)
@@ -131,5 +135,5 @@ def test_answers_of_several_sequences_do_not_say_how_long_they_are() -> None:
     for prompt in (make_prompt(range(10), range(10)), make_prompt(range(10))):
         found = router.route(prompt, 0.0)
         assert found is not None
-        router.generated(found[1], 20)
-        assert found[1].num_generated == (20 if found[1].num_seqs == 1 else None)
+        router.generated(found, 20)
+        assert found.num_generated == (20 if found.num_seqs == 1 else None)

@@ -111,12 +111,12 @@ class Room:
 
     async def _ask(self, name: str, seconds: float, asked: InferenceRequest) -> None:
         try:
-            place = self.model_pool.place(asked)
-            await self.model_pool.tokenize(place)
-            async with self.model_pool.admit(place) as turn:
-                self.log.append((name, turn.decision.replica.uid, self.model_pool.now()))
+            ticket = self.model_pool.ticket(asked)
+            await self.model_pool.tokenize(ticket)
+            async with self.model_pool.admit(ticket) as attempt:
+                self.log.append((name, attempt.decision.replica.uid, self.model_pool.now()))
                 await asyncio.sleep(seconds)
-                turn.accepted()
+                attempt.accepted()
         except OpenAIError as error:
             self.log.append((name, str(error.code), self.model_pool.now()))
 
@@ -129,7 +129,7 @@ class Room:
         self.model_pool.router.in_flight.check()
         assert len(self.model_pool.queue) == 0
         assert self.model_pool.router.in_flight.total == 0
-        assert not self.model_pool._places
+        assert not len(self.model_pool.queue)
         assert self.model_pool._reading is None
         return self.log
 

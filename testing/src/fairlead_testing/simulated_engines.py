@@ -14,7 +14,7 @@ from itertools import count
 import msgspec
 
 from fairlead.api.llmdeployment import PrefixHash
-from fairlead.routing.in_flight import Slot
+from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load
 from fairlead.routing.policies import make_policy
@@ -61,7 +61,7 @@ class Served(ModelSequence):
     """A request and what became of it."""
 
     arrival: Arrival
-    slot: Slot | None = None
+    sent: InFlightRequest | None = None
     first_token_at: float = 0.0
 
     @classmethod
@@ -84,10 +84,10 @@ class Served(ModelSequence):
     @property
     def prediction_error(self) -> float:
         """|predicted - actual| TTFT from dispatch, relative to the actual one."""
-        assert self.slot is not None
-        assert self.slot.decision.predicted_ttft_seconds is not None
-        actual = self.first_token_at - self.slot.dispatched_at
-        return abs(self.slot.decision.predicted_ttft_seconds - actual) / actual
+        assert self.sent is not None
+        assert self.sent.decision.predicted_ttft_seconds is not None
+        actual = self.first_token_at - self.sent.dispatched_at
+        return abs(self.sent.decision.predicted_ttft_seconds - actual) / actual
 
 
 class SimulatedEngine:
@@ -124,7 +124,7 @@ class SimulatedEngine:
     def _begin_step(self) -> None:
         for request in self._came:
             self.model.add(request)
-            self._seen = max(self._seen, request.slot.dispatch if request.slot else 0)
+            self._seen = max(self._seen, request.sent.dispatch if request.sent else 0)
         self._came.clear()
         if (step := self.model.begin_step()) is not None:
             self._step_began = self._events.now
@@ -210,10 +210,10 @@ class Simulation:
         self._pump()
 
     def _pump(self) -> None:
-        while self.queue and (routed := self.router.route(self.queue[0].arrival.prompt, self.events.now)):
+        while self.queue and (sent := self.router.route(self.queue[0].arrival.prompt, self.events.now)):
             request = self.queue.popleft()
-            request.slot = routed[1]
-            engine = self.engines[request.slot.uid]
+            request.sent = sent
+            engine = self.engines[request.sent.uid]
             self.events.after(self.setup.latency, lambda engine=engine, request=request: engine.submit(request))  # type: ignore[misc]
 
     def _hear(self, what: str, *arguments: object) -> None:
@@ -223,12 +223,12 @@ class Simulation:
         else:
             (request,) = arguments
             assert isinstance(request, Served)
-            assert request.slot is not None
+            assert request.sent is not None
             if what == "first_token":
                 request.first_token_at = now
-                self.router.first_token(request.slot, now)
+                self.router.first_token(request.sent, now)
             else:
-                self.router.release(request.slot, now)
+                self.router.release(request.sent, now)
                 self.ended.append(request)
         self._pump()
 

@@ -25,18 +25,18 @@ class Director:
         """Serves `request` to `client`. Raises OpenAIError where the client is to get that instead."""
         pool = self.pools.find(request.model, request.chosen)  # 404 here
         seen.found(pool.model)
-        place = pool.place(request)  # in line, kept through every attempt
-        await pool.tokenize(place)  # ids and block hashes, once; off the loop when long; 400 where it fits no replica
+        ticket = pool.ticket(request)  # in line, kept through every attempt
+        await pool.tokenize(ticket)  # ids and block hashes, once; off the loop when long; 400 where it fits no replica
         request.on_read()
-        seen.demands(pool.counters, place.ticket)
+        seen.demands(pool.counters, ticket)
         num_failures = num_deaths = 0
         while True:  # a second attempt only before the client's first byte
-            async with pool.admit(place) as turn:  # queue, hold while none is ready; 429, 503; a slot until here ends
-                seen.routed(turn.decision, place.prompt)  # replica, why, after how long
+            async with pool.admit(ticket) as attempt:  # queue, hold while none is ready; 429, 503
+                seen.routed(attempt.decision, ticket.prompt)  # replica, why, after how long
                 try:
-                    return await self.proxy.stream(turn, request, pool.model.served_name, client, seen)
+                    return await self.proxy.stream(attempt, request, pool.model.served_name, client, seen)
                 except ReplicaFailed as failed:
-                    suspicion = turn.failed(failed.failure)
+                    suspicion = attempt.failed(failed.failure)
                     num_failures += failed.failure is not None  # a full engine did not fail: back to the old place
                     num_deaths += failed.failure is Failure.DIED
                     again = failed.retryable and num_failures < self.max_attempts and num_deaths < MAX_DEATHS

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from fairlead.routing.in_flight import Slot
+from fairlead.routing.in_flight import InFlightRequest
 
 SAME_DEATH_SECONDS = 1.0
 """Broken connections to one replica within this time tell of the same death."""
@@ -42,16 +42,22 @@ class DeathBook:
         self._deaths: dict[str, _Death] = {}
 
     def died(
-        self, slot: Slot, present: Iterable[Slot], is_unproven: Callable[[Slot], bool], now: float, *, strangers: bool
+        self,
+        sent: InFlightRequest,
+        present: Iterable[InFlightRequest],
+        is_unproven: Callable[[InFlightRequest], bool],
+        now: float,
+        *,
+        strangers: bool,
     ) -> Suspicion:
-        """The slot's replica died. `present`: all slots that are still in flight there, this one among them."""
-        death = self._deaths.get(slot.uid)
-        if death is None or slot.dispatch not in death.present or now - death.time > SAME_DEATH_SECONDS:
-            slots = list(present)
-            everybody = frozenset(each.dispatch for each in slots)
-            unproven = frozenset(each.dispatch for each in slots if is_unproven(each))
-            death = self._deaths[slot.uid] = _Death(now, everybody, unproven or everybody, strangers)
-        if slot.dispatch not in death.suspects:
+        """Its replica died. `present`: all that is still in flight there, this one among them."""
+        death = self._deaths.get(sent.uid)
+        if death is None or sent.dispatch not in death.present or now - death.time > SAME_DEATH_SECONDS:
+            requests = list(present)
+            everybody = frozenset(each.dispatch for each in requests)
+            unproven = frozenset(each.dispatch for each in requests if is_unproven(each))
+            death = self._deaths[sent.uid] = _Death(now, everybody, unproven or everybody, strangers)
+        if sent.dispatch not in death.suspects:
             return Suspicion.NONE
         return Suspicion.SHARED if len(death.suspects) > 1 or death.has_strangers else Suspicion.SOLE
 

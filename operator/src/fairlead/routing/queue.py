@@ -7,8 +7,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Generic, TypeVar
 
-_place = attrgetter("place")
+_order = attrgetter("order")
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +34,7 @@ class Ticket:
     """From then to its first token, the wait included; None where nobody could tell."""
 
     @property
-    def place(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, int]:
         """What the line is in order of."""
         return self.priority, self.number
 
@@ -43,20 +44,23 @@ class Ticket:
             self.foreseen_at, self.foreseen_ttft_seconds = now, ttft_seconds
 
 
-class PoolQueue:
+AnyTicket = TypeVar("AnyTicket", bound=Ticket)
+
+
+class PoolQueue(Generic[AnyTicket]):
     """The line. It knows neither replicas nor clients: whoever owns it decides when the head may go."""
 
     def __init__(self, *, max_waiting: int, max_bytes: int) -> None:
         self.max_waiting = max_waiting
         self.max_bytes = max_bytes
-        self._tickets: list[Ticket] = []
+        self._tickets: list[AnyTicket] = []
         self._num_bytes = 0
         self._issued = 0
 
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def __iter__(self) -> Iterator[Ticket]:
+    def __iter__(self) -> Iterator[AnyTicket]:
         return iter(self._tickets)
 
     @property
@@ -65,14 +69,14 @@ class PoolQueue:
         return self._num_bytes
 
     @property
-    def head(self) -> Ticket | None:
+    def head(self) -> AnyTicket | None:
         """Who is next."""
         return self._tickets[0] if self._tickets else None
 
-    def issue(self, num_bytes: int, priority: int = 0) -> Ticket:
-        """A new ticket, behind all of its priority issued before; it is not in line until it enters."""
+    def next_number(self) -> int:
+        """For a new ticket, behind all of its priority that have one; it is not in line until it enters."""
         self._issued += 1
-        return Ticket(self._issued, num_bytes, priority)
+        return self._issued
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether a newcomer of this size may enter; an empty line takes any size."""
@@ -80,10 +84,10 @@ class PoolQueue:
             return self.max_waiting > 0
         return len(self._tickets) < self.max_waiting and self._num_bytes + num_bytes <= self.max_bytes
 
-    def enter(self, ticket: Ticket, now: float) -> None:
+    def enter(self, ticket: AnyTicket, now: float) -> None:
         """Puts `ticket` at its place. Bounds are for newcomers (`has_room`)."""
         ticket.waiting_since = now - ticket.waited_seconds
-        insort(self._tickets, ticket, key=_place)
+        insort(self._tickets, ticket, key=_order)
         self._num_bytes += ticket.num_bytes
 
     def leave(self, ticket: Ticket, now: float) -> None:
@@ -92,12 +96,12 @@ class PoolQueue:
             return
         ticket.waited_seconds = max(0.0, now - ticket.waiting_since)
         ticket.waiting_since = None
-        del self._tickets[bisect_left(self._tickets, ticket.place, key=_place)]
+        del self._tickets[bisect_left(self._tickets, ticket.order, key=_order)]
         self._num_bytes -= ticket.num_bytes
 
     def num_ahead(self, ticket: Ticket) -> int:
         """How many wait before `ticket`, whether it is in line or not."""
-        return bisect_left(self._tickets, ticket.place, key=_place)
+        return bisect_left(self._tickets, ticket.order, key=_order)
 
     def oldest_wait_seconds(self, now: float) -> float:
         """How long who has waited longest has; 0 when nobody waits."""
@@ -106,9 +110,9 @@ class PoolQueue:
 
     def check(self) -> None:
         """The line's invariants: in order of places, each ticket once, bytes add up."""
-        places = [ticket.place for ticket in self._tickets]
-        if places != sorted(set(places)):
-            raise AssertionError(f"the line is out of order: {places}")
+        order = [ticket.order for ticket in self._tickets]
+        if order != sorted(set(order)):
+            raise AssertionError(f"the line is out of order: {order}")
         if any(ticket.waiting_since is None for ticket in self._tickets):
             raise AssertionError("a ticket in line does not know since when it waits")
         if self._num_bytes != sum(ticket.num_bytes for ticket in self._tickets):

@@ -13,7 +13,7 @@ from fairlead.routing.capacity import CapacityBook
 from fairlead.routing.deaths import DeathBook, Suspicion
 from fairlead.routing.fit import misfit
 from fairlead.routing.health import Failure, HealthBook
-from fairlead.routing.in_flight import InFlightBook, Slot
+from fairlead.routing.in_flight import InFlightBook, InFlightRequest
 from fairlead.routing.knowledge import Knowledge, stale_at
 from fairlead.routing.load import Load
 from fairlead.routing.overhead import OverheadBook
@@ -79,8 +79,8 @@ class Router:
 
     def route(
         self, prompt: Prompt, now: float, *, is_suspect: bool = False, patient: bool = False
-    ) -> tuple[Decision, Slot] | None:
-        """A decision and its slot, which the caller releases when the attempt is over; None when nobody has room.
+    ) -> InFlightRequest | None:
+        """Sends the prompt to a replica, until the caller releases it; None when nobody has room.
 
         `is_suspect`: another replica may have died of it, so that it is kept apart from others (`trials`); `patient`:
         it can wait until nobody's prompt is computed beside it.
@@ -95,8 +95,7 @@ class Router:
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
         decision = self.policy.pick(candidates, prompt, now, in_flight)
         chosen = next(each for each in candidates if each.replica.uid == decision.replica.uid)
-        slot = self._dispatch(decision, chosen, prompt, now, is_suspect=is_suspect)
-        return slot.decision, slot
+        return self._dispatch(decision, chosen, prompt, now, is_suspect=is_suspect)
 
     def holds_back(self, prompt: Prompt, now: float, *, patient: bool) -> bool:
         """Whether a suspect waits only for the sake of keeping it apart: there is room for it."""
@@ -173,40 +172,40 @@ class Router:
         )
         return min(uncached, default=prompt.num_tokens)
 
-    def accepted(self, slot: Slot, now: float) -> None:
-        """The replica has begun to answer the request of this slot."""
-        slot.accepted = True
-        self.health.succeeded(slot.uid)
-        self.capacity.accepted(slot.uid)
+    def accepted(self, sent: InFlightRequest, now: float) -> None:
+        """The replica has begun to answer the request."""
+        sent.accepted = True
+        self.health.succeeded(sent.uid)
+        self.capacity.accepted(sent.uid)
 
-    def first_token(self, slot: Slot, now: float, *, learn: bool = True) -> None:
-        """The first token of this slot's request came, so its prefill is over. Counts once.
+    def first_token(self, sent: InFlightRequest, now: float, *, learn: bool = True) -> None:
+        """The first token of the request came, so its prefill is over. Counts once.
 
         `learn`: whether `now` is when it came, and not when a whole answer did: then the prediction is compared.
         """
-        if not self.in_flight.first_token(slot, now):
+        if not self.in_flight.first_token(sent, now):
             return
-        for expectation in slot.expectations:
+        for expectation in sent.expectations:
             self.knowledge.computed(expectation)
-        slot.expectations = ()
-        if learn and slot.modelled_ttft_seconds is not None:
-            actual = now - slot.dispatched_at
-            self.overhead.observe(slot.uid, actual, slot.modelled_ttft_seconds, now)
+        sent.expectations = ()
+        if learn and sent.modelled_ttft_seconds is not None:
+            actual = now - sent.dispatched_at
+            self.overhead.observe(sent.uid, actual, sent.modelled_ttft_seconds, now)
 
-    def generated(self, slot: Slot, num_tokens: int) -> None:
-        """So many tokens came for this slot's request."""
-        if slot.num_seqs == 1:  # else they came side by side
-            slot.num_generated = num_tokens
+    def generated(self, sent: InFlightRequest, num_tokens: int) -> None:
+        """So many tokens came for the request."""
+        if sent.num_seqs == 1:  # else they came side by side
+            sent.num_generated = num_tokens
 
-    def failed(self, slot: Slot, failure: Failure, now: float) -> Suspicion:
-        """The replica failed the request of this slot; whether that may have been the request's doing."""
-        self.health.failed(slot.uid, failure, now)
+    def failed(self, sent: InFlightRequest, failure: Failure, now: float) -> Suspicion:
+        """The replica failed the request; whether that may have been the request's doing."""
+        self.health.failed(sent.uid, failure, now)
         if failure is not Failure.DIED:
             return Suspicion.NONE
         book = self.in_flight
-        strangers = self.strangers.has_unproven(slot.uid, now)
+        strangers = self.strangers.has_unproven(sent.uid, now)
         return self.deaths.died(
-            slot, book.slots(slot.uid), lambda each: book.is_unproven(each, now), now, strangers=strangers
+            sent, book.requests(sent.uid), lambda each: book.is_unproven(each, now), now, strangers=strangers
         )
 
     def told(self, uid: str, load: Load) -> None:
@@ -217,20 +216,20 @@ class Router:
             self.in_flight.computed(uid, own)
         self.strangers.told(uid, sum(load.seen.values()) - own, load.time, are_computed=is_computed)
 
-    def full(self, slot: Slot, now: float) -> None:
-        """The replica refused the request of this slot because its queue is full: it answered, so it is healthy."""
-        self.health.succeeded(slot.uid)
-        self.capacity.refused(slot.uid, self.in_flight.count(slot.uid) - (not slot.released), now)
+    def full(self, sent: InFlightRequest, now: float) -> None:
+        """The replica refused the request because its queue is full: it answered, so it is healthy."""
+        self.health.succeeded(sent.uid)
+        self.capacity.refused(sent.uid, self.in_flight.count(sent.uid) - (not sent.released), now)
 
-    def release(self, slot: Slot, now: float) -> None:
-        """The attempt of this slot is over, however it ended. Counts once."""
-        if self.in_flight.release(slot, now):
-            for expectation in slot.expectations:
+    def release(self, sent: InFlightRequest, now: float) -> None:
+        """The attempt is over, however it ended. Counts once."""
+        if self.in_flight.release(sent, now):
+            for expectation in sent.expectations:
                 self.knowledge.index.settle(expectation)
-            slot.expectations = ()
-            self.health.ended(slot.uid)
-            if slot.accepted:
-                self.held.observe(Held(now - slot.dispatched_at, slot.work, slot.num_generated))
+            sent.expectations = ()
+            self.health.ended(sent.uid)
+            if sent.accepted:
+                self.held.observe(Held(now - sent.dispatched_at, sent.work, sent.num_generated))
 
     def all_failing(self) -> bool:
         """Whether there are replicas and the last news of every one was a failure."""
@@ -332,12 +331,14 @@ class Router:
             load=standing.load,
         )
 
-    def _dispatch(self, decision: Decision, chosen: Candidate, prompt: Prompt, now: float, *, is_suspect: bool) -> Slot:
+    def _dispatch(
+        self, decision: Decision, chosen: Candidate, prompt: Prompt, now: float, *, is_suspect: bool
+    ) -> InFlightRequest:
         """Numbers the request and enters it into the books."""
         replica, uid = chosen.replica, chosen.replica.uid
         num_seen = 0 if chosen.load is None else chosen.load.seen.get(self.gateway_id, 0)
         prompts = prompt.tokens(replica) or ()
-        slot = Slot(
+        sent = InFlightRequest(
             replace(decision, dispatch=self.in_flight.next_dispatch(uid, num_seen)),
             now,
             cached_tokens=chosen.cached_tokens,
@@ -347,16 +348,16 @@ class Router:
         )
         due = None
         if chosen.predicted_ttft_seconds is not None:
-            slot.modelled_ttft_seconds = chosen.predicted_ttft_seconds - chosen.overhead_seconds
-            due = now + slot.modelled_ttft_seconds
+            sent.modelled_ttft_seconds = chosen.predicted_ttft_seconds - chosen.overhead_seconds
+            due = now + sent.modelled_ttft_seconds
         index, block_size = self.knowledge.index, block_size_of(replica)
         if index.seq(uid) is not None:
             chains = [tokens.hashes(block_size) for tokens in prompts]
-            slot.expectations = tuple(index.expect(uid, chain[index.num_held(uid, chain) :], due) for chain in chains)
+            sent.expectations = tuple(index.expect(uid, chain[index.num_held(uid, chain) :], due) for chain in chains)
         self.capacity.sent(uid, self.in_flight.count(uid), now)
-        self.health.sent(uid, slot.dispatch)
-        self.in_flight.take(slot)
-        return slot
+        self.health.sent(uid, sent.dispatch)
+        self.in_flight.take(sent)
+        return sent
 
 
 def _num_tokens(prompt: Prompt, replica: Replica) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
-from fairlead.routing.in_flight import Slot
+from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.load import Load
 from fairlead.routing.predictor import (
     Dispatched,
@@ -31,7 +31,7 @@ class Standing:
     """Requests of this gateway that are there."""
     load: Load | None = None
     """Its last load, where fresh."""
-    unseen: Sequence[Slot] = ()
+    unseen: Sequence[InFlightRequest] = ()
     """Requests of this gateway that the load does not include; the oldest first."""
     num_ended: int = 0
     """Sequences that the load includes though they ended since."""
@@ -43,7 +43,7 @@ class Standing:
         """Sequences that are there, of whichever gateway."""
         if self.load is None:
             return self.num_in_flight
-        num_unseen = sum(slot.num_seqs for slot in self.unseen)
+        num_unseen = sum(sent.num_seqs for sent in self.unseen)
         return max(self.num_in_flight, self.load.running + self.load.waiting - self.num_ended + num_unseen)
 
     def has_room(self, num_uncached_tokens: int) -> bool:
@@ -60,7 +60,7 @@ class Standing:
             return not load.draining
         block_size = block_size_of(self.replica)
         num_blocks = ceil(num_uncached_tokens / block_size)
-        num_blocks += sum(ceil(slot.uncached_tokens / block_size) for slot in self.unseen)
+        num_blocks += sum(ceil(sent.uncached_tokens / block_size) for sent in self.unseen)
         return not load.draining and num_seqs < load.max_num_seqs and num_blocks <= load.kv_blocks_free
 
     def hangs(self) -> bool:
@@ -78,7 +78,7 @@ class Standing:
         ttft = predicted_ttft(
             load,
             load.step_cost,
-            [Dispatched(slot.dispatched_at, slot.work) for slot in self.unseen],
+            [Dispatched(sent.dispatched_at, sent.work) for sent in self.unseen],
             work,
             now=now,
             num_ended=self.num_ended,

@@ -5,9 +5,9 @@ by the next death that it is the cause, and it takes nobody else with it who has
 the router; who waits is not its business.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
-from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightBook, Slot
+from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightBook
 from fairlead.routing.replica import Candidate
 
 
@@ -47,8 +47,9 @@ class Trials:
 
     def next_change(self, now: float) -> float | None:
         """When time alone ends a trial, or makes a reserved replica ready for one; None where there is neither."""
-        slots = [*self._book.suspects(), *self._slots_of_reserved(now)]
-        ends = (each.dispatched_at + TRIAL_SECONDS for each in slots if self._book.is_unproven(each, now))
+        kept_free = self._book.requests(self._reserved) if self._is_reserved(self._reserved, now) else ()
+        requests = [*self._book.suspects(), *kept_free]
+        ends = (each.dispatched_at + TRIAL_SECONDS for each in requests if self._book.is_unproven(each, now))
         return min(ends, default=None)
 
     def _reserve(self, uids: Sequence[str], now: float) -> None:
@@ -61,6 +62,3 @@ class Trials:
 
     def _is_kept(self, uid: str, now: float) -> bool:
         return self._is_reserved(uid, now) or self._book.has_trial(uid, now)
-
-    def _slots_of_reserved(self, now: float) -> Iterator[Slot]:
-        return iter(self._book.slots(self._reserved) if self._is_reserved(self._reserved, now) else ())

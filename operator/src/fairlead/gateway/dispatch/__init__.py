@@ -1,1 +1,1 @@
-"""A request's way to a replica: its model's pool and line, its turn, and the attempt."""
+"""A request's way to a replica: its model's pool, its ticket in line, and the attempts."""

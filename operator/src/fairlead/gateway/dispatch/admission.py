@@ -14,15 +14,16 @@ from dataclasses import dataclass
 
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
 from fairlead.gateway.dispatch.counters import ModelCounters
 from fairlead.gateway.dispatch.hangs import Hangs
 from fairlead.gateway.dispatch.introductions import Introductions
 from fairlead.gateway.dispatch.refusals import refusal, unfit
-from fairlead.gateway.dispatch.turns import Grant, Place, Turn
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.settings import GatewaySettings
+from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load
 from fairlead.routing.outcomes import QueueOutcome
@@ -64,17 +65,17 @@ class ModelPool:
         self.pool = pool
         self.knowledge = shared.knowledge
         settings = shared.settings
-        self.queue = PoolQueue(max_waiting=settings.max_queue, max_bytes=settings.max_queue_bytes)
+        self.queue: PoolQueue[RequestTicket] = PoolQueue(
+            max_waiting=settings.max_queue, max_bytes=settings.max_queue_bytes
+        )
         policy = make_policy(pool.model.policy, pool.model.prefix_hash)
         self.router = Router(policy, shared.knowledge, shared.gateway_id)
         self.counters = ModelCounters()
         self._reader = shared.reader
         self._tokenizers = shared.tokenizers
         self._on_urgent = on_urgent
-        self._places: dict[int, Place] = {}
-        """By ticket number: whoever is in line."""
         self._num_suspects = 0
-        """Of them, how many a replica may have died of."""
+        """In line, that a replica may have died of."""
         self.digests: frozenset[str] = frozenset()
         """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
         self._outdated: frozenset[str] = frozenset()
@@ -110,55 +111,55 @@ class ModelPool:
 
     def waiting_prompts(self) -> list[ReadPrompt]:
         """Of who is in line, in its order."""
-        return [self._places[ticket.number].prompt for ticket in self.queue]
+        return [ticket.prompt for ticket in self.queue]
 
     # What the director calls.
 
-    def place(self, request: InferenceRequest) -> Place:
-        """A place behind everybody of its priority who has one."""
+    def ticket(self, request: InferenceRequest) -> RequestTicket:
+        """A ticket behind everybody of its priority who has one."""
         request.adapter = split_adapter(request.model, self.model.names)[1]
-        return Place(request, self.queue.issue(request.num_bytes, request.priority))
+        number = self.queue.next_number()
+        return RequestTicket(number, request.num_bytes, request.priority, request=request)
 
-    async def tokenize(self, place: Place) -> None:
+    async def tokenize(self, ticket: RequestTicket) -> None:
         """Has the prompt read, if it is going to wait or be served. Raises OpenAIError where no replica could ever take
         it, however long it waits."""
-        if self._is_hopeless or (len(self.queue) and not self.queue.has_room(place.ticket.num_bytes)):
+        if self._is_hopeless or (len(self.queue) and not self.queue.has_room(ticket.num_bytes)):
             return  # nothing is spent on what `wait` is going to refuse
-        await self._read(place)
-        self._raise_if_unfit(place)
+        await self._read(ticket)
+        self._raise_if_unfit(ticket)
 
-    async def _read(self, place: Place) -> None:
+    async def _read(self, ticket: RequestTicket) -> None:
         """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
-        missing = self.digests - place.digests_read
-        known = place.prompt if place.is_read else None
+        missing = self.digests - ticket.digests_read
+        known = ticket.prompt if ticket.is_read else None
         length = self.model.prefix_hash.prefix_char_length
         try:
-            place.prompt = await self._reader.read(place.request, missing, known, affinity_length=length)
+            ticket.prompt = await self._reader.read(ticket.request, missing, known, affinity_length=length)
         finally:  # not before: until then it must not be let go; also after an error, which would come again
-            place.digests_read |= missing
-        place.is_read = True
+            ticket.digests_read |= missing
+        ticket.is_read = True
 
-    def admit(self, place: Place) -> Turn:
+    def admit(self, ticket: RequestTicket) -> Attempt:
         """`async with` it: waits for a replica with room. Raises OpenAIError."""
-        return Turn(self, place)
+        return Attempt(self, ticket)
 
-    async def wait(self, place: Place) -> Grant:
-        """Until it is this place's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
+    async def wait(self, ticket: RequestTicket) -> InFlightRequest:
+        """Until it is this ticket's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
         now = self.now()
         if not self.num_ready:
             self._on_urgent()
         if self._is_hopeless:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
-        self._raise_if_unfit(place)
-        ticket = place.ticket
-        if self._is_next(place, now) and self._has_been_read(place):
-            grant = self._route(place, now)
-            if grant is not None:
-                self._foresee(place, grant[0].predicted_ttft_seconds, now)
-                return grant
+        self._raise_if_unfit(ticket)
+        if self._is_next(ticket, now) and self._has_been_read(ticket):
+            sent = self._route(ticket, now)
+            if sent is not None:
+                self._foresee(ticket, sent.decision.predicted_ttft_seconds, now)
+                return sent
         if not ticket.admitted and not self.queue.has_room(ticket.num_bytes):
             raise self._refusal(QueueOutcome.QUEUE_FULL)
-        return await self._wait_in_line(place, now)
+        return await self._wait_in_line(ticket, now)
 
     # What the fleet and the engines' streams call.
 
@@ -207,107 +208,104 @@ class ModelPool:
         if self._next_pump is not None:
             self._next_pump.cancel()
             self._next_pump = None
-        while (place := self._first_in_line(now)) is not None:
-            if not self._has_been_read(place):
+        while (ticket := self._first_in_line(now)) is not None:
+            if not self._has_been_read(ticket):
                 break  # who reads it pumps again
-            grant = self._route(place, now)
-            if grant is None:
-                if (misfit := self.router.misfit(place.prompt, now)) is None:
+            sent = self._route(ticket, now)
+            if sent is None:
+                if (misfit := self.router.misfit(ticket.prompt, now)) is None:
                     break
-                self._refuse(place, unfit(misfit))
+                self._refuse(ticket, unfit(misfit))
                 continue
-            granted = self._take_out(place)
-            if granted.done():
-                self.router.release(grant[1], now)  # its client is just going away
+            awaited = self._take_out(ticket)
+            if awaited.done():
+                self.router.release(sent, now)  # its client is just going away
             else:
-                granted.set_result(grant)
+                awaited.set_result(sent)
         self._set_wake_up(now)
 
     # The line.
 
-    def _route(self, place: Place, now: float) -> Grant | None:
-        patient = now < place.patient_until
-        return self.router.route(place.prompt, now, is_suspect=place.is_suspect, patient=patient)
+    def _route(self, ticket: RequestTicket, now: float) -> InFlightRequest | None:
+        patient = now < ticket.patient_until
+        return self.router.route(ticket.prompt, now, is_suspect=ticket.is_suspect, patient=patient)
 
-    def _is_next(self, place: Place, now: float) -> bool:
-        """Whether a place that is not in line would be the first to go."""
-        if self._is_held_back(place, now):
+    def _is_next(self, ticket: RequestTicket, now: float) -> bool:
+        """Whether a ticket that is not in line would be the first to go."""
+        if self._is_held_back(ticket, now):
             return False
         first = self._first_in_line(now)
-        return first is None or place.ticket.place < first.ticket.place
+        return first is None or ticket.order < first.order
 
-    def _first_in_line(self, now: float) -> Place | None:
+    def _first_in_line(self, now: float) -> RequestTicket | None:
         """Who is to go next. Suspects that are kept apart hold up nobody else; where one is, all others of them are."""
         is_crowded = False
         for ticket in self.queue:
-            place = self._places[ticket.number]
-            is_crowded = is_crowded or self._is_held_back(place, now)
-            if not (is_crowded and place.is_suspect):
-                return place
+            is_crowded = is_crowded or self._is_held_back(ticket, now)
+            if not (is_crowded and ticket.is_suspect):
+                return ticket
         return None
 
-    def _is_held_back(self, place: Place, now: float) -> bool:
+    def _is_held_back(self, ticket: RequestTicket, now: float) -> bool:
         """Whether it waits only to be kept apart from others."""
-        return place.is_suspect and self.router.holds_back(place.prompt, now, patient=now < place.patient_until)
+        return ticket.is_suspect and self.router.holds_back(ticket.prompt, now, patient=now < ticket.patient_until)
 
-    async def _wait_in_line(self, place: Place, now: float) -> Grant:
-        granted: asyncio.Future[Grant] = self._loop.create_future()
-        place.granted = granted
+    async def _wait_in_line(self, ticket: RequestTicket, now: float) -> InFlightRequest:
+        awaited: asyncio.Future[InFlightRequest] = self._loop.create_future()
+        ticket.sent = awaited
         if self.num_ready and not len(self.queue) and now - self._emptied_at >= LULL_SECONDS:
             self._on_urgent()
-        self.queue.enter(place.ticket, now)
-        self._places[place.ticket.number] = place
-        self._num_suspects += place.is_suspect
-        if place.ticket.foreseen_at is None:
-            ttft = self.router.foreseen_ttft(place.prompt, self.queue.num_ahead(place.ticket), now)
-            self._foresee(place, ttft, now)
-        place.timer = self._timer(place)
+        self.queue.enter(ticket, now)
+        self._num_suspects += ticket.is_suspect
+        if ticket.foreseen_at is None:
+            ttft = self.router.foreseen_ttft(ticket.prompt, self.queue.num_ahead(ticket), now)
+            self._foresee(ticket, ttft, now)
+        ticket.timer = self._timer(ticket)
         self._read_line()
         self._set_wake_up(now)
         try:
-            return await granted
+            return await awaited
         except asyncio.CancelledError:
-            if place.ticket.number in self._places:
-                self._take_out(place)
-            elif granted.done() and not granted.cancelled() and granted.exception() is None:
-                self.router.release(granted.result()[1], self.now())  # granted and cancelled in the same moment
+            if ticket.sent is not None:
+                self._take_out(ticket)
+            elif awaited.done() and not awaited.cancelled() and awaited.exception() is None:
+                self.router.release(awaited.result(), self.now())  # granted and cancelled in the same moment
             self.pump()
             raise
 
-    def _foresee(self, place: Place, ttft_seconds: float | None, now: float) -> None:
+    def _foresee(self, ticket: RequestTicket, ttft_seconds: float | None, now: float) -> None:
         """Once: when it has been read and goes or begins to wait. So the operator is told before its turn comes."""
-        if place.ticket.foreseen_at is None:
-            place.ticket.foresee(ttft_seconds, now)
-            if place.request.stream and ttft_seconds is not None:
+        if ticket.foreseen_at is None:
+            ticket.foresee(ttft_seconds, now)
+            if ticket.request.stream and ttft_seconds is not None:
                 self.counters.foreseen(ttft_seconds)
 
-    def _take_out(self, place: Place) -> "asyncio.Future[Grant]":
+    def _take_out(self, ticket: RequestTicket) -> "asyncio.Future[InFlightRequest]":
         """Out of the line; the future that is awaited."""
-        granted = place.granted
-        assert granted is not None and place.timer is not None
+        awaited = ticket.sent
+        assert awaited is not None and ticket.timer is not None
         self._emptied_at = self.now()
-        self.queue.leave(place.ticket, self._emptied_at)
-        del self._places[place.ticket.number]
-        self._num_suspects -= place.is_suspect
-        place.timer.cancel()
-        place.granted = place.timer = None
-        return granted
+        self.queue.leave(ticket, self._emptied_at)
+        self._num_suspects -= ticket.is_suspect
+        ticket.timer.cancel()
+        ticket.sent = ticket.timer = None
+        return awaited
 
-    def _timer(self, place: Place) -> asyncio.TimerHandle:
+    def _timer(self, ticket: RequestTicket) -> asyncio.TimerHandle:
         """Ends the wait when its deadline has come, as the pool is now. Replicas that come and go put it off, but never
         for longer than one cold start and one full queue take."""
         max_queue_time, cold_start_timeout = _limits(self.model)
         limit = max_queue_time if self.num_ready else cold_start_timeout
-        when = deadline(place.ticket, state_since=self._state_since, limit_seconds=limit)
-        last = deadline(place.ticket, state_since=float("-inf"), limit_seconds=cold_start_timeout + max_queue_time)
-        return self._loop.call_at(min(when, last), self._expire, place)
+        when = deadline(ticket, state_since=self._state_since, limit_seconds=limit)
+        last = deadline(ticket, state_since=float("-inf"), limit_seconds=cold_start_timeout + max_queue_time)
+        return self._loop.call_at(min(when, last), self._expire, ticket)
 
     def _set_timers(self) -> None:
         """Other limits hold now for who is in line."""
-        for place in self._places.values():
-            assert place.timer is not None
-            place.timer.cancel()
-            place.timer = self._timer(place)
+        for ticket in self.queue:
+            assert ticket.timer is not None
+            ticket.timer.cancel()
+            ticket.timer = self._timer(ticket)
 
     def _set_wake_up(self, now: float) -> None:
         """Pumps again when time alone may have made room."""
@@ -316,25 +314,25 @@ class ModelPool:
             self._wake_up = None
         when = self.router.next_change(now) if len(self.queue) else None
         if self._num_suspects:
-            patience_ends = (place.patient_until for place in self._places.values() if place.patient_until > now)
+            patience_ends = (ticket.patient_until for ticket in self.queue if ticket.patient_until > now)
             when = min((time for time in (when, *patience_ends) if time is not None), default=None)
         if when is not None:
             self._wake_up = self._loop.call_at(when, self.pump)
 
     # Tokenising for who waits already, when a tokenizer becomes known: head first, one after another.
 
-    def _has_been_read(self, place: Place) -> bool:
-        return self.digests <= place.digests_read
+    def _has_been_read(self, ticket: RequestTicket) -> bool:
+        return self.digests <= ticket.digests_read
 
     def _read_line(self) -> None:
-        if self._reading is None and not all(self._has_been_read(place) for place in self._places.values()):
+        if self._reading is None and not all(self._has_been_read(ticket) for ticket in self.queue):
             self._reading = self._loop.create_task(self._read_who_waits())
 
     async def _read_who_waits(self) -> None:
         try:
-            while (place := self._first_unread()) is not None:
+            while (ticket := self._first_unread()) is not None:
                 try:
-                    await self._read(place)
+                    await self._read(ticket)
                 except Exception:
                     logger.exception("a prompt that waits could not be tokenised")  # its engine will do it
                 self.pump()
@@ -342,9 +340,8 @@ class ModelPool:
         finally:
             self._reading = None
 
-    def _first_unread(self) -> Place | None:
-        places = (self._places[ticket.number] for ticket in self.queue)
-        return next((place for place in places if not self._has_been_read(place)), None)
+    def _first_unread(self) -> RequestTicket | None:
+        return next((ticket for ticket in self.queue if not self._has_been_read(ticket)), None)
 
     # The state of the replicas.
 
@@ -392,8 +389,8 @@ class ModelPool:
         """Whether nothing is ready and nothing is going to be."""
         return not self.pool.replicas and not self.pool.outlook.starting
 
-    def _raise_if_unfit(self, place: Place) -> None:
-        if (misfit := self._misfit(place.prompt)) is not None:
+    def _raise_if_unfit(self, ticket: RequestTicket) -> None:
+        if (misfit := self._misfit(ticket.prompt)) is not None:
             raise unfit(misfit)
 
     def _misfit(self, prompt: ReadPrompt) -> PromptError | None:
@@ -407,24 +404,24 @@ class ModelPool:
         limit = self.model.max_model_len
         return None if limit is None else prompt.excess(limit)
 
-    def _expire(self, place: Place) -> None:
+    def _expire(self, ticket: RequestTicket) -> None:
         if not self.num_ready:
             outcome = QueueOutcome.COLD_START_TIMEOUT
         elif self.router.all_failing():
             outcome = QueueOutcome.REPLICAS_FAILING
         else:
             outcome = QueueOutcome.QUEUE_TIMEOUT
-        self._refuse(place, self._refusal(outcome))
+        self._refuse(ticket, self._refusal(outcome))
         self.pump()
 
     def _refuse_all(self, outcome: QueueOutcome) -> None:
-        for place in list(self._places.values()):
-            self._refuse(place, self._refusal(outcome))
+        for ticket in list(self.queue):
+            self._refuse(ticket, self._refusal(outcome))
 
-    def _refuse(self, place: Place, error: OpenAIError) -> None:
-        granted = self._take_out(place)
-        if not granted.done():
-            granted.set_exception(error)
+    def _refuse(self, ticket: RequestTicket, error: OpenAIError) -> None:
+        awaited = self._take_out(ticket)
+        if not awaited.done():
+            awaited.set_exception(error)
 
     def _refusal(self, outcome: QueueOutcome) -> OpenAIError:
         return refusal(outcome, self.pool, oldest_wait_seconds=self.queue.oldest_wait_seconds(self.now()))

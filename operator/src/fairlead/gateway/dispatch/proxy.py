@@ -6,7 +6,7 @@ whole first.
 """
 
 from fairlead.addresses import authority
-from fairlead.gateway.dispatch.turns import Turn
+from fairlead.gateway.dispatch.attempt import Attempt
 from fairlead.gateway.downstream.client import JSON, Client
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import Header, OpenAIError, answer_too_large, upstream_failed, upstream_timed_out
@@ -69,18 +69,18 @@ class Proxy:
 
     async def stream(
         self,
-        turn: Turn,
+        attempt: Attempt,
         request: InferenceRequest,
         served_name: str,
         client: Client,
         seen: Observation,
     ) -> None:
-        """Serves `request` from the replica whose turn it is, to the end of its answer, even if that is an error.
+        """Serves `request` from the replica that was chosen, to the end of its answer, even if that is an error.
 
         `served_name`: of the model, where the replica has not told its own. Raises ReplicaFailed.
         """
-        decision, replica = turn.decision, turn.decision.replica
-        body = request.upstream_body(replica.served_name or served_name, turn.prompt.tokens_field(replica.digest))
+        decision, replica = attempt.decision, attempt.decision.replica
+        body = request.upstream_body(replica.served_name or served_name, attempt.prompt.tokens_field(replica.digest))
         head = _head(replica, request, len(body), dispatch=f"{self._gateway_id}:{decision.dispatch}")
         limit = self._settings.first_byte_timeout if request.stream else self._settings.response_timeout
         try:
@@ -90,18 +90,18 @@ class Proxy:
                 del body  # streams are long, and prompts may be
                 _raise_if_refused(replica, response)
                 if response.status < 500:
-                    turn.accepted()
+                    attempt.accepted()
                 if response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM):
-                    await self._pass_events(turn, response, request, client, seen)
+                    await self._pass_events(attempt, response, request, client, seen)
                 else:
-                    await self._pass_whole(turn, response, client, seen)
+                    await self._pass_whole(attempt, response, client, seen)
         except AnswerTooLarge as error:
             raise answer_too_large(str(error)) from error
         except UpstreamError as error:
             raise _failed(replica, error, begun=client.started) from error
 
     async def _pass_events(
-        self, turn: Turn, response: UpstreamResponse, request: InferenceRequest, client: Client, seen: Observation
+        self, attempt: Attempt, response: UpstreamResponse, request: InferenceRequest, client: Client, seen: Observation
     ) -> None:
         """Event by event as they come. The client gets its headers with the first: until then a retry is possible."""
         events = UsageFilter(hide_usage=not request.wants_usage)
@@ -110,12 +110,12 @@ class Proxy:
                 passed = events.feed(chunk)
                 if events.token_seen and seen.ttft_seconds is None:
                     seen.first_token()
-                    turn.first_token()
+                    attempt.first_token()
                 if passed:
                     if not client.started:
-                        turn.begun()
+                        attempt.begun()
                         await client.start(
-                            response.status, [*_headers(turn.decision, response, seen), *_STREAM_HEADERS]
+                            response.status, [*_headers(attempt.decision, response, seen), *_STREAM_HEADERS]
                         )
                     await client.write(passed)
                     if events.done and not events.failed:
@@ -126,19 +126,21 @@ class Proxy:
         finally:
             seen.usage = events.usage
             if events.usage is not None:
-                turn.generated(events.usage.completion_tokens)
+                attempt.generated(events.usage.completion_tokens)
         if not (events.done or events.failed):
             raise UpstreamError("the stream ended without saying that it is complete", begun=True)
         if events.failed:
             seen.outcome = RequestOutcome.ENGINE_ERROR
         if events.error_code == CODE_ENGINE_DEAD:
-            turn.failed(Failure.DIED)
+            attempt.failed(Failure.DIED)
             seen.attempt_failed(Failure.DIED, "Its engine died in the middle of the answer.", again=False)
         await client.finish()
 
-    async def _pass_whole(self, turn: Turn, response: UpstreamResponse, client: Client, seen: Observation) -> None:
+    async def _pass_whole(
+        self, attempt: Attempt, response: UpstreamResponse, client: Client, seen: Observation
+    ) -> None:
         """The whole answer at once."""
-        replica = turn.decision.replica
+        replica = attempt.decision.replica
         body = await response.read(self._settings.max_reply_bytes)
         status = response.status
         if status >= 500 and error_code_of(body) == CODE_ENGINE_DEAD:
@@ -147,9 +149,9 @@ class Proxy:
         if status < 400:
             seen.usage = usage_of(body)
             if seen.usage is not None:
-                turn.generated(seen.usage.completion_tokens)
+                attempt.generated(seen.usage.completion_tokens)
             seen.first_token()
-            turn.first_token(whole=True)
+            attempt.first_token(whole=True)
             seen.outcome = RequestOutcome.COMPLETED
         else:
             seen.outcome = RequestOutcome.CLIENT_ERROR if status < 500 else RequestOutcome.ENGINE_ERROR
@@ -158,7 +160,7 @@ class Proxy:
                 await client.reply(status, error.body(), [(_REPLICA, replica.name.encode())])
                 return
         length = (b"content-length", str(len(body)).encode())
-        await client.start(status, [*_headers(turn.decision, response, seen), length])
+        await client.start(status, [*_headers(attempt.decision, response, seen), length])
         await client.finish(body)
 
 

@@ -1,25 +1,21 @@
-"""A request's place in its model's line, and its turn at a replica: what the director and the proxy hold of admission.
-
-They know the pool they belong to and pass on to its router what becomes of the attempt; they decide nothing.
-"""
+"""A request's ticket in its model's line, and one attempt at a replica: what the director and the proxy hold of
+admission. They pass on to the router what becomes of the attempt; they decide nothing."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
-from fairlead.routing.in_flight import Slot
+from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision
+from fairlead.routing.router import Router
 
-if TYPE_CHECKING:
-    from fairlead.gateway.dispatch.admission import ModelPool
-
-Grant = tuple[Decision, Slot]
 _PLURAL_FIELDS = ("n", "best_of")
 """With these, the tokens of an answer may have come side by side: their number does not say how long they took."""
 
@@ -27,12 +23,11 @@ PATIENCE_SECONDS = 3.0
 """How long a suspect waits at most for a replica where nobody else's prompt is being computed."""
 
 
-@dataclass(slots=True, eq=False)
-class Place:
-    """A request's place in its model's line, kept through every attempt. Outside of the line nothing waits for it."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class RequestTicket(Ticket):
+    """A request's ticket, kept through every attempt. Outside of the line nothing waits for it."""
 
     request: InferenceRequest
-    ticket: Ticket
     prompt: ReadPrompt = field(default_factory=ReadPrompt)
     is_read: bool = False
     """Whether the prompt's length is known, if only as an estimate; which tokenizers have read it is another matter."""
@@ -42,7 +37,7 @@ class Place:
     """Whether a replica may have died of this request: it waits to be kept apart from others."""
     patient_until: float = 0.0
     """A suspect waits so long for a replica on which no other prompt is being computed."""
-    granted: "asyncio.Future[Grant] | None" = None
+    sent: "asyncio.Future[InFlightRequest] | None" = None
     """While in line: what it awaits."""
     timer: asyncio.TimerHandle | None = None
     """While in line: what ends its wait."""
@@ -53,58 +48,75 @@ class Place:
         self.prompt = ReadPrompt()
 
 
-class Turn:
-    """One attempt's turn: entering waits for it, leaving gives the replica's slot back, however the attempt ended."""
+class Line(Protocol):
+    """What an attempt needs of the model whose line it stands in."""
 
-    def __init__(self, model_pool: "ModelPool", place: Place) -> None:
-        self._model_pool = model_pool
-        self.place = place
-        self.decision: Decision = None  # type: ignore[assignment]  # set by __aenter__
-        self._slot: Slot = None  # type: ignore[assignment]
-        self._is_plural = not place.request.fields.keys().isdisjoint(_PLURAL_FIELDS)
+    router: Router
+    now: Callable[[], float]
 
-    async def __aenter__(self) -> "Turn":
-        self.decision, self._slot = await self._model_pool.wait(self.place)
-        self.place.ticket.admitted = True
+    async def wait(self, ticket: RequestTicket) -> InFlightRequest: ...
+
+    def pump(self) -> None: ...
+
+    def proven(self) -> None: ...
+
+
+class Attempt:
+    """One attempt: entering waits for a replica with room, leaving gives its slot back, however the attempt ended."""
+
+    def __init__(self, line: Line, ticket: RequestTicket) -> None:
+        self._line = line
+        self.ticket = ticket
+        self._sent: InFlightRequest = None  # type: ignore[assignment]  # set by __aenter__
+        self._is_plural = not ticket.request.fields.keys().isdisjoint(_PLURAL_FIELDS)
+
+    async def __aenter__(self) -> "Attempt":
+        self._sent = await self._line.wait(self.ticket)
+        self.ticket.admitted = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._model_pool.router.release(self._slot, self._model_pool.now())
-        self._model_pool.pump()
+        self._line.router.release(self._sent, self._line.now())
+        self._line.pump()
+
+    @property
+    def decision(self) -> Decision:
+        """Which replica, and why."""
+        return self._sent.decision
 
     @property
     def prompt(self) -> ReadPrompt:
         """What the replica is to read."""
-        return self.place.prompt
+        return self.ticket.prompt
 
     def accepted(self) -> None:
         """The replica has begun to answer."""
-        self._model_pool.router.accepted(self._slot, self._model_pool.now())
+        self._line.router.accepted(self._sent, self._line.now())
 
     def first_token(self, *, whole: bool = False) -> None:
         """The first token has come, so the prompt has been computed. `whole`: all tokens have come, so it is not known
         when the first one was there."""
-        self._model_pool.router.first_token(self._slot, self._model_pool.now(), learn=not whole)
-        self._model_pool.proven()
+        self._line.router.first_token(self._sent, self._line.now(), learn=not whole)
+        self._line.proven()
 
     def generated(self, num_tokens: int | None) -> None:
         """So many tokens came, if that is known."""
         if num_tokens is not None and not self._is_plural:
-            self._model_pool.router.generated(self._slot, num_tokens)
+            self._line.router.generated(self._sent, num_tokens)
 
     def begun(self) -> None:
         """The client has got a byte, so this attempt is the last."""
-        self.place.forget()
+        self.ticket.forget()
 
     def failed(self, failure: Failure | None) -> Suspicion:
         """The replica failed the request; None: it is well, but full. Whether a death may have been its doing."""
-        now = self._model_pool.now()
+        now = self._line.now()
         if failure is None:
-            self._model_pool.router.full(self._slot, now)
+            self._line.router.full(self._sent, now)
             return Suspicion.NONE
-        suspicion = self._model_pool.router.failed(self._slot, failure, now)
+        suspicion = self._line.router.failed(self._sent, failure, now)
         if suspicion is not Suspicion.NONE:
-            self.place.is_suspect, self.place.patient_until = True, now + PATIENCE_SECONDS
+            self.ticket.is_suspect, self.ticket.patient_until = True, now + PATIENCE_SECONDS
         return suspicion
