@@ -32,7 +32,12 @@ def pod(*, terminating: bool = False, phase: str = "Pending") -> dict[str, Any]:
 
 def test_defaults_and_routing_are_taken_over() -> None:
     model = served_model(deployment())
-    assert (model.served_name, model.policy, model.max_queue_time, model.cold_start_timeout) == (
+    assert (
+        model.served_name,
+        model.routing.policy,
+        model.routing.max_queue_time,
+        model.routing.cold_start_timeout,
+    ) == (
         "dinghy",
         "PredictedTTFT",
         30.0,
@@ -47,7 +52,13 @@ def test_defaults_and_routing_are_taken_over() -> None:
             }
         )
     )
-    assert (model.served_name, model.aliases, model.policy, model.max_queue_time, model.cold_start_timeout) == (
+    assert (
+        model.served_name,
+        model.aliases,
+        model.routing.policy,
+        model.routing.max_queue_time,
+        model.routing.cold_start_timeout,
+    ) == (
         "m",
         ("x",),
         "RoundRobin",

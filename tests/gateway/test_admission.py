@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.api.llmdeployment import RoutingPolicy
 from fairlead.routing.replica import Limits
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.model_pools import FakeReader, Room, pool_of, replica, request
@@ -138,7 +139,7 @@ def test_changing_the_policy_takes_effect_without_losing_anybody() -> None:
         for name in "1234":
             room.ask(name, seconds=10.0)
         await asyncio.sleep(1.0)
-        room.model_pool.update(pool_of(replica("a", None), replica("b", None), policy="RoundRobin"))
+        room.model_pool.update(pool_of(replica("a", None), replica("b", None), policy=RoutingPolicy.ROUND_ROBIN))
         assert type(room.model_pool.router.policy).__name__ == "RoundRobin"
         assert room.model_pool.router.in_flight.total == 4
         await room.end()

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.api.llmdeployment import Routing
 from fairlead.fleet.pool import Outlook, Pool
 from fairlead.routing.replica import Limits
 from fairlead_protocol.tokenizing import PromptTokenizer
@@ -140,7 +141,7 @@ async def test_a_model_at_zero_is_not_woken_for_what_its_engines_could_never_tak
     huge = {"model": "fake", "prompt": HUGE}
     status, document, _ = await setup.post(huge, "/v1/completions")
     assert (status, document["error"]["code"], woken) == (400, "context_length_exceeded", [])
-    larger = replace(pool.model, engine="with a longer context", cold_start_timeout=0.2)
+    larger = replace(pool.model, engine="with a longer context", routing=Routing(cold_start_timeout=0.2))
     pool.update(replace(asleep, model=larger))
     assert (await setup.post(huge, "/v1/completions"))[0] == 503
     assert woken

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import PrefixHash as PrefixHashSettings
-from fairlead.api.llmdeployment import RoutingPolicy
+from fairlead.api.llmdeployment import Routing, RoutingPolicy
 from fairlead.routing.policies import (
-    DEFAULT_POLICY,
     POLICIES,
     LeastLoaded,
     Policy,
@@ -55,7 +54,7 @@ foreseen = st.dictionaries(
 @settings(deadline=None, max_examples=200)
 @given(st.lists(loads, min_size=1, max_size=20))
 def test_least_loaded_always_picks_a_minimum(rounds: list[dict[str, int]]) -> None:
-    policy = LeastLoaded()
+    policy = LeastLoaded(Routing())
     for load in rounds:
         decision = decide(policy, [candidate(uid, num) for uid, num in load.items()])
         assert load[decision.replica.uid] == min(load.values())
@@ -71,7 +70,7 @@ def test_least_loaded_always_picks_a_minimum(rounds: list[dict[str, int]]) -> No
     st.randoms(),
 )
 def test_equal_replicas_get_equal_shares_whatever_their_order(kind, ttft, num_replicas, num_requests, random) -> None:
-    policy, picked = kind(), Counter()
+    policy, picked = kind(Routing()), Counter()
     candidates = [candidate(str(index), ttft=ttft) for index in range(num_replicas)]
     for _ in range(num_requests):
         random.shuffle(candidates)
@@ -83,13 +82,13 @@ def test_equal_replicas_get_equal_shares_whatever_their_order(kind, ttft, num_re
 @settings(deadline=None, max_examples=100)
 @given(loads)
 def test_round_robin_visits_every_candidate_before_any_twice(load: dict[str, int]) -> None:
-    policy = RoundRobin()
+    policy = RoundRobin(Routing())
     candidates = [candidate(uid, num) for uid, num in load.items()]
     assert {pick(policy, candidates) for _ in candidates} == set(load)
 
 
 def test_round_robin_goes_on_behind_a_replica_that_left() -> None:
-    policy = RoundRobin()
+    policy = RoundRobin(Routing())
     everyone = [candidate(uid) for uid in "abc"]
     assert [pick(policy, everyone) for _ in range(2)] == ["a", "b"]
     assert pick(policy, [candidate("a"), candidate("c")]) == "c"
@@ -101,20 +100,20 @@ def test_round_robin_goes_on_behind_a_replica_that_left() -> None:
 
 def test_the_soonest_is_picked_and_the_reason_tells_people_why() -> None:
     candidates = [candidate("a", 1, 0.210), candidate("b", 5, 0.034, cached=95), candidate("c", 0, 1.5)]
-    decision = decide(PredictedTTFT(), candidates)
+    decision = decide(PredictedTTFT(Routing()), candidates)
     assert decision.replica.uid == "b"
     assert decision.reason == "first token in 34 ms (95 of 100 tokens cached); next best 210 ms"
     assert (decision.cached_tokens, decision.uncached_tokens, decision.predicted_ttft_seconds) == (95, 5, 0.034)
 
 
 def test_differences_nobody_notices_are_decided_by_work_then_by_requests() -> None:
-    assert pick(PredictedTTFT(), [candidate("a", 3, 0.100), candidate("b", 1, 0.104)]) == "b"
-    assert pick(PredictedTTFT(), [candidate("a", 3, 0.100, cached=16), candidate("b", 1, 0.104)]) == "a"
-    assert pick(PredictedTTFT(), [candidate("a", 3, 0.100), candidate("b", 1, 0.107)]) == "a"
+    assert pick(PredictedTTFT(Routing()), [candidate("a", 3, 0.100), candidate("b", 1, 0.104)]) == "b"
+    assert pick(PredictedTTFT(Routing()), [candidate("a", 3, 0.100, cached=16), candidate("b", 1, 0.104)]) == "a"
+    assert pick(PredictedTTFT(Routing()), [candidate("a", 3, 0.100), candidate("b", 1, 0.107)]) == "a"
 
 
 def test_without_any_prediction_the_least_loaded_is_picked() -> None:
-    decision = decide(PredictedTTFT(), [candidate("a", 3), candidate("b", 1)])
+    decision = decide(PredictedTTFT(Routing()), [candidate("a", 3), candidate("b", 1)])
     assert decision.replica.uid == "b"
     assert decision.predicted_ttft_seconds is None
     assert "nothing is known" in decision.reason
@@ -122,7 +121,7 @@ def test_without_any_prediction_the_least_loaded_is_picked() -> None:
 
 def test_an_unknown_replica_neither_attracts_every_request_nor_starves() -> None:
     known = {"a": 0, "b": 0, "unknown": 0}
-    policy, picked = PredictedTTFT(), Counter()
+    policy, picked = PredictedTTFT(Routing()), Counter()
     for _ in range(90):  # nothing ends, and each request makes the known ones slower by 50 ms
         candidates = [candidate(uid, num, None if uid == "unknown" else 0.05 * (num + 1)) for uid, num in known.items()]
         uid = pick(policy, candidates)
@@ -133,15 +132,15 @@ def test_an_unknown_replica_neither_attracts_every_request_nor_starves() -> None
 
 def test_an_unknown_replica_does_not_take_a_prompt_from_where_it_is_cached() -> None:
     candidates = [candidate("a", 1, 0.5), candidate("b", 1, 0.02, cached=96), candidate("unknown", 1)]
-    assert pick(PredictedTTFT(), candidates) == "b"
-    decision = decide(PredictedTTFT(), [candidate("a", 3, 0.5), candidate("unknown", 0)])
+    assert pick(PredictedTTFT(Routing()), candidates) == "b"
+    decision = decide(PredictedTTFT(Routing()), [candidate("a", 3, 0.5), candidate("unknown", 0)])
     assert decision.replica.uid == "unknown"
     assert "its load is not known" in decision.reason
     assert decision.predicted_ttft_seconds is None
 
 
 def test_estimates_of_tokens_are_not_reported_as_knowledge() -> None:
-    decision = decide(PredictedTTFT(), [replace(candidate("a", 0, 0.5), is_tokenized=False)])
+    decision = decide(PredictedTTFT(Routing()), [replace(candidate("a", 0, 0.5), is_tokenized=False)])
     assert (decision.cached_tokens, decision.uncached_tokens) == (None, None)
     assert decision.reason == "first token in 500 ms; the only one with room"
 
@@ -156,8 +155,8 @@ def test_what_makes_a_replica_slower_never_makes_it_more_attractive(candidates, 
     after = [*candidates]
     after[index] = replace(before, predicted_ttft_seconds=before.predicted_ttft_seconds + slower)
     is_unknown_there = any(each.predicted_ttft_seconds is None for each in candidates)
-    if pick(PredictedTTFT(), after) == before.replica.uid and not is_unknown_there:
-        assert pick(PredictedTTFT(), candidates) == before.replica.uid
+    if pick(PredictedTTFT(Routing()), after) == before.replica.uid and not is_unknown_there:
+        assert pick(PredictedTTFT(Routing()), candidates) == before.replica.uid
 
 
 @settings(deadline=None, max_examples=300)
@@ -167,22 +166,22 @@ def test_what_is_cached_never_makes_a_replica_less_attractive(candidates, more, 
     before = candidates[index]
     after = [*candidates]
     after[index] = replace(before, uncached_tokens=max(0, before.uncached_tokens - more))
-    if pick(PredictedTTFT(), candidates) == before.replica.uid:
-        assert pick(PredictedTTFT(), after) == before.replica.uid
+    if pick(PredictedTTFT(Routing()), candidates) == before.replica.uid:
+        assert pick(PredictedTTFT(Routing()), after) == before.replica.uid
 
 
 @settings(deadline=None, max_examples=200)
 @given(foreseen)
 def test_the_pick_is_soonest_but_for_what_nobody_notices(candidates) -> None:
     expected = expected_seconds(candidates)
-    chosen = pick(PredictedTTFT(), candidates)
+    chosen = pick(PredictedTTFT(Routing()), candidates)
     assert not expected or expected[chosen] <= min(expected.values()) * 1.05 + 0.001
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.sampled_from(sorted(POLICIES)), st.lists(foreseen, min_size=1, max_size=8))
 def test_the_same_requests_are_decided_the_same(name, rounds) -> None:
-    first, second = make_policy(name), make_policy(name)
+    first, second = make_policy(Routing(policy=name)), make_policy(Routing(policy=name))
     for candidates in rounds:
         assert decide(first, candidates, "x") == decide(second, candidates, "x")
 
@@ -191,7 +190,7 @@ def test_the_same_requests_are_decided_the_same(name, rounds) -> None:
 
 
 def prefix_hash(factor: int = 125) -> PrefixHash:
-    return PrefixHash(PrefixHashSettings(mean_load_factor=factor))
+    return PrefixHash(Routing(prefix_hash=PrefixHashSettings(mean_load_factor=factor)))
 
 
 def walk(policy: PrefixHash, text: str, members: str = "abcd") -> list[str]:
@@ -272,19 +271,18 @@ def test_a_replica_that_is_no_candidate_for_a_moment_keeps_its_place_on_the_ring
 
 
 def test_policies_are_found_by_the_names_users_write() -> None:
-    assert {name: type(make_policy(name)) for name in POLICIES} == {
+    assert {name: type(make_policy(Routing(policy=name))) for name in POLICIES} == {
         "PredictedTTFT": PredictedTTFT,
         "LeastLoaded": LeastLoaded,
         "RoundRobin": RoundRobin,
         "PrefixHash": PrefixHash,
     }
     assert set(POLICIES) == set(RoutingPolicy)
-    assert isinstance(make_policy("FromTheFuture"), PredictedTTFT)
-    assert DEFAULT_POLICY == RoutingPolicy.PREDICTED_TTFT
 
 
 def test_the_settings_of_prefix_hash_arrive() -> None:
-    policy = make_policy("PrefixHash", PrefixHashSettings(mean_load_factor=200, replication=3))
+    settings = PrefixHashSettings(mean_load_factor=200, replication=3)
+    policy = make_policy(Routing(policy=RoutingPolicy.PREFIX_HASH, prefix_hash=settings))
     decide(policy, [candidate("a"), candidate("b")])
     assert len(policy._ring._places) == 6
     assert policy._load_factor == 2.0

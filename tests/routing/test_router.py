@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.api.llmdeployment import Routing
 from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightRequest
@@ -33,7 +34,7 @@ def unlimited(uid: str) -> Replica:
 
 
 def make_router(*replicas: Replica, policy=LeastLoaded) -> Router:
-    router = Router(policy(), Knowledge(), "gateway")
+    router = Router(policy(Routing()), Knowledge(), "gateway")
     router.set_replicas(replicas)
     return router
 
@@ -375,7 +376,7 @@ def test_the_whole_of_an_answer_that_was_not_streamed_teaches_nothing() -> None:
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_policy_reports_what_is_foreseen(name: str) -> None:
     router = loaded_router("a")
-    router.policy = make_policy(name)
+    router.policy = make_policy(Routing(policy=name))
     decision = router.route(PROMPT, 0.0).decision
     assert (decision.cached_tokens, decision.uncached_tokens, decision.dispatch) == (0, 100, 1)
     assert decision.predicted_ttft_seconds == pytest.approx(0.11)

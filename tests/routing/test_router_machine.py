@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from fairlead.api.llmdeployment import Routing
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.knowledge import Knowledge
@@ -33,7 +34,7 @@ class RouterMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.knowledge = Knowledge()
-        self.router = Router(PredictedTTFT(), self.knowledge, "gateway")
+        self.router = Router(PredictedTTFT(Routing()), self.knowledge, "gateway")
         self.router.set_replicas([replica("a"), replica("b")])
         self.now = 0.0
         self.open: list[InFlightRequest] = []

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.api.llmdeployment import Routing
 from fairlead.routing.policies import LeastLoaded
 from fairlead.routing.predictor import Work
 from fairlead.routing.queue import PoolQueue, Ticket
@@ -76,7 +77,7 @@ def test_a_ticket_is_foreseen_once_and_knows_who_is_before_it() -> None:
 
 def full_router(num_replicas: int = 1, *, slots: int = 2, num_ended: int = 1) -> Router:
     """All slots taken at time 0 by requests of this gateway; one held its slot for 0.4 s, as many times as asked."""
-    router = Router(LeastLoaded(), gateway_id="gateway")
+    router = Router(LeastLoaded(Routing()), gateway_id="gateway")
     router.set_replicas([make_replica(str(index), slots) for index in range(num_replicas)])
     for _ in range(num_ended):
         found = router.route(make_prompt(range(10)), -0.4)
@@ -130,7 +131,7 @@ def test_what_nobody_knows_is_not_foreseen() -> None:
 
 
 def test_answers_of_several_sequences_do_not_say_how_long_they_are() -> None:
-    router = Router(LeastLoaded())
+    router = Router(LeastLoaded(Routing()))
     router.set_replicas([make_replica("a")])
     for prompt in (make_prompt(range(10), range(10)), make_prompt(range(10))):
         found = router.route(prompt, 0.0)

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from typing import Any
 
+from fairlead.api.llmdeployment import Routing
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
@@ -26,8 +28,10 @@ def make_pool(
     outlook: Outlook = STARTING,
     **model: Any,
 ) -> Pool:
-    """A pool of one model; further keywords are fields of ServedModel."""
-    values = {"uid": f"uid-{namespace}-{name}", "served_name": name, **model}
+    """A pool of one model; further keywords are fields of ServedModel, or of its Routing."""
+    names = {item.name for item in fields(Routing)} & model.keys()
+    routing = Routing(**{key: model.pop(key) for key in names})
+    values = {"uid": f"uid-{namespace}-{name}", "served_name": name, "routing": routing, **model}
     return Pool(ServedModel(namespace=namespace, name=name, **values), tuple(replicas), outlook)
 
 

@@ -13,7 +13,7 @@ from itertools import count
 
 import msgspec
 
-from fairlead.api.llmdeployment import PrefixHash
+from fairlead.api.llmdeployment import Routing, RoutingPolicy
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load
@@ -189,7 +189,7 @@ class Simulation:
         self.setup = setup
         self.events = Events()
         self.knowledge = Knowledge()
-        self.router = Router(make_policy(policy, PrefixHash()), self.knowledge, GATEWAY)
+        self.router = Router(make_policy(Routing(policy=RoutingPolicy(policy))), self.knowledge, GATEWAY)
         uids = [f"r{number}" for number in range(setup.num_replicas)]
         self.router.set_replicas([make_replica(uid, setup.max_num_seqs) for uid in uids])
         noise = random.Random(seed)

@@ -10,6 +10,7 @@ import json
 import os
 from urllib.parse import urlsplit
 
+from fairlead.api.llmdeployment import RoutingPolicy
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
@@ -47,7 +48,9 @@ async def serve(args: argparse.Namespace) -> None:
     settings = GatewaySettings(
         host="127.0.0.1", port=0, control_port=0, drain_delay=0.0, drain_timeout=5.0, idle_timeout=args.idle_timeout
     )
-    pool = make_pool(args.engine, name=args.model, policy=args.policy, max_queue_time=args.max_queue_time)
+    pool = make_pool(
+        args.engine, name=args.model, policy=RoutingPolicy(args.policy), max_queue_time=args.max_queue_time
+    )
 
     def make_fleet(listener: EngineListener, tokenizers: Tokenizers) -> StaticFleet:
         return StaticFleet([pool], listener=listener, tokenizers=tokenizers)

@@ -27,10 +27,7 @@ def served_model(deployment: LLMDeployment) -> ServedModel:
         created=metadata.creation_timestamp.timestamp(),
         engine=_engine(deployment),
         max_model_len=_max_model_len(deployment),
-        policy=str(spec.routing.policy),
-        prefix_hash=spec.routing.prefix_hash,
-        max_queue_time=spec.routing.max_queue_time,
-        cold_start_timeout=spec.routing.cold_start_timeout,
+        routing=spec.routing,
     )
 
 

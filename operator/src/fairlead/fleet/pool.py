@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fairlead.api.llmdeployment import PrefixHash
+from fairlead.api.llmdeployment import Routing
 from fairlead.routing.replica import Replica
 
 
@@ -22,13 +22,8 @@ class ServedModel:
     """Stands for all that decides what its engines take: the same text, the same limits."""
     max_model_len: int | None = None
     """Tokens of prompt and answer that its spec sets as its engines' limit; None where it leaves that to them."""
-    policy: str = "PredictedTTFT"
-    prefix_hash: PrefixHash = field(default_factory=PrefixHash)
-    """Settings of the policy PrefixHash."""
-    max_queue_time: float = 30.0
-    """Seconds a request may wait while replicas are ready and full."""
-    cold_start_timeout: float = 600.0
-    """Seconds a request may wait for a first replica to become ready."""
+    routing: Routing = field(default_factory=Routing)
+    """How a replica is picked, and how long requests may wait."""
 
     @property
     def key(self) -> str:

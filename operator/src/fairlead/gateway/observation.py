@@ -150,7 +150,7 @@ class Observation:
 
     def found(self, model: ServedModel) -> None:
         """It is known which model is meant."""
-        self.model, self.policy = model.key, model.policy
+        self.model, self.policy = model.key, model.routing.policy
 
     def demands(self, counters: Observer, ticket: Ticket) -> None:
         """The model's replicas could serve it: it counts as demand, in `counters`, and has a place in line."""

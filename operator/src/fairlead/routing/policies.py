@@ -1,11 +1,16 @@
-"""Routing policies: which of the candidates gets the request. `POLICIES` maps the names users write to the classes."""
+"""Routing policies: which of the candidates gets the request. One class each, and its line in `POLICIES`.
 
-from collections.abc import Callable, Mapping, Sequence
+A policy is made of `spec.routing`, where its own settings are.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from statistics import median_low
 from typing import Protocol
 
-from fairlead.api.llmdeployment import PrefixHash as PrefixHashSettings
-from fairlead.routing.hash_ring import HashRing
+from xxhash import xxh64_intdigest
+
+from fairlead.api.llmdeployment import Routing, RoutingPolicy
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Candidate, Decision
 
@@ -35,7 +40,7 @@ class PredictedTTFT:
     TIE_RATIO = 0.05
     TIE_SECONDS = 0.001
 
-    def __init__(self) -> None:
+    def __init__(self, _: Routing) -> None:
         self._turn = _Turn()
 
     def pick(
@@ -67,7 +72,7 @@ class PredictedTTFT:
 class LeastLoaded:
     """The fewest requests in flight. Ties go round in turn, so that equal replicas share a trickle evenly."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: Routing) -> None:
         self._turn = _Turn()
 
     def pick(
@@ -79,7 +84,7 @@ class LeastLoaded:
 class RoundRobin:
     """Each replica in turn, by uid, whatever its load."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: Routing) -> None:
         self._turn = _Turn()
 
     def pick(
@@ -96,9 +101,9 @@ class PrefixHash:
     Source: Mirrokni, Thorup and Zadimoghaddam, Consistent Hashing with Bounded Loads (2016); KubeAI's load balancer.
     """
 
-    def __init__(self, settings: PrefixHashSettings) -> None:
-        self._load_factor = settings.mean_load_factor / 100
-        self._ring = HashRing(settings.replication)
+    def __init__(self, routing: Routing) -> None:
+        self._load_factor = routing.prefix_hash.mean_load_factor / 100
+        self._ring = HashRing(routing.prefix_hash.replication)
 
     def pick(
         self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
@@ -116,6 +121,42 @@ class PrefixHash:
                 reason = f"next on the ring after {num_passed} with more than {bound:.1f} in flight ({_load(each)})"
                 return _decide(each, reason)
         return _decide(first, f"the prompt's beginning belongs there; all have more than {bound:.1f} in flight")
+
+
+class HashRing:
+    """A ring of consistent hashing: texts are spread over members, and few move when a member comes or goes.
+
+    Each member has `replication` places on a circle of 64-bit hashes (XXH64, as in KubeAI). It knows no loads.
+    """
+
+    def __init__(self, replication: int) -> None:
+        self._replication = replication
+        self._places: list[int] = []
+        """Sorted."""
+        self._member_at: dict[int, str] = {}
+        self._members: frozenset[str] = frozenset()
+
+    def set_members(self, members: Set[str]) -> None:
+        """Who is on the ring; it is made anew only when that changes."""
+        if self._members == members:
+            return
+        self._members = frozenset(members)
+        self._member_at = {
+            xxh64_intdigest(f"{member}{place}".encode()): member
+            for member in sorted(self._members)
+            for place in range(self._replication)
+        }
+        self._places = sorted(self._member_at)
+
+    def walk(self, text: str) -> Iterator[str]:
+        """Every member once, in the order met clockwise from the text's hash."""
+        places, met = self._places, set[str]()
+        start = bisect_left(places, xxh64_intdigest(text.encode(errors="surrogatepass")))
+        for step in range(len(places)):
+            member = self._member_at[places[(start + step) % len(places)]]
+            if member not in met:
+                met.add(member)
+                yield member
 
 
 class _Turn:
@@ -171,15 +212,15 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 10.0 else f"{seconds:.0f} s"
 
 
-DEFAULT_POLICY = "PredictedTTFT"
-POLICIES: dict[str, Callable[[PrefixHashSettings], Policy]] = {
-    "PredictedTTFT": lambda _: PredictedTTFT(),
-    "LeastLoaded": lambda _: LeastLoaded(),
-    "RoundRobin": lambda _: RoundRobin(),
-    "PrefixHash": PrefixHash,
+POLICIES: dict[RoutingPolicy, Callable[[Routing], Policy]] = {
+    RoutingPolicy.PREDICTED_TTFT: PredictedTTFT,
+    RoutingPolicy.LEAST_LOADED: LeastLoaded,
+    RoutingPolicy.ROUND_ROBIN: RoundRobin,
+    RoutingPolicy.PREFIX_HASH: PrefixHash,
 }
+"""By the names users write."""
 
 
-def make_policy(name: str, prefix_hash: PrefixHashSettings | None = None) -> Policy:
-    """The policy of this name; the default one where this version does not know it."""
-    return POLICIES.get(name, POLICIES[DEFAULT_POLICY])(prefix_hash or PrefixHashSettings())
+def make_policy(routing: Routing) -> Policy:
+    """The policy that `spec.routing` asks for."""
+    return POLICIES[routing.policy](routing)

@@ -68,8 +68,7 @@ class ModelPool:
         self.queue: PoolQueue[RequestTicket] = PoolQueue(
             max_waiting=settings.max_queue, max_bytes=settings.max_queue_bytes
         )
-        policy = make_policy(pool.model.policy, pool.model.prefix_hash)
-        self.router = Router(policy, shared.knowledge, shared.gateway_id)
+        self.router = Router(make_policy(pool.model.routing), shared.knowledge, shared.gateway_id)
         self.counters = ModelCounters()
         self._reader = shared.reader
         self._tokenizers = shared.tokenizers
@@ -133,7 +132,7 @@ class ModelPool:
         """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
         missing = self.digests - ticket.digests_read
         known = ticket.prompt if ticket.is_read else None
-        length = self.model.prefix_hash.prefix_char_length
+        length = self.model.routing.prefix_hash.prefix_char_length
         try:
             ticket.prompt = await self._reader.read(ticket.request, missing, known, affinity_length=length)
         finally:  # not before: until then it must not be let go; also after an error, which would come again
@@ -166,8 +165,9 @@ class ModelPool:
     def update(self, pool: Pool) -> None:
         """The fleet knows something new of this model."""
         before, self.pool = self.pool, pool
-        if (pool.model.policy, pool.model.prefix_hash) != (before.model.policy, before.model.prefix_hash):
-            self.router.policy = make_policy(pool.model.policy, pool.model.prefix_hash)
+        routing, was = pool.model.routing, before.model.routing
+        if (routing.policy, routing.prefix_hash) != (was.policy, was.prefix_hash):  # a policy may keep a state
+            self.router.policy = make_policy(routing)
         if pool.model.engine != before.model.engine:
             self._outdated = frozenset(replica.uid for replica in (*before.replicas, *pool.replicas))
             self._knows_engines = False
@@ -266,10 +266,10 @@ class ModelPool:
         try:
             return await awaited
         except asyncio.CancelledError:
-            if ticket.sent is not None:
-                self._take_out(ticket)
-            elif awaited.done() and not awaited.cancelled() and awaited.exception() is None:
+            if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
                 self.router.release(awaited.result(), self.now())  # granted and cancelled in the same moment
+            elif ticket.sent is not None:
+                self._take_out(ticket)
             self.pump()
             raise
 
@@ -428,4 +428,4 @@ class ModelPool:
 
 
 def _limits(model: ServedModel) -> tuple[float, float]:
-    return model.max_queue_time, model.cold_start_timeout
+    return model.routing.max_queue_time, model.routing.cold_start_timeout

@@ -27,12 +27,13 @@ def refusal(outcome: QueueOutcome, pool: Pool, *, oldest_wait_seconds: float) ->
     if outcome is QueueOutcome.QUEUE_FULL:
         message = f"Too many requests wait for the model {name!r} already; try again later."
     elif outcome is QueueOutcome.QUEUE_TIMEOUT:
-        message = f"Every replica of the model {name!r} was full for {model.max_queue_time:g} seconds; try again later."
+        limit = f"{model.routing.max_queue_time:g} seconds"
+        message = f"Every replica of the model {name!r} was full for {limit}; try again later."
     elif outcome is QueueOutcome.REPLICAS_FAILING:
         message = f"Every replica of the model {name!r} fails at the moment."
     elif outcome is QueueOutcome.COLD_START_TIMEOUT:
         retry_after = COLD_RETRY_AFTER_SECONDS
-        limit = f"{model.cold_start_timeout:g} seconds"
+        limit = f"{model.routing.cold_start_timeout:g} seconds"
         message = f"No replica of the model {name!r} became ready within {limit}. {outlook.message}"
     elif outcome is QueueOutcome.NO_REPLICAS:
         retry_after = COLD_RETRY_AFTER_SECONDS
