@@ -261,6 +261,8 @@ def _accepted(each: Declared) -> str:
     bounds = f"{parameter.low:g} to {parameter.high:g} each" if worded(each.type) == "object" and parameter.low else ""
     if parameter.accepted:
         return parameter.accepted
+    if parameter.one_of:
+        return " or ".join(f'`"{value}"`' for value in parameter.one_of)
     if parameter.only is not None:
         return f"only `{parameter.only}`"
     if parameter.most is not None:

@@ -42,6 +42,8 @@ class Parameter:
     unit: str = "items"
     longest: int | None = None
     """Characters of one of its texts."""
+    one_of: tuple[str, ...] = ()
+    """The values that it may have."""
     only: str | None = None
     """JSON of the one value that a refused parameter may have."""
     accepted: str = ""
@@ -59,6 +61,8 @@ class Parameter:
 
     def check_value(self, name: str, value: Any) -> None:
         """Raises ValueError, whose text begins with `name`, for a value out of bounds."""
+        if self.one_of and value not in self.one_of:
+            raise ValueError(f"{name} must be one of {', '.join(self.one_of)}, not {value!r}")
         if isinstance(value, dict):
             for key, each in value.items():
                 self.check_value(f"{name} of token {key}", each)

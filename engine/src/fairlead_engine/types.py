@@ -174,12 +174,22 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return self.temperature == 0.0
 
 
+class Pooling(StrEnum):
+    """How the last hidden states of a prompt become one vector, which is then scaled to length 1."""
+
+    LAST = "last"
+    """That of the last token, which has seen all others."""
+    MEAN = "mean"
+    """The mean over all tokens."""
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the HTTP process sends the core: a prompt as ids, and how to continue it."""
 
     request_id: str
     prompt_token_ids: list[int]
     sampling: SamplingParams
+    """With `pooling`, `max_tokens` is 0."""
     arrival_time: float
     """Wall-clock seconds since the epoch."""
     cache_salt: str | None = None
@@ -187,6 +197,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     """One of `EngineInfo.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
     priority: int = 0
+    pooling: Pooling | None = None
+    """What is made of the prompt's hidden states; None = text is generated."""
     part_of: str | None = None
     """The API request that it is one of several prompts or answers of; None = it stands alone."""
     max_queue_seconds: float | None = None
@@ -217,6 +229,8 @@ class SequenceOutput(msgspec.Struct, kw_only=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     """The next tokens of the prompt, from the second one on, when asked for; all come before the first new token or
     with it."""
+    embedding: bytes | None = None
+    """The prompt's vector as little-endian float32, with its end, when asked for."""
     stop_token_id: int | None = None
     """The token that ended it, when one did; it is the last of `new_token_ids`."""
     first_scheduled_time: float | None = None
@@ -238,6 +252,8 @@ class Sequence:
     priority: int = 0
     extra: bytes = NO_EXTRA
     """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
+    pooling: Pooling | None = None
+    """What is made of its hidden states (`EngineRequest.pooling`)."""
     part_of: str | None = None
     """The API request that it is a part of (`EngineRequest.part_of`)."""
     num_parts_before: int = 0
@@ -249,8 +265,9 @@ class Sequence:
     """Tokens whose KV is in the cache; the next step starts at this position."""
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache at its first admission."""
-    num_scored_tokens: int = 0
-    """Prompt tokens whose log-probabilities have been reported, where they are asked for; not undone by preemption."""
+    num_read_tokens: int = 0
+    """Prompt tokens of which something was read off the hidden states, where all of them are; not undone by
+    preemption."""
     block_table: list[int] = field(default_factory=list)
     """Physical block of each logical block, in order."""
     block_hashes: list[BlockHash] = field(default_factory=list)
@@ -278,10 +295,12 @@ class Sequence:
     @property
     def num_sparable_tokens(self) -> int:
         """How many of its first tokens need not be computed if the cache has them: not the last one, and none whose
-        logits are still to be read, as log-probabilities are those of the *next* token."""
-        if self.sampling.prompt_logprobs is None or self.num_scored_tokens >= self.num_prompt_tokens - 1:
+        hidden states are still to be read, for a mean or for log-probabilities, which are those of the *next* token.
+        The cache has keys and values, not hidden states."""
+        reads_all = self.sampling.prompt_logprobs is not None or self.pooling is Pooling.MEAN
+        if not reads_all or self.num_read_tokens >= self.num_prompt_tokens - 1:
             return len(self.token_ids) - 1
-        return self.num_scored_tokens
+        return self.num_read_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -304,6 +323,10 @@ class ScheduledSequence:
     """Positions, in the sequence, of the prompt's tokens whose log-probabilities this step tells."""
     prompt_logprobs: list[TokenLogprobs] = field(init=False, default_factory=list)
     """Theirs, filled in by the runner."""
+    pools: range = field(init=False)
+    """Positions whose hidden states go into the sequence's vector in this step."""
+    embedding: bytes | None = field(init=False, default=None)
+    """That vector, filled in by the runner where this step `embeds`."""
 
     def __post_init__(self) -> None:
         sequence = self.sequence
@@ -311,22 +334,35 @@ class ScheduledSequence:
         self.samples = self.end == sequence.num_tokens and sequence.sampling.max_tokens != 0
         self.scores = range(0)
         if sequence.sampling.prompt_logprobs is not None:
-            first = max(self.start, sequence.num_scored_tokens) + 1
+            first = max(self.start, sequence.num_read_tokens) + 1
             self.scores = range(first, min(self.end + 1, sequence.num_prompt_tokens))
+        self.pools = range(0)
+        if sequence.pooling is Pooling.MEAN:
+            self.pools = range(max(self.start, sequence.num_read_tokens), self.end)
+        elif self.embeds:
+            self.pools = range(self.end - 1, self.end)
 
     @property
     def end(self) -> int:
         return self.start + self.num_tokens
 
     @property
+    def embeds(self) -> bool:
+        """Whether this step completes the sequence's vector."""
+        return self.sequence.pooling is not None and self.end == self.sequence.num_prompt_tokens
+
+    @property
     def is_spoilt(self) -> bool:
-        """Whether the logits that tell of its prompt are not finite, so that nothing can be told."""
+        """Whether what tells of its prompt is not finite, so that nothing can be told."""
+        if self.embeds and self.embedding is None:
+            return True
         return any(math.isnan(each.logprob) for each in self.prompt_logprobs)
 
 
 @dataclass(slots=True)
 class Batch:
-    """One step's work, single-token items first. Filled by the scheduler; the runner adds `prompt_logprobs` only.
+    """One step's work, single-token items first. Filled by the scheduler; the runner adds `prompt_logprobs` and
+    `embedding`.
 
     Every item's block table already covers its tokens up to `end`.
     """

@@ -6,7 +6,7 @@ of the OpenAI API, not HTTP. How long a prompt may be it is told; both programs 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -141,33 +141,41 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
         return bool(self.add_special_tokens)
 
 
-class CompletionPrompt(msgspec.Struct, kw_only=True, frozen=True):
-    """The fields of a text completion that decide its prompts."""
+class TextPrompts(msgspec.Struct, kw_only=True, frozen=True):
+    """The fields of a request that decide its prompts, where those are texts or token ids in the field `FIELD`."""
 
-    prompt: str | list[Any]
-    """A text, several texts, token ids, or several lists of token ids."""
+    FIELD: ClassVar[str]
+
     add_special_tokens: bool | None = None
     """None = true."""
 
+    @property
+    def content(self) -> str | list[Any]:
+        """A text, several texts, token ids, or several lists of token ids."""
+        content: str | list[Any] = getattr(self, self.FIELD)
+        return content
+
+    @property
+    def contents(self) -> list[Any]:
+        """One for each of `places()`."""
+        return [self.content] if self.places() == [self.FIELD] else list(self.content)
+
     def places(self) -> list[str]:
         """Where each of its prompts stands. Raises `PromptError` for any other shape."""
-        prompt = self.prompt
-        if isinstance(prompt, str):
-            return ["prompt"]
-        if not prompt:
-            raise PromptError("prompt", "prompt is empty; send a text or token ids")
-        if _is_ids(prompt):
-            return ["prompt"]
-        if all(isinstance(part, str) for part in prompt) or all(_is_ids(part) for part in prompt):
-            return [f"prompt[{position}]" for position in range(len(prompt))]
-        raise PromptError(
-            "prompt", "prompt must be a text, a list of texts, token ids, or a list of lists of token ids"
-        )
+        content, name = self.content, self.FIELD
+        if isinstance(content, str):
+            return [name]
+        if not content:
+            raise PromptError(name, f"{name} is empty; send a text or token ids")
+        if _is_ids(content):
+            return [name]
+        if all(isinstance(part, str) for part in content) or all(_is_ids(part) for part in content):
+            return [f"{name}[{position}]" for position in range(len(content))]
+        raise PromptError(name, f"{name} must be a text, a list of texts, token ids, or a list of lists of token ids")
 
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
         """Its prompts, in the request's order. Raises `PromptError`."""
-        places = self.places()
-        contents = [self.prompt] if places == ["prompt"] else self.prompt
+        places, contents = self.places(), self.contents
         return [Part(place, content) for place, content in zip(places, contents, strict=True)]
 
     @property
@@ -176,7 +184,29 @@ class CompletionPrompt(msgspec.Struct, kw_only=True, frozen=True):
         return self.add_special_tokens is not False
 
 
-PromptFields = ChatPrompt | CompletionPrompt
+class CompletionPrompt(TextPrompts, kw_only=True, frozen=True):
+    """Those of a text completion."""
+
+    FIELD = "prompt"
+
+    prompt: str | list[Any]
+
+
+class EmbeddingPrompt(TextPrompts, kw_only=True, frozen=True):
+    """Those of a request for embeddings."""
+
+    FIELD = "input"
+
+    input: str | list[Any]
+
+
+PromptFields = ChatPrompt | CompletionPrompt | EmbeddingPrompt
+
+
+def num_prompts(content: str | list[Any]) -> int:
+    """How many prompts there are in what a request has as such, before any of them is looked at."""
+    is_batch = isinstance(content, list) and content and not isinstance(content[0], int)
+    return len(content) if is_batch else 1
 
 
 class AnswerLimit(NamedTuple):

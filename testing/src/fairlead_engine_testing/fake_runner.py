@@ -117,6 +117,8 @@ class FakeRunner:
         if item.scores:
             ids = item.sequence.token_ids
             item.prompt_logprobs = [TokenLogprobs(ids[position], -float(position), []) for position in item.scores]
+        if item.embeds and not self.is_spoilt(item.sequence):
+            item.embedding = struct.pack(f"<{len(digest)}f", *digest)
         if not item.samples:
             return None
         if self.is_spoilt(item.sequence):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fairlead_engine.types import EngineRequest, SamplingParams
+from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
 
 
 def make_request(
@@ -14,6 +14,7 @@ def make_request(
     priority: int = 0,
     cache_salt: str | None = None,
     adapter: str | None = None,
+    pooling: Pooling | None = None,
     part_of: str | None = None,
     **sampling: Any,
 ) -> EngineRequest:
@@ -26,5 +27,6 @@ def make_request(
         priority=priority,
         cache_salt=cache_salt,
         adapter=adapter,
+        pooling=pooling,
         part_of=part_of,
     )

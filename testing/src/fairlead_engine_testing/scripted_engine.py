@@ -1,6 +1,7 @@
 """An engine client without an engine: it answers from a script, so that a server can be tested without a model."""
 
 import asyncio
+import struct
 from collections.abc import AsyncGenerator, Callable, Iterable
 
 import msgspec
@@ -61,7 +62,11 @@ def answer(
 
 
 def echo(request: EngineRequest) -> Iterable[SequenceOutput]:
-    """Repeats the prompt, one token per output, up to `max_tokens`."""
+    """Repeats the prompt, one token per output, up to `max_tokens`. Its vector is (0.6, 0.8)."""
+    if request.pooling is not None:
+        vector = struct.pack("<2f", 0.6, 0.8)
+        output = SequenceOutput(request_id=request.request_id, new_token_ids=[], finish_reason=FinishReason.STOP)
+        return [msgspec.structs.replace(output, embedding=vector, first_scheduled_time=request.arrival_time)]
     tokens = request.prompt_token_ids[: request.sampling.max_tokens]
     finish_reason = FinishReason.LENGTH if len(tokens) == request.sampling.max_tokens else FinishReason.STOP
     return answer(tokens, finish_reason=finish_reason)(request)

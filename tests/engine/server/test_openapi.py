@@ -7,11 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from fairlead_engine.server.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
 
 PATHS = {
     ("post", "/v1/chat/completions"),
     ("post", "/v1/completions"),
+    ("post", "/v1/embeddings"),
     ("post", "/tokenize"),
     ("post", "/detokenize"),
     ("post", "/fairlead/v1/drain"),
@@ -27,6 +34,7 @@ PATHS = {
 REQUESTS = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
+    "/v1/embeddings": EmbeddingRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
 }

@@ -21,10 +21,11 @@ from fairlead_protocol.messages import FIELD_TOKENS
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "request-parameters.md"
-PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
 BODIES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "ahoy"}], "max_tokens": 2},
     "completions": {"prompt": "ahoy", "max_tokens": 2},
+    "embeddings": {"input": "ahoy"},
     "tokenize": {"messages": [{"role": "user", "content": "ahoy"}]},
     "detokenize": {"tokens": [1, 2]},
 }
@@ -88,6 +89,10 @@ def tried(row: Row) -> Iterator[tuple[Any, bool]]:
         for length, is_taken in ((int(found[1]), True), (int(found[1]) + 1, False)):
             value = {str(each): 1 for each in range(length)} if row.type == "object" else one[row.type] * length
             yield value, is_taken
+    elif row.accepted == '`"float"` or `"base64"`' or row.accepted == '`"last"` or `"mean"`':
+        yield "other", False
+        for value in row.accepted.split(" or "):
+            yield json.loads(value.strip("`")), True
     elif row.by == "refused" and row.type in ("any", "string"):
         yield "other", False
         if row.accepted:
@@ -144,6 +149,7 @@ async def test_what_changes_nothing_reaches_no_engine(start_app: Any, row: Row) 
 SAID: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}, {"role": "assistant", "content": "<|user|>one two"}]
 OTHER: dict[str, Any] = {
     "model": "other", "messages": [{"role": "user", "content": "other"}], "prompt": "other", "tokens": [3],
+    "input": "other", "encoding_format": "base64", "pooling": "mean",
     "tools": [{"type": "function", "function": {"name": "tide"}}], "chat_template_kwargs": {"is_loud": True},
     "add_generation_prompt": False, "continue_final_message": True, "return_token_strs": True,
     "cache_salt": "x", "priority": 3, "max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 1, "stop": "x",
@@ -198,7 +204,10 @@ async def test_every_parameter_reaches_the_engine_or_shows_in_the_answer(
     beside = NEEDED.get(name, {}) if endpoint in PATHS else {}
     if name in ("logprobs", "return_tokens_as_token_ids") and endpoint == "chat":
         beside = dict.fromkeys(beside, True)
-    value = {"add_special_tokens": endpoint != "completions", "logprobs": 1 if endpoint == "completions" else True}
+    value = {
+        "add_special_tokens": endpoint == "chat" or endpoint == "tokenize",
+        "logprobs": 1 if endpoint == "completions" else True,
+    }
     body = {"model": "tiny", **BODIES[endpoint], **beside}
     if endpoint == "chat":
         body["messages"] = SAID

@@ -102,6 +102,7 @@ class Engine:
             arrival_time=request.arrival_time,
             priority=request.priority,
             extra=extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt),
+            pooling=request.pooling,
             part_of=request.part_of,
             max_queue_seconds=request.max_queue_seconds,
         )
@@ -246,6 +247,7 @@ def _output(item: ScheduledSequence, token: SampledToken | None) -> SequenceOutp
         num_cached_tokens=sequence.num_cached_tokens,
         logprobs=[token.logprobs] if token is not None and token.logprobs is not None else None,
         prompt_logprobs=item.prompt_logprobs or None,
+        embedding=item.embedding,
         stop_token_id=token.token_id if token is not None and sequence.finish_reason is FinishReason.STOP else None,
         first_scheduled_time=sequence.first_scheduled_time if is_first else None,
     )

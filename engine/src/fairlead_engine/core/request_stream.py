@@ -48,6 +48,7 @@ def merged(first: SequenceOutput, second: SequenceOutput) -> SequenceOutput:
         num_cached_tokens=second.num_cached_tokens,
         logprobs=_joined(first.logprobs, second.logprobs),
         prompt_logprobs=_joined(first.prompt_logprobs, second.prompt_logprobs),
+        embedding=second.embedding,
         stop_token_id=second.stop_token_id,
         first_scheduled_time=first.first_scheduled_time or second.first_scheduled_time,
         message=second.message,

@@ -343,11 +343,11 @@ class Scheduler:
             sequence.num_computed_tokens = item.end
             self.blocks.publish(sequence, item.start)
             self.coming.made(sequence, item.start, item.end)
-            sequence.num_scored_tokens += len(item.scores)
+            sequence.num_read_tokens += len(item.scores) + len(item.pools)
             if token is not None:
                 self._append(sequence, token.token_id)
             elif item.end == sequence.num_tokens:  # no more than its prompt was wanted
-                sequence.finish_reason = FinishReason.LENGTH
+                sequence.finish_reason = FinishReason.LENGTH if sequence.pooling is None else FinishReason.STOP
                 self.counters.prompt_tokens += sequence.num_prompt_tokens
             if sequence.finish_reason is not None:
                 finished.append(sequence)

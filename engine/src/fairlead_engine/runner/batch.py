@@ -12,12 +12,14 @@ from fairlead_engine.types import Batch
 def prepare(batch: Batch, layout: CacheLayout, backend: AttentionBackend[Any]) -> ForwardInput:
     """Flattens a batch's tokens in item order.
 
-    Logits are wanted of the rows that choose a token, in item order, then of those that score prompts.
+    Hidden states are wanted of the rows that choose a token, in item order, then of those that score prompts, then of
+    those that go into vectors.
     """
     token_ids: list[int] = []
     positions: list[int] = []
     sample_rows: list[int] = []
     score_rows: list[int] = []
+    pool_rows: list[int] = []
     for item in batch.items:
         row = len(token_ids)
         token_ids += item.sequence.token_ids[item.start : item.end]
@@ -25,6 +27,7 @@ def prepare(batch: Batch, layout: CacheLayout, backend: AttentionBackend[Any]) -
         if item.samples:
             sample_rows.append(row + item.num_tokens - 1)
         score_rows += [row + position - 1 - item.start for position in item.scores]  # logits tell of the next token
+        pool_rows += [row + position - item.start for position in item.pools]
     per_token = torch.tensor([token_ids, positions], dtype=torch.int64).to(layout.device)
     device_batch = DeviceBatch(
         layout=layout,
@@ -35,7 +38,7 @@ def prepare(batch: Batch, layout: CacheLayout, backend: AttentionBackend[Any]) -
     return ForwardInput(
         token_ids=per_token[0],
         positions=per_token[1],
-        logit_rows=torch.tensor(sample_rows + score_rows, dtype=torch.int64).to(layout.device),
+        logit_rows=torch.tensor(sample_rows + score_rows + pool_rows, dtype=torch.int64).to(layout.device),
         backend=backend,
         attention=backend.prepare(device_batch),
     )

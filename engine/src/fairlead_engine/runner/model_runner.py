@@ -16,6 +16,7 @@ from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_na
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
+from fairlead_engine.runner.pooler import Pooler
 from fairlead_engine.runner.sampler import Sampler, token_logprobs
 from fairlead_engine.types import Batch, SampledToken, ScheduledSequence
 
@@ -32,6 +33,8 @@ class Launched:
     """[items that sample, vocab]."""
     scored: Tensor
     """[rows, hidden]: the hidden states that tell of prompts, item by item."""
+    pooled: Tensor
+    """[rows, hidden]: those that go into vectors, item by item."""
 
 
 class ModelRunner:
@@ -66,6 +69,7 @@ class ModelRunner:
         self._model = load_model(model_folder, self.model_config, self.dtype, self.device)
         self._caches: list[LayerCache] = []
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
+        self._pooler = Pooler()
 
     @property
     def num_parameters(self) -> int:
@@ -92,10 +96,12 @@ class ModelRunner:
     def launch(self, batch: Batch) -> Launched:
         """Begins a batch's forward pass; the items' keys and values will be in the cache after it."""
         if not batch:
-            return Launched(batch, torch.empty(0), torch.empty(0))
+            return Launched(batch, torch.empty(0), torch.empty(0), torch.empty(0))
         hidden = self._model(prepare(batch, self.layout, self._backend), self._caches)
         num_sampled = sum(item.samples for item in batch.items)
-        return Launched(batch, self._model.logits(hidden[:num_sampled]), hidden[num_sampled:])
+        num_told = num_sampled + sum(len(item.scores) for item in batch.items)
+        logits = self._model.logits(hidden[:num_sampled])
+        return Launched(batch, logits, hidden[num_sampled:num_told], hidden[num_told:])
 
     @torch.inference_mode()
     def collect(self, launched: Launched) -> list[SampledToken | None]:
@@ -105,6 +111,7 @@ class ModelRunner:
         sequences = [item.sequence for item in launched.batch.items if item.samples]
         sampled = iter(self._sampler.sample(launched.logits, sequences))
         self._score([item for item in launched.batch.items if item.scores], launched.scored)
+        self._pooler.pool([item for item in launched.batch.items if item.pools], launched.pooled)
         return [next(sampled) if item.samples else None for item in launched.batch.items]
 
     def _score(self, items: Iterable[ScheduledSequence], hidden: Tensor) -> None:
@@ -123,4 +130,6 @@ class ModelRunner:
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drops what is remembered about requests that will not run again; unknown ids are ignored."""
+        request_ids = tuple(request_ids)
         self._sampler.forget(request_ids)
+        self._pooler.forget(request_ids)

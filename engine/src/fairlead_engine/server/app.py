@@ -13,12 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, refuse
+from fairlead_engine.server.embedding_endpoint import EmbeddingEndpoint
 from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
 from fairlead_engine.server.kv_endpoints import KVEndpoints
 from fairlead_engine.server.model_endpoints import ModelCard, ModelEndpoints, ModelList, TextReply, TokensReply
 from fairlead_engine.server.openapi import NDJSON, Documentation, RawOperation, Schema
 from fairlead_engine.server.probe_endpoints import READY_PARAMETERS, DrainReply, ProbeEndpoints, Status
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from fairlead_engine.server.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
 from fairlead_engine.server.service import Service
 from fairlead_engine.version import __version__
 from fairlead_protocol.messages import (
@@ -37,6 +44,7 @@ _CHAT = RawOperation(
 _COMPLETION = RawOperation(
     path="/v1/completions", name="complete", summary="Continue prompts", request=CompletionRequest, streams=True
 )
+_EMBEDDING = RawOperation(path="/v1/embeddings", name="embed", summary="Vectors of texts", request=EmbeddingRequest)
 _TOKENIZE = RawOperation(
     path="/tokenize",
     name="tokenize",
@@ -65,6 +73,7 @@ def build_app(service: Service) -> FastAPI:
     model, kv, probe = ModelEndpoints(service), KVEndpoints(service), ProbeEndpoints(service)
     app.add_raw(_CHAT, ChatEndpoint(service))
     app.add_raw(_COMPLETION, CompletionEndpoint(service))
+    app.add_raw(_EMBEDDING, EmbeddingEndpoint(service))
     app.add_raw(_TOKENIZE, model.tokenize)
     app.add_raw(_DETOKENIZE, model.detokenize)
     app.add_control("GET", "/v1/models", model.list_models, ModelList)

@@ -1,28 +1,33 @@
-"""`POST /v1/chat/completions` and `POST /v1/completions`: parse → check → tokenise → generate → reply."""
+"""The way of a request that a model computes: parse → check → tokenise → run → reply; and the two APIs that generate.
+
+`POST /v1/chat/completions` and `POST /v1/completions` are here, `POST /v1/embeddings` is in `embedding_endpoint.py`.
+"""
 
 import time
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.dispatches import Dispatch
 from fairlead_engine.server.exchange import Exchange
-from fairlead_engine.server.generation import Generation
+from fairlead_engine.server.generation import Generation, OutputReader
 from fairlead_engine.server.prompts import chat_prompts, completion_prompts
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.sampling import chat_sampling, completion_sampling
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, check
+from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, PromptRequest, check
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
-from fairlead_engine.types import SamplingParams
+from fairlead_engine.types import Pooling, SamplingParams
 from fairlead_protocol.messages import HEADER_DISPATCH
 
-Request = TypeVar("Request", ChatRequest, CompletionRequest)
+Request = TypeVar("Request", bound=PromptRequest)
+Generating = TypeVar("Generating", ChatRequest, CompletionRequest)
 
 
-class GenerateEndpoint(ABC, Generic[Request]):
-    """The way of a generating request; the two APIs differ in the four steps below."""
+class PromptEndpoint(ABC, Generic[Request]):
+    """The way of one request; the APIs differ in the steps below."""
 
     schema: type[Request]
 
@@ -54,6 +59,8 @@ class GenerateEndpoint(ABC, Generic[Request]):
                 request,
                 prompts,
                 sampling,
+                pooling=self.pooling(request),
+                make_reader=lambda prompt: self.reader(request, prompt, sampling, model),
                 request_id=exchange.request_id,
                 arrival_time=arrival_time,
                 comes_from_gateway=dispatch.gateway is not None,
@@ -64,15 +71,13 @@ class GenerateEndpoint(ABC, Generic[Request]):
                 admission.attach(generation.stop)
                 try:
                     await generation.started()
-                    await self._send(exchange, request, self.reply(request, model, generation, exchange.request_id))
+                    await self.send(exchange, request, model, generation)
                 finally:
                     exchange.facts.update(_facts(request, generation, arrival_time))
 
-    async def _send(self, exchange: Exchange, request: Request, reply: Reply[Request]) -> None:
-        if request.stream:
-            await exchange.send_events(reply.events(), headers=reply.headers())
-        else:
-            await exchange.send_json(await reply.whole(), headers=reply.headers())
+    def pooling(self, request: Request) -> Pooling | None:
+        """What is made of the hidden states; None = text is generated."""
+        return None
 
     @abstractmethod
     def sampling(self, request: Request, model: ServedModel) -> SamplingParams:
@@ -83,7 +88,34 @@ class GenerateEndpoint(ABC, Generic[Request]):
         """Token ids of every prompt; raises `RequestError`. May run in a thread."""
 
     @abstractmethod
-    def reply(self, request: Request, model: ServedModel, generation: Generation, request_id: str) -> Reply[Request]:
+    def reader(self, request: Request, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> OutputReader:
+        """What reads the outputs of one of its sequences."""
+
+    @abstractmethod
+    async def send(self, exchange: Exchange, request: Request, model: ServedModel, generation: Generation) -> None:
+        """Answers with what comes."""
+
+
+class GenerateEndpoint(PromptEndpoint[Generating]):
+    """What chats and text completions have in common."""
+
+    def reader(
+        self, request: Generating, prompt: list[int], sampling: SamplingParams, model: ServedModel
+    ) -> Detokenizer:
+        skips = request.skip_special_tokens is not False
+        return Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skips)
+
+    async def send(self, exchange: Exchange, request: Generating, model: ServedModel, generation: Generation) -> None:
+        reply = self.reply(request, model, generation, exchange.request_id)
+        if request.stream:
+            await exchange.send_events(reply.events(), headers=reply.headers())
+        else:
+            await exchange.send_json(await reply.whole(), headers=reply.headers())
+
+    @abstractmethod
+    def reply(
+        self, request: Generating, model: ServedModel, generation: Generation, request_id: str
+    ) -> Reply[Generating]:
         """The answer's shape."""
 
 
@@ -119,13 +151,13 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
         return CompletionReply(generation, model.vocabulary, request, reply_id=f"cmpl-{request_id}")
 
 
-def _facts(request: Request, generation: Generation, arrival_time: float) -> dict[str, Any]:
+def _facts(request: PromptRequest, generation: Generation, arrival_time: float) -> dict[str, Any]:
     """What the request's log line says about it."""
     first = min((choice.first_token_time for choice in generation.choices if choice.first_token_time), default=None)
     reasons = {str(choice.finish_reason) for choice in generation.choices if choice.finish_reason}
     return {
         "model": request.model,
-        "stream": bool(request.stream),
+        "stream": request.is_streamed,
         "num_choices": len(generation.choices) if len(generation.choices) > 1 else None,
         "num_prompt_tokens": generation.num_prompt_tokens,
         "num_cached_tokens": generation.num_cached_tokens,

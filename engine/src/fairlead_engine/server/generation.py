@@ -9,12 +9,24 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Protocol
 
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
-from fairlead_engine.server.detokenizer import Detokenizer, TextDelta
+from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReason, SequenceOutput
+
+
+class OutputReader(Protocol):
+    """Makes of a sequence's outputs what its client is told: a `Detokenizer`, or what keeps a vector."""
+
+    num_tokens: int
+    """Output tokens so far."""
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        """What an output adds."""
+        ...
 
 
 @dataclass(slots=True)
@@ -23,7 +35,7 @@ class Choice:
 
     index: int
     request: EngineRequest
-    detokenizer: Detokenizer
+    reader: OutputReader
     num_cached_tokens: int = 0
     finish_reason: FinishReason | None = None
     first_token_time: float | None = None
@@ -36,7 +48,7 @@ class Choice:
 
     @property
     def num_output_tokens(self) -> int:
-        return self.detokenizer.num_tokens
+        return self.reader.num_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +161,14 @@ class Generation:
         choice.num_cached_tokens = max(choice.num_cached_tokens, output.num_cached_tokens)
         if output.first_scheduled_time is not None:
             self._metrics.queued(output.first_scheduled_time - choice.request.arrival_time)
-        if output.new_token_ids:
+        if output.new_token_ids or output.embedding is not None:
             if choice.first_token_time is None:
                 choice.first_token_time = now
                 self._metrics.first_token(now - choice.request.arrival_time)
             else:
                 self._metrics.tokens(len(output.new_token_ids), now - choice.last_token_time)
             choice.last_token_time = now
-        delta = choice.detokenizer.push(output)
+        delta = choice.reader.push(output)
         if delta.finish_reason is not None:
             self._finish(choice, delta.finish_reason)
         return delta

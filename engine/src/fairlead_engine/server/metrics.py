@@ -31,7 +31,7 @@ SHARED: dict[str, str] = {
     "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
     "num_preemptions": "Times a running request was put back to make room for another.",
     "cache_config_info": "The KV cache's shape, in labels; the value is always 1.",
-    "time_to_first_token_seconds": "From a request's arrival to its first token.",
+    "time_to_first_token_seconds": "From a request's arrival to its first token, or to its vector.",
     "inter_token_latency_seconds": "Between two tokens of a request.",
     "e2e_request_latency_seconds": "From a request's arrival to its end.",
     "request_queue_time_seconds": "From a request's arrival to the first step that computed some of it.",

@@ -7,10 +7,16 @@ already sends the ids along (`fairlead_prompt_tokens`); everything is checked al
 from collections.abc import Iterator
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, TokenizeRequest
+from fairlead_engine.server.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    PromptRequest,
+    TokenizeRequest,
+)
 from fairlead_engine.server.served_model import ServedModel, request_error
 from fairlead_protocol.messages import FIELD_TOKENS
-from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, PromptError, PromptFields
+from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, EmbeddingPrompt, PromptError, PromptFields
 
 
 def chat_prompts(request: ChatRequest, model: ServedModel) -> list[list[int]]:
@@ -21,6 +27,12 @@ def chat_prompts(request: ChatRequest, model: ServedModel) -> list[list[int]]:
 def completion_prompts(request: CompletionRequest, model: ServedModel) -> list[list[int]]:
     """The ids of each prompt of a completion. Raises `RequestError`."""
     fields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
+    return _checked(fields, request, model)
+
+
+def embedding_prompts(request: EmbeddingRequest, model: ServedModel) -> list[list[int]]:
+    """The ids of each text whose vector is asked for. Raises `RequestError`."""
+    fields = EmbeddingPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
     return _checked(fields, request, model)
 
 
@@ -50,7 +62,7 @@ def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
     )
 
 
-def _checked(fields: PromptFields, request: GenerationRequest, model: ServedModel) -> list[list[int]]:
+def _checked(fields: PromptFields, request: PromptRequest, model: ServedModel) -> list[list[int]]:
     """A gateway may have sent the ids along; those of another tokenizer are of no use."""
     given = request.fairlead_prompt_tokens
     if given is None or given.digest != model.tokenizer.digest:

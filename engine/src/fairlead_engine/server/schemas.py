@@ -11,10 +11,10 @@ import msgspec
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.parameters import By, Parameter, declared, optional_fields
-from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, SamplingParams
+from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParams
 from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import AnswerLimit, rendered_factor
+from fairlead_protocol.prompts import AnswerLimit, num_prompts, rendered_factor
 
 _IGNORED = Parameter("", By.NOBODY)
 _TEXT_ONLY = "This model writes text only."
@@ -59,16 +59,68 @@ _MODEL = Parameter(
 )
 _THE_ONLY_MODEL = Parameter("The same.", By.GATEWAY, default="the only one at a canonical path or an engine")
 
+
+class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """What all requests have in common for which a model computes prompts."""
+
+    model: Annotated[ModelName, _MODEL]
+    cache_salt: Annotated[
+        CacheSalt | None, Parameter("Cached prefixes are shared only with requests of the same salt.", By.GATEWAY)
+    ] = None
+    priority: Annotated[
+        Priority | None,
+        Parameter(
+            "Who goes first where not all can, in a gateway's line as in an engine: the lower.", By.GATEWAY, default="0"
+        ),
+    ] = None
+    add_special_tokens: AddSpecialTokens = None
+    user: Annotated[Tag | None, _IGNORED] = None
+    fairlead_prompt_tokens: Annotated[
+        PromptTokens | None,
+        msgspec.Meta(description="Internal, between Fairlead's gateways and engines: the prompts as token ids"),
+    ] = None
+
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts it has, before any of them is looked at."""
+        return 1
+
+    @property
+    def num_each(self) -> int:
+        """How many sequences it wants of each prompt."""
+        return 1
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether it is answered while the answer is made."""
+        return False
+
+    @property
+    def answer_limit(self) -> AnswerLimit:
+        """What it says of how long its answers may be."""
+        return AnswerLimit.of(None)
+
+    @property
+    def rendered_factor(self) -> int:
+        """How many times its own size its text may be once it is rendered; 1 where no template is."""
+        return 1
+
+
 if TYPE_CHECKING:
 
-    class SamplingFields(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    class SamplingFields(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
         """What `SamplingParams` declares, each field as clients write it, or None."""
 
         def __getattr__(self, name: str) -> Any: ...
 
 else:
     SamplingFields = msgspec.defstruct(
-        "SamplingFields", optional_fields(SamplingParams), forbid_unknown_fields=True, frozen=True, kw_only=True
+        "SamplingFields",
+        optional_fields(SamplingParams),
+        bases=(PromptRequest,),
+        forbid_unknown_fields=True,
+        frozen=True,
+        kw_only=True,
     )
 
 
@@ -84,17 +136,6 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """What chat and text completions have in common."""
 
-    model: Annotated[ModelName, _MODEL]
-    cache_salt: Annotated[
-        CacheSalt | None, Parameter("Cached prefixes are shared only with requests of the same salt.", By.GATEWAY)
-    ] = None
-    priority: Annotated[
-        Priority | None,
-        Parameter(
-            "Who goes first where not all can, in a gateway's line as in an engine: the lower.", By.GATEWAY, default="0"
-        ),
-    ] = None
-    add_special_tokens: AddSpecialTokens = None
     stream: Annotated[
         bool | None,
         Parameter("The answer as server-sent events while it is made.", By.GATEWAY, default="false"),
@@ -122,17 +163,11 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         Parameter("In log-probabilities, `token_id:5` instead of a text that may be ambiguous.", default="false"),
     ] = None
 
-    user: Annotated[Tag | None, _IGNORED] = None
     metadata: Annotated[Metadata | None, _IGNORED] = None
     store: Annotated[bool | None, _IGNORED] = None
     service_tier: Annotated[Tag | None, _IGNORED] = None
     safety_identifier: Annotated[Tag | None, _IGNORED] = None
     prompt_cache_key: Annotated[Tag | None, Parameter("Prefixes are found in caches without it.", By.NOBODY)] = None
-
-    fairlead_prompt_tokens: Annotated[
-        PromptTokens | None,
-        msgspec.Meta(description="Internal, between Fairlead's gateways and engines: the prompts as token ids"),
-    ] = None
 
     @property
     def include_usage(self) -> bool:
@@ -143,19 +178,16 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
-    def num_prompts(self) -> int:
-        """How many prompts it has, before any of them is looked at."""
-        return 1
+    def num_each(self) -> int:
+        return 1 if self.n is None else self.n
+
+    @property
+    def is_streamed(self) -> bool:
+        return bool(self.stream)
 
     @property
     def answer_limit(self) -> AnswerLimit:
-        """What it says of how long its answers may be."""
         return AnswerLimit.of(self.max_tokens)
-
-    @property
-    def rendered_factor(self) -> int:
-        """How many times its own size its text may be once it is rendered; 1 where no template is."""
-        return 1
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -239,8 +271,42 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
     @property
     def num_prompts(self) -> int:
-        is_batch = isinstance(self.prompt, list) and self.prompt and not isinstance(self.prompt[0], int)
-        return len(self.prompt) if is_batch else 1
+        return num_prompts(self.prompt)
+
+
+class EmbeddingRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`POST /v1/embeddings`."""
+
+    input: Annotated[
+        str | list[Any],
+        Parameter(
+            "A text, several texts, token ids, or several lists of token ids: each gets a vector of length 1.",
+            By.GATEWAY,
+        ),
+    ]
+    encoding_format: Annotated[
+        str | None,
+        Parameter(
+            "A list of numbers, or base64 of little-endian float32.", one_of=("float", "base64"), default="`float`"
+        ),
+    ] = None
+    pooling: Annotated[
+        str | None,
+        Parameter(
+            "Of the last hidden states: the last token's, or the mean over all. For a mean every token is computed, "
+            "whatever is cached.",
+            one_of=tuple(Pooling),
+            default="`last`",
+        ),
+    ] = None
+    dimensions: Annotated[
+        int | None,
+        Parameter("Leave it out: vectors are as long as the model's hidden states.", By.REFUSED),
+    ] = None
+
+    @property
+    def num_prompts(self) -> int:
+        return num_prompts(self.input)
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -274,24 +340,24 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True,
 ENDPOINTS: dict[str, type[msgspec.Struct]] = {
     "chat": ChatRequest,
     "completions": CompletionRequest,
+    "embeddings": EmbeddingRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
 }
 """What each endpoint takes, by the name it has in the reference."""
 
 
-def check(request: ChatRequest | CompletionRequest) -> None:
+def check(request: PromptRequest) -> None:
     """Raises `RequestError` for what is declared to be refused, for values out of bounds where no `SamplingParams` is
     made of them, and for fields that do not go together."""
     for each in declared(type(request)):
         if (value := getattr(request, each.name)) is not None:
             _check_declared(each.name, each.parameter, value)
-    if request.stream_options is not None and not request.stream:
+    if isinstance(request, GenerationRequest) and request.stream_options is not None and not request.stream:
         raise RequestError("stream_options", "stream_options needs stream = true")
-    if isinstance(request, CompletionRequest):
-        if request.best_of is not None and request.best_of != (request.n or 1):
-            raise RequestError("best_of", "best_of other than n is not supported; leave it out", "unsupported_value")
-    elif request.tools and request.tool_choice != "none":
+    if isinstance(request, CompletionRequest) and request.best_of is not None and request.best_of != (request.n or 1):
+        raise RequestError("best_of", "best_of other than n is not supported; leave it out", "unsupported_value")
+    if isinstance(request, ChatRequest) and request.tools and request.tool_choice != "none":
         raise RequestError(
             "tools",
             "tools is not supported, as tool calls in an answer are not told from its text; leave it out, or send "

@@ -10,15 +10,14 @@ from typing import TypeVar
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
-from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.engine_stream import EngineStream
-from fairlead_engine.server.generation import Choice
+from fairlead_engine.server.generation import Choice, OutputReader
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.sampling import for_choice
-from fairlead_engine.server.schemas import GenerationRequest
+from fairlead_engine.server.schemas import EmbeddingRequest, PromptRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
-from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, SamplingParams
+from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, Pooling, SamplingParams
 from fairlead_protocol import messages
 from fairlead_protocol.http.bodies import BodyReader
 from fairlead_protocol.lanes import Lanes, Pacer
@@ -94,18 +93,19 @@ class Service:
         """`prepare()`, off the event loop for a request of many bytes."""
         return prepare() if size <= _OFF_LOOP_BYTES else await self.lanes.run(size, prepare)
 
-    def check_choices(self, request: GenerationRequest, sampling: SamplingParams) -> None:
+    def check_choices(self, request: PromptRequest, sampling: SamplingParams) -> None:
         """Raises `RequestError` for more of them, or larger ones, than one request may have. Prompts need not be
         tokenised for that."""
-        num_each = 1 if request.n is None else request.n
+        num_each = request.num_each
         limit, num_prompts = self.config.max_choices, request.num_prompts
         if not 1 <= num_each <= limit:
             raise RequestError("n", f"n must be in [1, {limit}], not {num_each}")
         if num_each * num_prompts > limit:
             raise RequestError(
-                "prompt", f"{num_prompts} prompts with n = {num_each} are more than the {limit} choices of one request"
+                "input" if isinstance(request, EmbeddingRequest) else "prompt",
+                f"{num_prompts} prompts with n = {num_each} are more than the {limit} choices of one request",
             )
-        if request.stream or sampling.logprobs is None or sampling.max_tokens is None:
+        if request.is_streamed or sampling.logprobs is None or sampling.max_tokens is None:
             return  # an answer without max_tokens is ended where it gets too large
         each = min(sampling.max_tokens, self.model().info.max_model_len) * (1 + sampling.logprobs)
         if num_each * num_prompts * each > MAX_ANSWER_LOGPROBS:
@@ -117,12 +117,12 @@ class Service:
                 "answer_too_large",
             )
 
-    def check_scores(self, request: GenerationRequest, prompts: Sequence[list[int]], sampling: SamplingParams) -> None:
+    def check_scores(self, request: PromptRequest, prompts: Sequence[list[int]], sampling: SamplingParams) -> None:
         """Raises `RequestError` for prompts with more log-probabilities than an answer may have, streamed or not:
         prompts are computed faster than anybody reads what is told of them."""
         if sampling.prompt_logprobs is None:
             return
-        num_tokens = (request.n or 1) * sum(map(len, prompts))
+        num_tokens = request.num_each * sum(map(len, prompts))
         num_logprobs = num_tokens * (1 + sampling.prompt_logprobs)
         if num_logprobs > MAX_ANSWER_LOGPROBS:
             raise RequestError(
@@ -135,26 +135,27 @@ class Service:
 
     def choices(
         self,
-        request: GenerationRequest,
+        request: PromptRequest,
         prompts: Sequence[list[int]],
         sampling: SamplingParams,
         *,
+        pooling: Pooling | None,
+        make_reader: Callable[[list[int]], OutputReader],
         request_id: str,
         arrival_time: float,
         comes_from_gateway: bool,
     ) -> list[Choice]:
         """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
 
-        A gateway wants a request back that would wait here while another replica is free; anybody else has only us.
+        `make_reader`: for a prompt, what reads its outputs. A gateway wants a request back that would wait here while
+        another replica is free; anybody else has only us.
         """
         model = self.model()
         model.check_sampling(sampling)
-        num_each = 1 if request.n is None else request.n
-        skip_special = request.skip_special_tokens is not False
         serial = next(self._ids)  # clients may repeat their request ids; the core's must be unique
         part_of = f"{request_id}/{serial}"
         choices = []
-        for index, (prompt, each) in enumerate(itertools.product(prompts, range(num_each))):
+        for index, (prompt, each) in enumerate(itertools.product(prompts, range(request.num_each))):
             engine_request = EngineRequest(
                 request_id=f"{part_of}.{index}",
                 prompt_token_ids=prompt,
@@ -163,9 +164,9 @@ class Service:
                 cache_salt=request.cache_salt,
                 adapter=model.adapter(request.model),
                 priority=request.priority or 0,
+                pooling=pooling,
                 part_of=part_of,
                 max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,
             )
-            text = Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skip_special)
-            choices.append(Choice(index, engine_request, text))
+            choices.append(Choice(index, engine_request, make_reader(prompt)))
         return choices

@@ -9,6 +9,7 @@ from typing import Protocol
 from fairlead.fleet.pool import ServedModel
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.openai.routes import EMBEDDINGS_PATH
 from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import Usage
@@ -102,9 +103,14 @@ class Observation:
     dispatched_after_seconds: float = 0.0
     """When the last attempt began."""
     ttft_seconds: float | None = None
-    """Time to the first token; to the whole answer where it is not streamed."""
+    """Time to the first token, or to the vectors; to the whole answer where it is not streamed."""
     duration_seconds: float = 0.0
     usage: Usage | None = None
+
+    @property
+    def shows_ttft(self) -> bool:
+        """Whether it can be seen when the prompt was computed: as a stream's first token, or as vectors."""
+        return self.stream or self.path == EMBEDDINGS_PATH
 
     @property
     def queue_seconds(self) -> float:
@@ -123,7 +129,7 @@ class Observation:
         ticket = self.ticket
         if ticket is None or ticket.foreseen_at is None or ticket.foreseen_ttft_seconds is None:
             return None
-        if self.ttft_seconds is None or not self.stream:
+        if self.ttft_seconds is None or not self.shows_ttft:
             return None
         actual = max(self.arrived + self.ttft_seconds - ticket.foreseen_at, _LEAST_SECONDS)
         return abs(ticket.foreseen_ttft_seconds - actual) / actual
@@ -132,7 +138,7 @@ class Observation:
     def replica_ttft_seconds(self) -> float | None:
         """From the last dispatch to the first token: what routing foresaw, as it turned out. None for answers that are
         not streamed, where it cannot be seen."""
-        if self.ttft_seconds is None or not self.stream:
+        if self.ttft_seconds is None or not self.shows_ttft:
             return None
         return self.ttft_seconds - self.dispatched_after_seconds
 

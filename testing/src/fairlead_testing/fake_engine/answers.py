@@ -34,6 +34,13 @@ class Answer:
         choice = {"index": 0, **content, "finish_reason": "stop"}
         return {**self._envelope(""), "choices": [choice], "usage": self.usage}
 
+    def embedding(self) -> dict[str, Any]:
+        """A vector, which is always the same."""
+        usage = {**self.usage, "total_tokens": self.num_prompt_tokens}
+        del usage["completion_tokens"]
+        vector = {"object": "embedding", "index": 0, "embedding": [0.6, 0.8]}
+        return {"object": "list", "data": [vector], "model": self.model, "usage": usage}
+
     def events(self, *, include_usage: bool, null_usage: bool) -> Iterator[bytes]:
         """One event per token, then the finish reason, the usage if it was asked for, and the end.
 

@@ -205,7 +205,7 @@ class FakeEngine:
 
     async def _respond(self, request: RecordedRequest, responder: Responder) -> None:
         path, _, query = request.path.partition("?")
-        if path in ("/v1/chat/completions", "/v1/completions"):
+        if path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
             if self.keeps_requests:
                 self.requests.append(request)
             self.seen.came(request.headers.get(HEADER_DISPATCH))
@@ -288,7 +288,8 @@ class FakeEngine:
         else:
             for index in range(len(answer.tokens)):
                 await self._before_token(sequence, index)
-            await responder.json(200, answer.whole(), headers)
+            whole = answer.embedding() if "input" in body else answer.whole()
+            await responder.json(200, whole, headers)
 
     def _mistake(self, body: dict[str, Any], answer: Answer) -> tuple[int, dict[str, Any]] | None:
         base, adapter = split_adapter(str(body.get("model")), (self.served_name,))

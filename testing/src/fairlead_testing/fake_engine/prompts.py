@@ -44,7 +44,7 @@ def read_prompt(body: Mapping[str, Any]) -> list[int]:
             return tokens.prompts[0]
     if "messages" in body:
         return tokenizer.encode_chat(body["messages"], tools=body.get("tools"))
-    prompt = body["prompt"]
+    prompt = body["prompt"] if "prompt" in body else body["input"]
     if isinstance(prompt, list):
         if not prompt or isinstance(prompt[0], int):
             return prompt

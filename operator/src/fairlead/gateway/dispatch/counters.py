@@ -44,7 +44,7 @@ class ModelCounters:
 
     def first_token(self, seen: Observation) -> None:
         """Its first token has come."""
-        if seen.stream and seen.ttft_seconds is not None:
+        if seen.shows_ttft and seen.ttft_seconds is not None:
             count_seconds(self.ttft, seen.ttft_seconds)
 
     def ended(self, seen: Observation) -> None:

@@ -151,7 +151,7 @@ class Proxy:
             if seen.usage is not None:
                 attempt.generated(seen.usage.completion_tokens)
             seen.first_token()
-            attempt.first_token(whole=True)
+            attempt.first_token(whole=not seen.shows_ttft)
             seen.outcome = RequestOutcome.COMPLETED
         else:
             seen.outcome = RequestOutcome.CLIENT_ERROR if status < 500 else RequestOutcome.ENGINE_ERROR

@@ -8,7 +8,8 @@ from fairlead.fleet.directory import Directory
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.openai.errors import model_not_found
 
-INFERENCE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"})
+EMBEDDINGS_PATH = "/v1/embeddings"
+INFERENCE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", EMBEDDINGS_PATH, "/tokenize", "/detokenize"})
 """Forwarded to engines, by POST; the same paths as there."""
 MODELS_PATH = "/v1/models"
 PROBES: Mapping[str, str] = {

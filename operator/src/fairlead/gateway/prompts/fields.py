@@ -11,15 +11,18 @@ from typing import Any
 import msgspec
 
 from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.openai.routes import EMBEDDINGS_PATH
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.budget import CacheSalt
 from fairlead_protocol.prompts import (
     AnswerLimit,
     ChatPrompt,
     CompletionPrompt,
+    EmbeddingPrompt,
     PromptError,
     PromptFields,
     PromptTooLong,
+    TextPrompts,
     rendered_factor,
 )
 
@@ -28,7 +31,11 @@ MAX_VALUES = 400_000
 """Fields larger than the one that may have more values than the other are not decoded, which would take long and many
 times their memory."""
 
-_SCHEMAS: Mapping[str, type[PromptFields]] = {"/v1/chat/completions": ChatPrompt, "/v1/completions": CompletionPrompt}
+_SCHEMAS: Mapping[str, type[PromptFields]] = {
+    "/v1/chat/completions": ChatPrompt,
+    "/v1/completions": CompletionPrompt,
+    EMBEDDINGS_PATH: EmbeddingPrompt,
+}
 """By path; requests for other paths have no prompt."""
 _DECODERS = {
     schema: {each.name: msgspec.json.Decoder(each.type) for each in msgspec.structs.fields(schema)}
@@ -70,17 +77,21 @@ class RawPrompt:
     """What else decides the prompt's blocks in a cache."""
     limit: AnswerLimit = NO_LIMIT
     """What it says of how long its answers may be."""
+    reads_all: bool = False
+    """Whether engines compute all of it, whatever is in their caches."""
+    field: str = "prompt"
+    """Which field has its texts or ids."""
     least_ids: int = 0
     """Where they were not decoded: token ids that one of the prompts has at least."""
 
     def least(self) -> LeastTokens:
         """What is sure of its length without a tokenizer: ids count, a text has some token."""
         try:
-            places = self.fields.places() if self.fields is not None else ["prompt"]
+            places = self.fields.places() if self.fields is not None else [self.field]
         except PromptError:
-            return LeastTokens("prompt", 0)  # its engine says what is wrong
-        if isinstance(self.fields, CompletionPrompt) and isinstance(self.fields.prompt, list):
-            contents = [self.fields.prompt] if places == ["prompt"] else self.fields.prompt
+            return LeastTokens(self.field, 0)  # its engine says what is wrong
+        if isinstance(self.fields, TextPrompts) and isinstance(self.fields.content, list):
+            contents = self.fields.contents
             lengths = [len(each) if isinstance(each, list) else 1 for each in contents]
             longest = max(range(len(lengths)), key=lengths.__getitem__)
             return LeastTokens(places[longest], lengths[longest], is_exact=isinstance(contents[longest], list))
@@ -100,9 +111,9 @@ class RawPrompt:
         if isinstance(self.fields, ChatPrompt):
             first = next((each for each in self.fields.messages if each.get("role") == "user"), {})
             return _text(first.get("content"))[:length]
-        if self.fields is None or not self.fields.prompt:
+        if self.fields is None or not self.fields.content:
             return ""
-        prompt = self.fields.prompt
+        prompt = self.fields.content
         if isinstance(prompt, str):
             return prompt[:length]
         first_part = prompt[0]
@@ -121,19 +132,25 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
     raw = {name: request.fields[name] for name in decoders if name in request.fields}
     num_bytes = sum(len(value) for value in raw.values())
     if num_bytes > MAX_BYTES and sum(bytes(value).count(b",") for value in raw.values()) > MAX_VALUES:
-        ids = raw["prompt"] if "prompt" in raw else msgspec.Raw(b"")
-        return RawPrompt(num_bytes, None, well_formed=True, least_ids=_least_ids(bytes(ids)))
+        name = schema.FIELD if issubclass(schema, TextPrompts) else "prompt"
+        least_ids = _least_ids(bytes(raw.get(name, b"")))
+        return RawPrompt(num_bytes, None, well_formed=True, field=name, least_ids=least_ids)
     try:
         fields = schema(**{name: decoders[name].decode(value) for name, value in raw.items()})
         salt = request.fields.get("cache_salt")
         extra = extra_bytes(adapter=request.adapter, cache_salt=_salt.decode(salt or b"null"))
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
-    return RawPrompt(num_bytes, fields, well_formed=True, extra=extra, limit=_limit(request, schema))
+    reads_all = schema is EmbeddingPrompt and bytes(request.fields.get("pooling", b"")) == b'"mean"'
+    return RawPrompt(
+        num_bytes, fields, well_formed=True, extra=extra, limit=_limit(request, schema), reads_all=reads_all
+    )
 
 
 def _limit(request: InferenceRequest, schema: type[PromptFields]) -> AnswerLimit:
     """What is no sensible number is the engine's to refuse."""
+    if schema is EmbeddingPrompt:
+        return NO_LIMIT
     names = ("max_tokens", "max_completion_tokens") if schema is ChatPrompt else ("max_tokens",)
     try:
         limits = [_number.decode(request.fields.get(name, b"null")) for name in names]

@@ -133,7 +133,7 @@ class PromptReader:
         if raw.fields is None:
             if raw.least_ids >= model.max_model_len:
                 prompt.num_tokens = 0
-                prompt.too_long[digest] = PromptTooLong("prompt", raw.least_ids, model.max_model_len, or_more=True)
+                prompt.too_long[digest] = PromptTooLong(raw.field, raw.least_ids, model.max_model_len, or_more=True)
             else:
                 self.num_left += raw.well_formed
             return

@@ -34,6 +34,7 @@ class Tokenising:
         self._fields = fields
         self._chains = chains
         self._extra = raw.extra
+        self._reads_all = raw.reads_all
         self._limit = raw.limit
         self._model = model
         self._parts: list[tuple[Part, Encoding | None]] = []
@@ -77,6 +78,8 @@ class Tokenising:
     def _tokens(self, part: Part, encoding: Encoding | None) -> Tokens:
         ids = self._ids(part, encoding)
         sizes = tuple(self._model.block_sizes)
+        if self._reads_all:
+            return Tokens(ids, self._extra, {size: [] for size in sizes})
         return Tokens(ids, self._extra, {size: self._chains.hashes(ids, size, self._extra) for size in sizes})
 
     def _ids(self, part: Part, encoding: Encoding | None) -> Ids:

@@ -38,7 +38,8 @@ class Metrics:
             registry=self.registry,
         )
         self.ttft = self._histogram(
-            "time_to_first_token_seconds", "From a request's arrival to its first token; streamed answers only"
+            "time_to_first_token_seconds",
+            "From a request's arrival to its first token, or to its vectors; not of text that is not streamed",
         )
         self.duration = self._histogram("request_duration_seconds", "From a request's arrival to its end")
         self.queue_wait = self._histogram(
@@ -47,12 +48,12 @@ class Metrics:
         self.predicted_ttft = self._histogram(
             "predicted_time_to_first_token_seconds",
             "From a request's arrival to its first token, the wait for a replica included, as foreseen on arrival; of "
-            "streams that got one",
+            "streams and vectors that got one",
         )
         self.ttft_error = self._histogram(
             "ttft_prediction_error_ratio",
             "How far the time from arrival to first token that was foreseen on arrival was off, as a part of the "
-            "actual; of streams",
+            "actual; of streams and vectors",
             buckets=_RATIOS,
         )
         self.cached_tokens_error = self._histogram(
@@ -154,7 +155,7 @@ class Metrics:
 
     def first_token(self, seen: Observation) -> None:
         """Counts a first token when it comes, however long the stream goes on, and how well it was foreseen."""
-        if seen.ttft_seconds is None or not seen.stream:
+        if seen.ttft_seconds is None or not seen.shows_ttft:
             return
         self.ttft.labels(seen.model).observe(seen.ttft_seconds)
         if (predicted := seen.predicted_ttft_seconds) is not None:

@@ -1,0 +1,40 @@
+"""Vectors from hidden states: sums over what each step computes of a prompt, scaled to length 1 at its end."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.types import ScheduledSequence
+
+
+class Pooler:
+    """Remembers the sums of prompts that are computed in chunks, until they are forgotten, and nothing else.
+
+    A mean and a sum have the same direction, so that both ways of pooling are one.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+
+    def pool(self, items: Sequence[ScheduledSequence], hidden: Tensor) -> None:
+        """Adds the hidden states [rows, hidden], item by item, and writes the vectors that are complete.
+
+        Sums are float32. One that is not finite is not written.
+        """
+        first = 0
+        for item in items:
+            request_id = item.sequence.request_id
+            total = hidden[first : first + len(item.pools)].float().sum(0)
+            first += len(item.pools)
+            if (before := self._sums.get(request_id)) is not None:
+                total = before + total
+            self._sums[request_id] = total
+            if item.embeds and bool(total.isfinite().all()):
+                vector = torch.nn.functional.normalize(total, dim=0)
+                item.embedding = vector.cpu().numpy().astype("<f4").tobytes()
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """Drops the sums of these requests."""
+        for request_id in request_ids:
+            self._sums.pop(request_id, None)

@@ -1,0 +1,98 @@
+"""`POST /v1/embeddings`: a vector of each prompt, by the way that all requests take (`generate_endpoints.py`)."""
+
+import base64
+import sys
+from array import array
+from typing import Any
+
+import msgspec
+
+from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.server.exchange import Exchange
+from fairlead_engine.server.generate_endpoints import PromptEndpoint
+from fairlead_engine.server.generation import Generation
+from fairlead_engine.server.prompts import embedding_prompts
+from fairlead_engine.server.schemas import EmbeddingRequest
+from fairlead_engine.server.served_model import ServedModel
+from fairlead_engine.types import Pooling, SamplingParams, SequenceOutput
+from fairlead_protocol.messages import HEADER_CACHED_TOKENS
+
+
+class VectorReader:
+    """Keeps a sequence's vector. There is no text."""
+
+    num_tokens = 0
+
+    def __init__(self) -> None:
+        self.vector = b""
+        """Little-endian float32."""
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        self.vector = output.embedding or self.vector
+        return TextDelta("", [], finish_reason=output.finish_reason)
+
+
+class EmbeddingEndpoint(PromptEndpoint[EmbeddingRequest]):
+    """`POST /v1/embeddings`."""
+
+    schema = EmbeddingRequest
+
+    def pooling(self, request: EmbeddingRequest) -> Pooling:
+        return Pooling(request.pooling or Pooling.LAST)
+
+    def sampling(self, request: EmbeddingRequest, model: ServedModel) -> SamplingParams:
+        return SamplingParams(max_tokens=0)
+
+    def prompts(self, request: EmbeddingRequest, model: ServedModel) -> list[list[int]]:
+        return embedding_prompts(request, model)
+
+    def reader(
+        self, request: EmbeddingRequest, prompt: list[int], sampling: SamplingParams, model: ServedModel
+    ) -> VectorReader:
+        return VectorReader()
+
+    async def send(
+        self, exchange: Exchange, request: EmbeddingRequest, model: ServedModel, generation: Generation
+    ) -> None:
+        async for _ in generation.batches():
+            pass
+        size = sum(len(_vector(choice.reader)) for choice in generation.choices)
+        data = await self._service.prepared(size, lambda: _data(request, generation))
+        num_tokens = generation.num_prompt_tokens
+        usage = {
+            "prompt_tokens": num_tokens,
+            "total_tokens": num_tokens,
+            "prompt_tokens_details": {"cached_tokens": generation.num_cached_tokens},
+        }
+        reply = {"object": "list", "data": data, "model": request.model, "usage": usage}
+        headers = {HEADER_CACHED_TOKENS: str(generation.num_cached_tokens)}
+        await exchange.send_json(msgspec.json.encode(reply), headers=headers)
+
+
+def _vector(reader: Any) -> bytes:
+    assert isinstance(reader, VectorReader)
+    return reader.vector
+
+
+def _data(request: EmbeddingRequest, generation: Generation) -> msgspec.Raw:
+    """The vectors in OpenAI's shape, encoded: a thousand numbers take a third of a millisecond."""
+    write = _base64 if request.encoding_format == "base64" else _numbers
+    return msgspec.Raw(
+        msgspec.json.encode(
+            [
+                {"object": "embedding", "index": choice.index, "embedding": write(_vector(choice.reader))}
+                for choice in generation.choices
+            ]
+        )
+    )
+
+
+def _base64(vector: bytes) -> str:
+    return base64.b64encode(vector).decode()
+
+
+def _numbers(vector: bytes) -> list[float]:
+    values = array("f", vector)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tolist()

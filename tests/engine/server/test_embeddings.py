@@ -1,0 +1,174 @@
+"""`/v1/embeddings` over HTTP: the official client, inputs, refusals, metrics; by itself and behind a gateway."""
+
+import asyncio
+import base64
+import json
+import struct
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+import torch
+
+from fairlead.routing.replica import Replica
+from fairlead_engine_testing import ScriptedEngine
+from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_testing.gateways import make_pool, running_gateway
+
+TEXTS = ["The quick brown fox jumps over the lazy dog.", "one two three", "A fairlead guides each line."]
+
+
+def wanted(reference: Any, checkpoint: Path, token_ids: list[int], pooling: str = "last") -> torch.Tensor:
+    with torch.inference_mode():
+        hidden = reference.model(checkpoint).model(torch.tensor([token_ids])).last_hidden_state[0]
+    return torch.nn.functional.normalize(hidden[-1] if pooling == "last" else hidden.mean(0), dim=0)
+
+
+def check_client(
+    client: openai.OpenAI, reference: Any, checkpoint: Path, tokenizer: PromptTokenizer, model: str = "tiny"
+) -> None:
+    """What a client of the official library gets, in every form."""
+    ids = [tokenizer.encode(text) for text in TEXTS]
+    for given, prompts in ((TEXTS[0], ids[:1]), (TEXTS, ids), (ids[1], ids[1:2]), (ids, ids)):
+        for more in ({}, {"encoding_format": "float"}, {"extra_body": {"pooling": "mean"}}):
+            reply = client.embeddings.create(model=model, input=given, **more)  # base64 unless it says otherwise
+            assert [each.index for each in reply.data] == list(range(len(prompts)))
+            pooling = "mean" if "extra_body" in more else "last"
+            for each, prompt in zip(reply.data, prompts, strict=True):
+                difference = torch.tensor(each.embedding) - wanted(reference, checkpoint, prompt, pooling)
+                assert difference.abs().max() < 1e-3
+            assert reply.usage.prompt_tokens == reply.usage.total_tokens == sum(map(len, prompts))
+    assert reply.object == "list"
+    assert reply.model == model
+
+
+def test_the_official_client_gets_the_references_vectors(
+    served: Any, checkpoint: Path, reference: Any, tokenizer: PromptTokenizer
+) -> None:
+    with openai.OpenAI(api_key="none", base_url=f"{served.url}/v1", max_retries=0) as client:
+        check_client(client, reference, checkpoint, tokenizer)
+        with pytest.raises(openai.BadRequestError, match="dimensions = 8 is not supported; leave it out") as refused:
+            client.embeddings.create(model="tiny", input="x", dimensions=8)
+        assert refused.value.param == "dimensions"
+        with pytest.raises(openai.BadRequestError, match="maximum context length") as refused:
+            client.embeddings.create(model="tiny", input=[5] * 4096)
+        assert refused.value.param == "input"
+
+
+async def test_the_same_through_a_gateway_which_routes_and_meters_it(
+    served: Any, checkpoint: Path, reference: Any, tokenizer: PromptTokenizer
+) -> None:
+    parts = urlsplit(served.url)
+    replica = Replica(uid="one", name="one", host=str(parts.hostname), port=int(parts.port or 0))
+    async with running_gateway(make_pool([replica], name="tiny"), follow=True) as (gateway, _, url):
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(30):
+            while gateway.knowledge.load("one", loop.time()) is None or not all(pool.digests for pool in gateway.pools):
+                await asyncio.sleep(0.01)
+
+        def ask() -> None:
+            with openai.OpenAI(api_key="none", base_url=f"{url}/v1", max_retries=0) as client:
+                check_client(client, reference, checkpoint, tokenizer)
+                for pooling, is_cached in (("last", True), ("mean", False)):
+                    body = {"pooling": pooling, "cache_salt": "here"}
+                    for _ in range(2):
+                        raw = client.embeddings.with_raw_response.create(model="tiny", input=[7] * 100, extra_body=body)
+                        predicted = raw.headers["x-fairlead-predicted-cached-tokens"]
+                    assert int(raw.headers["x-fairlead-cached-tokens"]) == (96 if is_cached else 0)
+                    assert int(predicted) == (96 if is_cached else 0), "the gateway knows what a cache can spare"
+
+        await asyncio.to_thread(ask)
+        [pool] = gateway.pools
+        assert pool.counters.num_ended == 16
+        assert pool.router.in_flight.total == 0
+
+
+async def test_each_text_is_a_sequence_of_one_request(start_app: Any) -> None:
+    app = start_app()
+    for form, vector in (("float", [0.6, 0.8]), ("base64", base64.b64encode(struct.pack("<2f", 0.6, 0.8)).decode())):
+        reply = await app.http.post(
+            "/v1/embeddings",
+            json={"model": "tiny", "input": ["a", "b"], "encoding_format": form, "priority": 3, "cache_salt": "s"},
+        )
+        assert reply.status_code == 200
+        data = reply.json()["data"]
+        assert [each["index"] for each in data] == [0, 1]
+        assert [each["embedding"] for each in data] == [pytest.approx(vector) if form == "float" else vector] * 2
+    first, second, *_ = app.engine.requests
+    assert first.part_of == second.part_of is not None
+    assert {(each.pooling, each.sampling.max_tokens, each.priority, each.cache_salt) for each in (first, second)} == {
+        ("last", 0, 3, "s")
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "sentence"),
+    [
+        ({"input": []}, "input", "input is empty"), ({"input": ""}, "input", "input is empty"),
+        ({"input": [1, "a"]}, "input", "must be a text"), ({"input": ["a", ""]}, "input[1]", "is empty"),
+        ({"input": [[1], [512]]}, "input[1]", "512"), ({"input": [1] * 256}, "input", "context"),
+        ({"input": ["a"] * 129}, "input", "129"), ({}, "input", "missing"),
+        ({"input": "a", "encoding_format": "hex"}, "encoding_format", "must be one of float, base64, not 'hex'"),
+        ({"input": "a", "pooling": "max"}, "pooling", "must be one of last, mean"),
+        ({"input": "a", "dimensions": 8}, "dimensions", "is not supported; leave it out"),
+        ({"input": "a", "temperature": 1}, "temperature", "unknown field"),
+        ({"input": "a", "stream": True}, "stream", "unknown field"),
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_is_refused_by_name(
+    start_app: Any, fields: dict[str, Any], param: str, sentence: str
+) -> None:
+    app = start_app()
+    reply = await app.http.post("/v1/embeddings", json={"model": "tiny", **fields})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+    assert sentence in reply.json()["error"]["message"]
+    assert app.engine.requests == []
+
+
+async def test_it_is_refused_and_counted_as_other_requests_are(start_app: Any) -> None:
+    app = start_app()
+    body = {"model": "tiny", "input": ["a", "b"]}
+    assert (await app.http.post("/v1/embeddings", json=body)).status_code == 200
+    text = app.service.metrics.render().decode()
+    for name in ("time_to_first_token_seconds", "request_queue_time_seconds", "e2e_request_latency_seconds"):
+        assert f'fairlead_engine_{name}_count{{model_name="tiny"}} 2.0' in text
+    assert 'fairlead_engine_request_success_total{finished_reason="stop",model_name="tiny"} 2.0' in text
+    app.engine.full = True
+    full = await app.http.post("/v1/embeddings", json=body)
+    assert (full.status_code, full.headers["x-fairlead-reason"]) == (429, "engine-full")
+    app.engine.full = False
+    app.service.drain()
+    assert (await app.http.post("/v1/embeddings", json={**body, "model": "other"})).status_code == 404
+
+
+async def test_a_client_that_leaves_ends_it(start_app: Any) -> None:
+    engine = ScriptedEngine()
+    app = start_app(engine)
+    engine.hang()
+    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    body = json.dumps({"model": "tiny", "input": ["a", "b"]}).encode()
+    incoming.put_nowait({"type": "http.request", "body": body, "more_body": False})
+    scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "headers": [], "root_path": ""}
+
+    async def send(message: Any) -> None:
+        raise AssertionError("nobody is left to read it")
+
+    asking = asyncio.ensure_future(app.http._transport.app(scope, incoming.get, send))
+    async with asyncio.timeout(10):
+        while len(engine.running) < 2:
+            await asyncio.sleep(0)
+        incoming.put_nowait({"type": "http.disconnect"})
+        await asking
+    assert len(engine.aborted) == 2
+    assert not engine.running
+
+
+def test_metrics_and_load_of_a_real_engine_count_its_tokens(served: Any) -> None:
+    before = served.metric("fairlead_engine_prompt_tokens_total")
+    reply = httpx.post(f"{served.url}/v1/embeddings", json={"model": "tiny", "input": [[9] * 40, [8] * 30]})
+    assert reply.json()["usage"]["prompt_tokens"] == 70
+    assert served.metric("fairlead_engine_prompt_tokens_total") == before + 70

@@ -1,0 +1,148 @@
+"""Vectors are transformers' last hidden states, of length 1, whatever is cached, chunked, preempted or beside."""
+
+import array
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.kernels.attention.choice import BACKENDS
+from fairlead_engine.types import EngineRequest, FinishReason, Pooling, SequenceOutput
+from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.fake_engine import fake_config
+
+PREFIX = list(range(20, 45))
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3"])
+def folder(request, tmp_path_factory) -> Path:
+    fields = {"llama": llama_fields, "qwen3": qwen3_fields}[request.param](max_position_embeddings=256)
+    return write_random_checkpoint(tmp_path_factory.mktemp("models") / request.param, fields)
+
+
+def make_engine(folder: Path, **settings: Any) -> Engine:
+    settings = {
+        "kv_cache_memory": 2**21,
+        "block_size": 8,
+        "num_threads": 1,
+        "max_num_queued_tokens": 10_000,
+        **settings,
+    }
+    return Engine(EngineConfig(model=str(folder), dtype="float32", device="cpu", **settings))
+
+
+def embed(name: str, prompt: list[int], pooling: Pooling, **fields: Any) -> EngineRequest:
+    return make_request(name, prompt, pooling=pooling, max_tokens=0, **fields)
+
+
+def run(engine: Engine, requests: list[EngineRequest]) -> dict[str, SequenceOutput]:
+    """The last output of each."""
+    last = {}
+    for request in requests:
+        assert engine.add(request) is None
+    while engine.has_work():
+        last |= {output.request_id: output for output in engine.step()}
+        engine.check()
+    return last
+
+
+def vector(output: SequenceOutput) -> torch.Tensor:
+    assert output.finish_reason is FinishReason.STOP
+    assert output.embedding is not None
+    return torch.tensor(array.array("f", output.embedding))
+
+
+def expected(reference: Any, folder: Path, prompt: list[int], pooling: Pooling) -> torch.Tensor:
+    with torch.inference_mode():
+        hidden = reference.model(folder).model(torch.tensor([prompt])).last_hidden_state[0]
+    pooled = hidden[-1] if pooling is Pooling.LAST else hidden.mean(0)
+    return torch.nn.functional.normalize(pooled, dim=0)
+
+
+def prompts(number: int) -> list[list[int]]:
+    draw = random.Random(number)
+    return [PREFIX + [draw.randrange(2, 256) for _ in range(draw.randint(1, 60))] for _ in range(number)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("budget", [7, 33, 512])
+def test_vectors_are_the_references_beside_text_in_the_same_batches(folder, reference, budget, backend) -> None:
+    engine = make_engine(folder, max_num_batched_tokens=budget, max_num_seqs=5, attention_backend=backend)
+    requests, wanted = [], {}
+    for index, prompt in enumerate(prompts(9)):
+        pooling = (Pooling.LAST, Pooling.MEAN, None)[index % 3]
+        if pooling is None:
+            requests.append(make_request(str(index), prompt, max_tokens=6, ignore_eos=True))
+        else:
+            requests.append(embed(str(index), prompt, pooling))
+            wanted[str(index)] = expected(reference, folder, prompt, pooling)
+    outputs = run(engine, requests)
+    assert len(outputs) == 9
+    for name, each in wanted.items():
+        found = vector(outputs[name])
+        assert found.norm().item() == pytest.approx(1, abs=1e-5)
+        assert (found - each).abs().max() < 1e-3
+    assert engine.load.prompt_tokens == sum(map(len, prompts(9)))
+
+
+def test_the_last_token_takes_prefixes_from_the_cache_and_a_mean_does_not(folder, reference) -> None:
+    engine, prompt = make_engine(folder), prompts(1)[0]
+    num_shared = (len(prompt) - 1) // 8 * 8
+    for index, (pooling, num_cached) in enumerate(
+        [(Pooling.MEAN, 0), (Pooling.LAST, num_shared), (Pooling.MEAN, 0), (Pooling.LAST, num_shared)]
+    ):
+        output = run(engine, [embed(str(index), prompt, pooling)])[str(index)]
+        assert output.num_cached_tokens == num_cached
+        assert (vector(output) - expected(reference, folder, prompt, pooling)).abs().max() < 1e-3
+    generated = run(engine, [make_request("text", prompt, max_tokens=2)])["text"]
+    assert generated.num_cached_tokens == num_shared, "what was computed for a vector spares a text"
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_a_mean_survives_preemption(folder, reference, prefix_caching) -> None:
+    engine = make_engine(
+        folder, max_num_batched_tokens=16, max_num_seqs=4, max_model_len=128, enable_prefix_caching=prefix_caching
+    )
+    engine.scheduler.blocks.check(())
+    prompt = [3 + index % 200 for index in range(100)]
+    assert engine.add(embed("mean", prompt, Pooling.MEAN, priority=1)) is None
+    engine.step()
+    sequence = engine.scheduler.running[0]
+    assert 0 < sequence.num_computed_tokens < len(prompt)
+    engine.scheduler._preempt(sequence)
+    outputs = run(engine, [])
+    assert sequence.num_preemptions == 1
+    assert (vector(outputs["mean"]) - expected(reference, folder, prompt, Pooling.MEAN)).abs().max() < 1e-3
+
+
+def test_hidden_states_that_are_no_numbers_end_with_an_error(folder) -> None:
+    engine, prompt = make_engine(folder), prompts(1)[0]
+    with torch.inference_mode():
+        engine.runner._model.final_norm.weight.fill_(float("nan"))
+    for index, pooling in enumerate(Pooling):
+        output = run(engine, [embed(str(index), prompt, pooling)])[str(index)]
+        assert (output.finish_reason, output.embedding) == (FinishReason.ERROR, None)
+    assert not engine.blocks.published()
+
+
+def test_sums_of_requests_that_are_given_up_are_forgotten(folder) -> None:
+    engine = make_engine(folder, max_num_batched_tokens=16, max_num_seqs=4)
+    engine.add(embed("mean", prompts(1)[0], Pooling.MEAN))
+    engine.step()
+    assert engine.runner._pooler._sums
+    engine.abort("mean")
+    run(engine, [embed("last", prompts(1)[0], Pooling.LAST)])
+    assert not engine.runner._pooler._sums
+
+
+def test_vectors_and_text_share_batches_on_a_fake_runner() -> None:
+    engine = Engine(fake_config(), FakeRunner(FakeModelConfig(vocab_size=50, eos_token_ids=())), FakeClock())
+    requests = [embed(str(index), list(range(1, 30)), pooling) for index, pooling in enumerate(Pooling)]
+    outputs = run(engine, [*requests, make_request("text", [5, 6, 7], max_tokens=2)])
+    assert {len(outputs[str(index)].embedding or b"") for index in range(2)} == {32}
+    assert outputs["text"].embedding is None
