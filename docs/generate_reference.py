@@ -26,29 +26,29 @@ from fairlead.api import names
 from fairlead.api.conditions import ConditionType, Reason
 from fairlead.api.crd import object_schema
 from fairlead.api.schema import JsonSchema, schema_of
-from fairlead.controller.health import health_app
-from fairlead.controller.metrics import OperatorMetrics
+from fairlead.controller.health_app import health_app
 from fairlead.controller.observe import Cluster
+from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.docstrings import docstrings
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.tokenizers import Tokenizers
-from fairlead.gateway.command import add_arguments as add_gateway_arguments
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.gateway_command import add_arguments as add_gateway_arguments
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
-from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
-from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.telemetry.metrics import Metrics as GatewayMetrics
+from fairlead.gateway.request_outcomes import RequestOutcome
+from fairlead.gateway.telemetry.gateway_metrics import Metrics as GatewayMetrics
 from fairlead.gateway.upstream.sse import Usage
 from fairlead.gateway.upstream.upstream import Upstream
+from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, Profile
 from fairlead.routing.knowledge import Knowledge
-from fairlead.routing.outcomes import QueueOutcome
 from fairlead.routing.queue import Ticket
+from fairlead.routing.queue_outcomes import QueueOutcome
 from fairlead.routing.replica import Decision, Replica
-from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings, Profile
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.config_sources import docstrings as engine_docstrings
 from fairlead_engine.errors import ModelLoadReason

@@ -112,7 +112,7 @@ def test_the_crd_in_the_repository_is_the_one_the_typed_spec_generates() -> None
 
 def test_the_control_plane_does_not_import_torch() -> None:
     code = (
-        "import sys, fairlead.controller.command, fairlead.gateway.command, fairlead_local.command\n"
+        "import sys, fairlead.controller.operator_command, fairlead.gateway.gateway_command, fairlead_local.command\n"
         "heavy = {'torch', 'transformers', 'openai', 'fairlead_engine'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else None)"
     )
@@ -188,7 +188,7 @@ def test_every_sentence_that_the_troubleshooting_quotes_is_printed_somewhere() -
 def test_the_troubleshooting_has_every_reason_and_code_that_means_trouble() -> None:
     from fairlead.api.conditions import Reason
     from fairlead.gateway.openai import errors
-    from fairlead.routing.outcomes import QueueOutcome
+    from fairlead.routing.queue_outcomes import QueueOutcome
     from fairlead_engine.errors import ModelLoadReason
 
     words = {str(reason) for reason in (*Reason, *ModelLoadReason)} - FINE

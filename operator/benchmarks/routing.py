@@ -23,14 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlead import __version__
-from fairlead.client.arrivals import Phase, arrival_times
-from fairlead.client.load import LoadGenerator
+from fairlead.client.arrival_times import Phase, arrival_times
+from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import Report, report
 from fairlead.client.workload import Conversation, Kind, Shape, conversations
 from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient
-from fairlead.kube.config import load
+from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import LLMDEPLOYMENTS
 from fairlead_local.owned import OwnedFleet, temporary_fleet
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.docstrings import docstrings
-from fairlead.settings import OperatorSettings, Profile, SettingsError
+from fairlead.operator_settings import OperatorSettings, Profile, SettingsError
 
 
 def test_every_setting_has_a_docstring() -> None:

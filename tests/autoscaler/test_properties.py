@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
-from fairlead.api.signals import SECONDS_BOUNDS
+from fairlead.api.signals_message import SECONDS_BOUNDS
 from fairlead.autoscaler.arrivals import Surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.demand import Capacity, Demand

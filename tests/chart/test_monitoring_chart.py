@@ -16,7 +16,7 @@ import helm
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.children import children
 from fairlead.manifests.monitoring import pod_monitor
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 from fairlead_local.system import Ports, system_deployments
 
 SERVED = ["monitoring.coreos.com/v1"]

@@ -20,10 +20,10 @@ from fairlead.api import names
 from fairlead.api.schema import schema_of
 from fairlead.cli import chat
 from fairlead.cli.options import KEY_VARIABLE
-from fairlead.controller import command as operator_command
-from fairlead.gateway.command import add_arguments
-from fairlead.gateway.settings import GatewaySettings
-from fairlead.settings import OperatorSettings, Profile
+from fairlead.controller import operator_command
+from fairlead.gateway.gateway_command import add_arguments
+from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.operator_settings import OperatorSettings, Profile
 
 ROOT = Path(__file__).parent.parent.parent
 Manifest = dict[str, Any]

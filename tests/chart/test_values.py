@@ -14,8 +14,8 @@ pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requ
 import helm
 
 from fairlead.api.durations import format_duration, parse_duration
-from fairlead.gateway.settings import GatewaySettings
-from fairlead.settings import BUILT_IN_PROFILES, OperatorSettings, SettingsError
+from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, SettingsError
 
 SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
 CHOSEN_BY_THE_CHART = {"host", "port", "control_host", "control_port", "drain_delay", "drain_timeout"}

@@ -14,7 +14,7 @@ from rich.console import Console
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.fleet_state import FleetView, fleet_view
 from fairlead.cli.options import UsageError
-from fairlead.client.load import LoadGenerator, Sample
+from fairlead.client.load_generator import LoadGenerator, Sample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import report
 from fairlead.client.timeline import Moment

@@ -38,8 +38,8 @@ def can_unshare() -> bool:
 @pytest.mark.parametrize(
     ("program", "arguments", "slow"),
     [
-        ("fairlead", ["gateway", "--no-api-keys"], {"fairlead.gateway.command"}),
-        ("fairlead", ["operator"], {"fairlead.controller.command"}),
+        ("fairlead", ["gateway", "--no-api-keys"], {"fairlead.gateway.gateway_command"}),
+        ("fairlead", ["operator"], {"fairlead.controller.operator_command"}),
         ("fairlead-engine", ["serve", "--model", "demo://dinghy"], {"fairlead_engine.server.serve"}),
     ],
 )

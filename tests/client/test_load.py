@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.client.arrivals import Phase, arrival_times
-from fairlead.client.load import LoadGenerator
+from fairlead.client.arrival_times import Phase, arrival_times
+from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.workload import Conversation, Turn
 from fairlead_testing.clock import run_in_virtual_time

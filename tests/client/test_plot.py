@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.client.load import Sample
+from fairlead.client.load_generator import Sample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.plot import PlotUnavailable, Scene, draw, picture, sliced
 from fairlead.client.timeline import Moment

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.client.load import Sample
+from fairlead.client.load_generator import Sample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import Objectives, Percentiles, percentile, predictions_of, report
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.signals import ModelSignals, SignalsLine, count_seconds
+from fairlead.api.signals_message import ModelSignals, SignalsLine, count_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.controller.autoscale import PAUSE_SECONDS, REPORT_SECONDS, Autoscaler
 from fairlead.controller.events import Announcement
-from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster
+from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
 from fairlead_testing.clock import run_in_virtual_time

@@ -12,7 +12,7 @@ from fairlead.api.llmdeployment import LLMDeployment, spec_schema
 from fairlead.controller.desired import desired
 from fairlead.controller.observe import Observed
 from fairlead.kube.client import JsonObject
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings()
 SOURCES = ["demo://dinghy", "pvc://models/a", "pvc://models", "file:///srv/a", "hf://org/name", "nonsense", "demo://"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairlead.api import names
-from fairlead.api.signals import ReplicaSignals
+from fairlead.api.signals_message import ReplicaSignals
 from fairlead.controller.drain import Drainer
 from fairlead.controller.victims import mark
 from fairlead.kube.client import JsonObject

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, merge_conditions
-from fairlead.controller.apply import Change
+from fairlead.controller.applier import Change
 from fairlead.controller.events import Announcement, EventRecorder, EventType, announcements
 from fairlead.kube.client import JsonObject, KubeError
 

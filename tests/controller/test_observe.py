@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.controller.fleet_figures import figures
 from fairlead.controller.observe import Cluster, name_claims
-from fairlead.controller.pods import Stage
+from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject, KubeError
 
 

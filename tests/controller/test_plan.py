@@ -10,7 +10,7 @@ from fairlead.controller.desired import Desired, desired
 from fairlead.controller.observe import ChildKey, Observed
 from fairlead.controller.plan import Plan, content_hash, differs, key_of, make_plan
 from fairlead.kube.client import JsonObject
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings()
 

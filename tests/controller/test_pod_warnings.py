@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.controller.pod_diagnosis import PodWarning
 from fairlead.controller.pod_warnings import (
     ASK_AGAIN_SECONDS,
     MAX_PODS,
@@ -15,7 +16,6 @@ from fairlead.controller.pod_warnings import (
     next_look,
     what_holds_it_up,
 )
-from fairlead.controller.pods import PodWarning
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import EVENTS, Resource
 

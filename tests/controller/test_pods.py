@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.controller.pods import MAX_MESSAGE_LENGTH, Diagnosis, PodWarning, Stage, diagnose, start_failure
+from fairlead.controller.pod_diagnosis import MAX_MESSAGE_LENGTH, Diagnosis, PodWarning, Stage, diagnose, start_failure
 
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
 

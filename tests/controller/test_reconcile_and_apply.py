@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.controller.apply import Applier, Change, ownership_problem
+from fairlead.controller.applier import Applier, Change, ownership_problem
 from fairlead.controller.desired import desired
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.observe import Cluster, Observed
@@ -15,7 +15,7 @@ from fairlead.controller.pod_warnings import ASK_AGAIN_SECONDS
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS, Resource
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings()
 KEY = ("ns", "dinghy")

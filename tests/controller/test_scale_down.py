@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from fairlead.controller.desired import desired
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import Plan, key_of, make_plan
-from fairlead.controller.pods import is_marked
+from fairlead.controller.pod_diagnosis import is_marked
 from fairlead.controller.victims import mark
 from fairlead.fleet.pods import is_active
 from fairlead.kube.client import JsonObject
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 from fairlead_local.controllers import replicasets
 
 SETTINGS = OperatorSettings()

@@ -11,7 +11,7 @@ from fairlead.controller.observe import NameClaim, Observed
 from fairlead.controller.plan import key_of
 from fairlead.controller.status import situation, status
 from fairlead.kube.client import JsonObject
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings(gateway_url="http://gateway/")
 NOW = "2026-06-01T00:00:00Z"

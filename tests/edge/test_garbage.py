@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.gateway import command
+from fairlead.gateway import gateway_command as command
 from fairlead.gateway.access.check import OpenAccess
-from fairlead.gateway.settings import GatewaySettings
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.server_process import ServerProcess

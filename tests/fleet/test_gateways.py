@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.signals import ReplicaSignals
+from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.demand import Demand
 from fairlead.fleet.gateways import GatewayFollower, Hanging
 from fairlead.kube.client import KubeClient

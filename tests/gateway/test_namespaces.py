@@ -11,9 +11,9 @@ from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import OpenAccess
-from fairlead.gateway.command import add_arguments
+from fairlead.gateway.gateway_command import add_arguments
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.server import Gateway
-from fairlead.gateway.settings import GatewaySettings
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
 from fairlead_testing.refusals import Refusals, refusing_api_server

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from fairlead.docstrings import docstrings
-from fairlead.gateway.settings import GatewaySettings, SettingsError
+from fairlead.gateway.gateway_settings import GatewaySettings, SettingsError
 from fairlead_protocol.http.limited import LINGER_SECONDS
 from fairlead_protocol.logs import LogfmtFormatter
 from fairlead_testing.fake_engine import FakeEngine

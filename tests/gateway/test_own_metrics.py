@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fairlead.gateway.telemetry import metrics
+from fairlead.gateway.telemetry import gateway_metrics as metrics
 
 
 async def ready(setup) -> str:

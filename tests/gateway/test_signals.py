@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.signals import SECONDS_BOUNDS, TOKENS_BOUNDS, ModelSignals, SignalsLine
+from fairlead.api.signals_message import SECONDS_BOUNDS, TOKENS_BOUNDS, ModelSignals, SignalsLine
 from fairlead.gateway.dispatch import admission
 from fairlead.gateway.dispatch.counters import ModelCounters
 from fairlead.gateway.observation import Observation

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from fairlead.gateway.settings import GatewaySettings
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.upstream.connection import (
     HIGH_WATER_BYTES,
     AnswerTooLarge,

@@ -8,7 +8,7 @@ from homes.network_policies import PodName, let_in
 
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.access import network_policy
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings(
     gateway_selector="app.kubernetes.io/name=fairlead-gateway,app.kubernetes.io/instance=fairlead",

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient, KubeError
-from fairlead.kube.config import KubeConfig
+from fairlead.kube.kubeconfig import KubeConfig
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, NAMESPACES, PODS
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.kube.config import KubeConfig, KubeConfigError, from_kubeconfigs, in_cluster, load
+from fairlead.kube.kubeconfig import KubeConfig, KubeConfigError, from_kubeconfigs, in_cluster, load
 
 
 def kubeconfig(folder: Path, *, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None) -> Path:

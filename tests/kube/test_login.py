@@ -16,7 +16,7 @@ from aiohttp import web
 
 from fairlead.controller.handlers import connection_info
 from fairlead.kube.client import KubeClient, KubeError
-from fairlead.kube.config import from_kubeconfigs
+from fairlead.kube.kubeconfig import from_kubeconfigs
 
 VERSION = "client.authentication.k8s.io/v1"
 PROGRAM = """#!{python}

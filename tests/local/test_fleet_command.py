@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fairlead.kube.config import load
+from fairlead.kube.kubeconfig import load
 from fairlead_local.command import _say_status
 from fairlead_local.fleet_state import FleetFolder, FleetState, Phase, read_state, running_fleet
 from fairlead_local.kubelet.process_table import ProcessRecords

@@ -12,7 +12,7 @@ import yaml
 from cluster import kubectl as kubectl_on_this_machine
 
 from fairlead.kube.client import KubeClient
-from fairlead.kube.config import load
+from fairlead.kube.kubeconfig import load
 from fairlead_local.apiserver.resources import PODS
 from fairlead_local.applying import apply_manifest, read_manifests
 from fairlead_testing.local_api import LocalApi, eventually

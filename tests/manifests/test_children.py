@@ -11,7 +11,7 @@ from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.source import CannotBuild
-from fairlead.settings import OperatorSettings, Profile
+from fairlead.operator_settings import OperatorSettings, Profile
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
 

@@ -8,7 +8,7 @@ from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.kube.resources import BY_KIND, OPTIONAL_CHILDREN
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
-from fairlead.settings import OperatorSettings, SettingsError
+from fairlead.operator_settings import OperatorSettings, SettingsError
 
 KINDS = [resource.kind for resource in OPTIONAL_CHILDREN]
 ENGINES = {"fairlead.dev/llmdeployment": "dinghy", "app.kubernetes.io/component": "engine"}

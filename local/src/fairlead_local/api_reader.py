@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import ProxyHandler, Request, build_opener
 
-from fairlead.kube.config import KubeConfigError, load
+from fairlead.kube.kubeconfig import KubeConfigError, load
 from fairlead_local.apiserver.status import Json
 from fairlead_local.fleet_state import FleetError
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from fairlead.api.conditions import Reason
 from fairlead.api.names import GATEWAY_NAME, LABEL_NAME, OPERATOR_NAME, PLURAL, SYSTEM_NAMESPACE
 from fairlead.kube.client import KubeClient
-from fairlead.kube.config import load
+from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import DEPLOYMENTS
 from fairlead_local.api_reader import ApiReader
 from fairlead_local.apiserver.status import Json

@@ -19,7 +19,7 @@ import yaml
 from fairlead.api.crd import crd
 from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.kube.client import KubeClient
-from fairlead.kube.config import load
+from fairlead.kube.kubeconfig import load
 from fairlead_local.apiserver.journal import Journal
 from fairlead_local.apiserver.operations import Operations, WriteOptions
 from fairlead_local.apiserver.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS, Registry

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from fairlead.kube.client import KubeClient
-from fairlead.kube.config import KubeConfig
+from fairlead.kube.kubeconfig import KubeConfig
 from fairlead.kube.resources import ACCESS_REVIEWS, Resource
 
 Denied = Collection[tuple[str, str, str]]

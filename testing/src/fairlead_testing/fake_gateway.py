@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.signals import PATH_SIGNALS, ModelSignals, SignalsLine
+from fairlead.api.signals_message import PATH_SIGNALS, ModelSignals, SignalsLine
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairlead.api.signals import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, no_seconds
+from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, no_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead_protocol.messages import StepCost
 

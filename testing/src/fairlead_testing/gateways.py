@@ -12,8 +12,8 @@ from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import Access, OpenAccess
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.server import Gateway
-from fairlead.gateway.settings import GatewaySettings
 from fairlead.routing.replica import Replica
 
 STARTING = Outlook(starting=True, message="Its replicas are starting.")

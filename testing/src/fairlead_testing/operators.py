@@ -18,7 +18,7 @@ from fairlead.kube.resources import (
     PODS,
     Resource,
 )
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 from fairlead_local.apiserver.logs import NoLogs
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry

@@ -15,9 +15,9 @@ from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import OpenAccess
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
-from fairlead.gateway.settings import GatewaySettings
 from fairlead.routing.replica import Replica
 from fairlead_protocol.logs import configure_logging
 from fairlead_testing.gateways import make_pool

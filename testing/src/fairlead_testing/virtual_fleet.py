@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.api.llmdeployment import Autoscaling
-from fairlead.api.signals import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, count_tokens
+from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, count_seconds, count_tokens
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import demand_window
 from fairlead.autoscaler.readings import GatewayWindow, Readings

@@ -4,8 +4,8 @@ up and down while it runs."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.client.arrivals import Phase, arrival_times
-from fairlead.client.load import LoadGenerator, Sample
+from fairlead.client.arrival_times import Phase, arrival_times
+from fairlead.client.load_generator import LoadGenerator, Sample
 from fairlead.client.workload import Conversation
 from fairlead.routing.predictor import prefill_context, step_seconds
 from fairlead_protocol.messages import StepCost

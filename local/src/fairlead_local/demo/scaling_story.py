@@ -17,7 +17,7 @@ from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.fleet_state import ModelView, Stage
 from fairlead.cli.fleet_watch import GATEWAY_SELECTOR, FleetWatch
 from fairlead.cli.report_table import short
-from fairlead.client.load import LoadGenerator, Sample
+from fairlead.client.load_generator import LoadGenerator, Sample
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import percentile, report
 from fairlead.client.workload import Kind, Shape, conversations

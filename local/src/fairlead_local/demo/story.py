@@ -16,13 +16,13 @@ from rich.console import Console
 from fairlead.api.llmdeployment import Autoscaling, LLMDeployment, ScalingMode
 from fairlead.api.names import KIND, LABEL_LLMDEPLOYMENT
 from fairlead.cli.options import UsageError, naming, tell
-from fairlead.client.load import Sample
+from fairlead.client.load_generator import Sample
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, Scene, draw, require_matplotlib
 from fairlead.client.timeline import Moment
 from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient, KubeError
-from fairlead.kube.config import KubeConfigError, load
+from fairlead.kube.kubeconfig import KubeConfigError, load
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS
 from fairlead_local.demo.scaling_story import PATIENCE_SECONDS, ScalingStory, StepFailed
 from fairlead_local.demo.summary import Step, demo_table

@@ -1,11 +1,11 @@
-"""Figures counted by upper bound, as gateways count them (`fairlead.api.signals`), and what can be read from them."""
+"""Figures counted by upper bound, as gateways count them (`api/signals_message.py`), and what can be read from them."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from fairlead.api.signals import SECONDS_BOUNDS, TOKENS_BOUNDS
+from fairlead.api.signals_message import SECONDS_BOUNDS, TOKENS_BOUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class Buckets:
 
     @classmethod
     def seconds(cls, counts: Sequence[int] = ()) -> "Buckets":
-        """Durations, as `fairlead.api.signals.count_seconds` counts them."""
+        """Durations, as `fairlead.api.signals_message.count_seconds` counts them."""
         return cls(SECONDS_BOUNDS, tuple(counts))
 
     @classmethod
     def tokens(cls, counts: Sequence[int] = ()) -> "Buckets":
-        """Tokens per request, as `fairlead.api.signals.count_tokens` counts them."""
+        """Tokens per request, as `fairlead.api.signals_message.count_tokens` counts them."""
         return cls(TOKENS_BOUNDS, tuple(counts))
 
     @property

@@ -6,7 +6,7 @@ Made by `readings.py`; plain data with the few figures that follow from it. It k
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.api.signals import ReplicaSignals
+from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.arrivals import NO_SURGE, Surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead_protocol.messages import StepCost

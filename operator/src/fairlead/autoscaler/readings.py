@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
-from fairlead.api.signals import INTERVAL_SECONDS, ModelSignals, ReplicaSignals, SignalsLine
+from fairlead.api.signals_message import INTERVAL_SECONDS, ModelSignals, ReplicaSignals, SignalsLine
 from fairlead.autoscaler.arrivals import CAREFUL, SURE, SURGE_SECONDS, Count, at_least, error, rate, surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.demand import Capacity, Demand

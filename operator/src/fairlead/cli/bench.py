@@ -25,8 +25,8 @@ from fairlead.cli.options import (
     text,
 )
 from fairlead.cli.report_table import report_table, short, to_json
-from fairlead.client.arrivals import Phase, arrival_times
-from fairlead.client.load import LoadGenerator
+from fairlead.client.arrival_times import Phase, arrival_times
+from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ApiError, OpenAIClient, Timeouts
 from fairlead.client.plot import PlotUnavailable, Scene, draw, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report

@@ -15,12 +15,14 @@ class Command(NamedTuple):
 
 
 OWN = {
-    "operator": Command("fairlead.controller.command", "reconcile LLMDeployments on a Kubernetes cluster"),
-    "gateway": Command("fairlead.gateway.command", "serve every LLMDeployment behind one OpenAI-compatible address"),
+    "operator": Command("fairlead.controller.operator_command", "reconcile LLMDeployments on a Kubernetes cluster"),
+    "gateway": Command(
+        "fairlead.gateway.gateway_command", "serve every LLMDeployment behind one OpenAI-compatible address"
+    ),
     "chat": Command("fairlead.cli.chat", "talk to a model through a gateway"),
     "bench": Command("fairlead.cli.bench", "put a load on a gateway and measure what comes of it"),
     "status": Command(
-        "fairlead.cli.status", "what is served and how it is, who looks after it, and what nobody looks after"
+        "fairlead.cli.status_command", "what is served and how it is, who looks after it, and what nobody looks after"
     ),
     "top": Command(
         "fairlead.cli.top", "watch fleets live: replicas, queues, first tokens, and what the autoscaler says"

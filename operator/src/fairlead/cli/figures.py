@@ -5,7 +5,7 @@ The autoscaler reads the same windows, but cautiously (`autoscaler.readings.Read
 
 from dataclasses import dataclass, field
 
-from fairlead.api.signals import ModelSignals, ReplicaSignals
+from fairlead.api.signals_message import ModelSignals, ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings, Span
 

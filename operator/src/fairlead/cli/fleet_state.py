@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
-from fairlead.api.signals import ReplicaSignals
+from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.readings import Readings
 from fairlead.cli.figures import Figures, figures, speaking
 from fairlead.fleet.pods import is_finished, is_terminating, owner_of, ready_since

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from fairlead.api.durations import format_duration
-from fairlead.client.load import Sample
+from fairlead.client.load_generator import Sample
 from fairlead.client.report import Percentiles, Report
 
 NOTHING = "–"

@@ -21,7 +21,7 @@ from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.fleet_watch import FleetWatch
 from fairlead.cli.options import UsageError, add_cluster, duration, tell, with_hint
 from fairlead.kube.client import KubeClient, KubeError
-from fairlead.kube.config import KubeConfigError
+from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.kube.resources import LLMDEPLOYMENTS
 
 

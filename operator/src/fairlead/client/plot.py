@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.client.duration_axis import duration, raster, ticks
-from fairlead.client.load import Sample
+from fairlead.client.load_generator import Sample
 from fairlead.client.report import percentile
 from fairlead.client.timeline import Decision, Moment, decisions, rows_apart
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.client.load import Sample
+from fairlead.client.load_generator import Sample
 
 DEFAULT_BLOCK_SIZE = 16
 """Tokens of a KV-cache block: how far a prediction of cached tokens may be off and still be called right."""

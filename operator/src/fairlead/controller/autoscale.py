@@ -26,9 +26,9 @@ from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
 from fairlead.controller.cold_start import ColdStart
 from fairlead.controller.events import Announcement, EventRecorder, EventType
-from fairlead.controller.metrics import OperatorMetrics
 from fairlead.controller.observe import Cluster, Observed
-from fairlead.controller.pods import Stage
+from fairlead.controller.operator_metrics import OperatorMetrics
+from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower

@@ -7,7 +7,6 @@ out at the start and at every resync; more often while a namespace is lost.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.kube.access import AccessReviews, Right, is_served, may_list, rights
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import (
     CHILDREN,
@@ -21,7 +20,8 @@ from fairlead.kube.resources import (
     PODS,
     Resource,
 )
-from fairlead.settings import OperatorSettings
+from fairlead.kube.rights import AccessReviews, Right, is_served, may_list, rights
+from fairlead.operator_settings import OperatorSettings
 
 CHILD_VERBS = ("get", "list", "watch", "create", "patch", "delete")
 WATCH_VERBS = ("list", "watch")

@@ -9,7 +9,7 @@ from fairlead.controller.observe import Observed
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.source import CannotBuild
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 
 @dataclass(frozen=True, slots=True)

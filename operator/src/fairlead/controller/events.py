@@ -14,7 +14,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
-from fairlead.controller.apply import Change
+from fairlead.controller.applier import Change
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS
 

@@ -15,7 +15,7 @@ from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, targets_of
 from fairlead.controller.observe import Cluster, Observed
-from fairlead.controller.pods import Stage
+from fairlead.controller.pod_diagnosis import Stage
 
 _HELP: dict[str, str] = {
     "spec_replicas": "Replicas that spec.replicas asks for, whoever wrote it.",

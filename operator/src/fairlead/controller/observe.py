@@ -9,8 +9,8 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
+from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose
 from fairlead.controller.pod_warnings import PodWarnings
-from fairlead.controller.pods import Diagnosis, PodWarning, diagnose
 from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS

@@ -18,24 +18,24 @@ import kopf
 
 from fairlead.api import names, presence
 from fairlead.api.presence import Presence
-from fairlead.controller.apply import Applier
+from fairlead.controller.applier import Applier
 from fairlead.controller.autoscale import Autoscaler
 from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, look
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
 from fairlead.controller.hangs import HangWatch
-from fairlead.controller.health import serve_health
-from fairlead.controller.metrics import OperatorMetrics
+from fairlead.controller.health_app import serve_health
 from fairlead.controller.observe import Cluster
+from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.controller.scaling import SubresourceWriter
 from fairlead.controller.worker import Key, WorkQueue
 from fairlead.fleet.gateways import GatewayFollower
-from fairlead.kube.access import is_served
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.lease import Lease
 from fairlead.kube.resources import LLMDEPLOYMENTS
-from fairlead.settings import OperatorSettings
+from fairlead.kube.rights import is_served
+from fairlead.operator_settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
 

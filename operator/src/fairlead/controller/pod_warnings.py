@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fairlead.controller.pods import PodWarning, created_since
+from fairlead.controller.pod_diagnosis import PodWarning, created_since
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import EVENTS
 

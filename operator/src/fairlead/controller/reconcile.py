@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from fairlead.controller.apply import Applied, Applier
+from fairlead.controller.applier import Applied, Applier
 from fairlead.controller.capabilities import Capabilities
 from fairlead.controller.desired import Desired, desired
 from fairlead.controller.events import EventRecorder, announcements
@@ -19,7 +19,7 @@ from fairlead.controller.pod_warnings import next_look
 from fairlead.controller.status import situation, status
 from fairlead.controller.worker import Key
 from fairlead.kube.client import KubeError
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from fairlead.autoscaler.words import counted
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_owned
-from fairlead.controller.pods import Diagnosis, Stage
+from fairlead.controller.pod_diagnosis import Diagnosis, Stage
 from fairlead.controller.victims import is_rolling, is_seen
 from fairlead.kube.client import JsonObject
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 _TRYING = (Stage.READY, Stage.STARTING, Stage.FAILING)
 """Stages in which a replica has loaded its model, or may."""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from fairlead.api import names
-from fairlead.controller.pods import Stage, diagnose, is_marked
+from fairlead.controller.pod_diagnosis import Stage, diagnose, is_marked
 from fairlead.fleet.pods import became_ready, is_active
 from fairlead.kube.client import JsonObject
 

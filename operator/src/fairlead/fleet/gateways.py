@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from fairlead.api.signals import PATH_SIGNALS, ReplicaSignals, SignalsLine
+from fairlead.api.signals_message import PATH_SIGNALS, ReplicaSignals, SignalsLine
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.backoff import Backoff

@@ -13,21 +13,21 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.signals import PATH_SIGNALS
+from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.downstream.body import ClientGone, ClientWatch, read_body
-from fairlead.gateway.downstream.client import Client, Receive, Send
+from fairlead.gateway.downstream.request_client import Client, Receive, Send
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.listing import find_model, list_models
 from fairlead.gateway.openai.parse import check_cost, parse, request_id_from
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
-from fairlead.gateway.outcomes import RequestOutcome
-from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
+from fairlead.gateway.request_outcomes import RequestOutcome
+from fairlead.gateway.telemetry.gateway_metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead_protocol.http.bodies import BodyReader, Held
 from fairlead_protocol.lanes import Pacer

@@ -2,7 +2,7 @@
 
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.proxy import Proxy, ReplicaFailed
-from fairlead.gateway.downstream.client import Client
+from fairlead.gateway.downstream.request_client import Client
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import OpenAIError, replicas_died
 from fairlead.gateway.openai.parse import InferenceRequest

@@ -10,8 +10,8 @@ from fairlead.fleet.pool import ServedModel
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.routes import EMBEDDINGS_PATH
-from fairlead.gateway.outcomes import RequestOutcome
 from fairlead.gateway.prompts.reader import ReadPrompt
+from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.gateway.upstream.sse import Usage
 from fairlead.routing.health import Failure
 from fairlead.routing.queue import Ticket

@@ -20,10 +20,10 @@ from fairlead.gateway.dispatch.engines import EngineNews
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.proxy import Proxy
 from fairlead.gateway.downstream.faults import client_protocol
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Refusals
 from fairlead.gateway.prompts.reader import PromptReader
-from fairlead.gateway.settings import GatewaySettings
-from fairlead.gateway.telemetry.metrics import Metrics
+from fairlead.gateway.telemetry.gateway_metrics import Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.knowledge import Knowledge

@@ -17,7 +17,7 @@ from typing import Any, Self
 import aiohttp
 
 from fairlead.addresses import cause_of
-from fairlead.kube.config import KubeConfig, KubeConfigError, load
+from fairlead.kube.kubeconfig import KubeConfig, KubeConfigError, load
 from fairlead.kube.lines import lines
 from fairlead.kube.login import LoginFailed
 from fairlead.kube.resources import Resource

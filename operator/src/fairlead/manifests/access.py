@@ -5,7 +5,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.common import Manifest, child, selector_labels
-from fairlead.settings import OperatorSettings, equality_selector
+from fairlead.operator_settings import OperatorSettings, equality_selector
 
 
 def network_policy(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:

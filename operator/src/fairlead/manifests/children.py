@@ -5,13 +5,13 @@ from collections.abc import Collection
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.access import network_policy
 from fairlead.manifests.common import Manifest
-from fairlead.manifests.config import config_map, engine_flags
 from fairlead.manifests.disruption import pod_disruption_budget
 from fairlead.manifests.engine import engine_cpus, engine_deployment, engine_pod
+from fairlead.manifests.engine_config import config_map, engine_flags
 from fairlead.manifests.monitoring import pod_monitor
 from fairlead.manifests.service import service
 from fairlead.manifests.source import model_source
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 ALWAYS_MADE = ("ConfigMap", "Deployment", "Service")
 

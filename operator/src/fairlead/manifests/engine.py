@@ -12,10 +12,10 @@ from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
-from fairlead.manifests.config import config_name
+from fairlead.manifests.engine_config import config_name
 from fairlead.manifests.overlay import merge
 from fairlead.manifests.source import CannotBuild, ModelSource
-from fairlead.settings import OperatorSettings, Profile
+from fairlead.operator_settings import OperatorSettings, Profile
 
 CONFIG_VOLUME = "config"
 SCRATCH_VOLUME = "scratch"

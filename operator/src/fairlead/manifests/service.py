@@ -3,7 +3,7 @@
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.common import Manifest, child
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 
 def service(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:

@@ -5,7 +5,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
-from fairlead.settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings
 
 MODEL_VOLUME = "model"
 

@@ -16,19 +16,19 @@ from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
 from fairlead.gateway.dispatch.counters import ModelCounters
-from fairlead.gateway.dispatch.hangs import Hangs
+from fairlead.gateway.dispatch.hang_watch import Hangs
 from fairlead.gateway.dispatch.introductions import Introductions
 from fairlead.gateway.dispatch.refusals import refusal, unfit
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
-from fairlead.gateway.settings import GatewaySettings
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load
-from fairlead.routing.outcomes import QueueOutcome
 from fairlead.routing.policies import make_policy
 from fairlead.routing.queue import PoolQueue, deadline
+from fairlead.routing.queue_outcomes import QueueOutcome
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
 from fairlead_protocol.adapters import split_adapter
@@ -268,7 +268,7 @@ class ModelPool:
         except asyncio.CancelledError:
             if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
                 self.router.release(awaited.result(), self.now())  # granted and cancelled in the same moment
-            elif ticket.sent is not None:
+            elif ticket.waiting_since is not None:
                 self._take_out(ticket)
             self.pump()
             raise

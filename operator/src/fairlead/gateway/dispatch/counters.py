@@ -4,7 +4,7 @@ Counters only ever grow and their reader takes differences, so that a line of si
 They begin anew with the gateway, and with an LLMDeployment created again under an old name.
 """
 
-from fairlead.api.signals import count_seconds, count_tokens, no_seconds, no_tokens
+from fairlead.api.signals_message import count_seconds, count_tokens, no_seconds, no_tokens
 from fairlead.gateway.observation import Observation
 
 

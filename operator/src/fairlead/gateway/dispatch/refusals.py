@@ -2,7 +2,7 @@
 
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.openai.errors import OpenAIError, adapter_not_found, bad_request, refused
-from fairlead.routing.outcomes import QueueOutcome
+from fairlead.routing.queue_outcomes import QueueOutcome
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError
 

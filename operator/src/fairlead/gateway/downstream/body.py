@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 
-from fairlead.gateway.downstream.client import Message, Receive
+from fairlead.gateway.downstream.request_client import Message, Receive
 from fairlead.gateway.openai.errors import body_too_large, body_too_slow, too_many_bodies, unsupported_encoding
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.openai.errors import (
     OpenAIError,
     bad_request,
@@ -11,7 +12,6 @@ from fairlead.gateway.openai.errors import (
     too_many_requests_ahead,
     too_much_framing,
 )
-from fairlead.gateway.settings import GatewaySettings
 from fairlead_protocol.http.framing import Fault
 from fairlead_protocol.http.limited import HttpLimits, LimitedProtocol, OnCut, WholeAnswer, make_protocol
 

@@ -13,8 +13,8 @@ import math
 
 import msgspec
 
-from fairlead.gateway.outcomes import RequestOutcome
-from fairlead.routing.outcomes import QueueOutcome
+from fairlead.gateway.request_outcomes import RequestOutcome
+from fairlead.routing.queue_outcomes import QueueOutcome
 
 Header = tuple[bytes, bytes]
 MAX_MESSAGE_LENGTH = 1000

@@ -9,12 +9,12 @@ import logging
 
 import msgspec
 
-from fairlead.api.signals import INTERVAL_SECONDS, SignalsLine
+from fairlead.api.signals_message import INTERVAL_SECONDS, SignalsLine
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.downstream.body import ClientGone, ClientWatch, read_body
-from fairlead.gateway.downstream.client import Client, Receive, Send
+from fairlead.gateway.downstream.request_client import Client, Receive, Send
 from fairlead.gateway.openai.errors import too_many_followers
-from fairlead.gateway.telemetry.signals import model_signals
+from fairlead.gateway.telemetry.signals_counting import model_signals
 from fairlead_protocol.http.bodies import BodyReader
 
 logger = logging.getLogger(__name__)

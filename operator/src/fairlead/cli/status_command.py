@@ -15,7 +15,7 @@ from fairlead.api.presence import Presence
 from fairlead.cli.options import UsageError, add_cluster, tell, with_hint
 from fairlead.cli.status_report import OperatorView, StatusReport, key_of, lines, operator_view, status_report, to_json
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
-from fairlead.kube.config import KubeConfigError
+from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, PODS
 
 LEASE_SELECTOR = ",".join(f"{key}={value}" for key, value in presence.LABELS.items())

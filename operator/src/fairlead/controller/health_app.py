@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from fairlead.controller.metrics import OperatorMetrics
+from fairlead.controller.operator_metrics import OperatorMetrics
 
 
 def health_app(metrics: OperatorMetrics) -> web.Application:

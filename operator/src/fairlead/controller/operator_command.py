@@ -10,8 +10,8 @@ from pathlib import Path
 from fairlead.controller.capabilities import MissingRights
 from fairlead.controller.operator import LeaseLost, Operator, WatchFailed
 from fairlead.kube.client import KubeClient, KubeError
-from fairlead.kube.config import KubeConfigError
-from fairlead.settings import OperatorSettings, SettingsError
+from fairlead.kube.kubeconfig import KubeConfigError
+from fairlead.operator_settings import OperatorSettings, SettingsError
 from fairlead_protocol.logs import configure_logging
 
 EXIT_FAILED, EXIT_USAGE = 1, 2

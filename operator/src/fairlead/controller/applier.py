@@ -15,7 +15,7 @@ from fairlead.controller.desired import Problem
 from fairlead.controller.drain import Drainer
 from fairlead.controller.observe import ChildKey
 from fairlead.controller.plan import Plan, content_hash, is_owned, key_of
-from fairlead.controller.pods import is_marked
+from fairlead.controller.pod_diagnosis import is_marked
 from fairlead.controller.scaling import SubresourceWriter
 from fairlead.controller.victims import mark
 from fairlead.controller.worker import Key

@@ -3,7 +3,7 @@
 Who calls it: `SignalsStream`, once per line and model.
 """
 
-from fairlead.api.signals import ModelSignals, ReplicaSignals
+from fairlead.api.signals_message import ModelSignals, ReplicaSignals
 from fairlead.gateway.dispatch.admission import ModelPool
 from fairlead.routing.standing import is_hanging
 

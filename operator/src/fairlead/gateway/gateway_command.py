@@ -16,11 +16,11 @@ from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
 from fairlead.gateway.access.keys import KeysError
+from fairlead.gateway.gateway_settings import GatewaySettings, SettingsError
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.server import Gateway
-from fairlead.gateway.settings import GatewaySettings, SettingsError
 from fairlead.kube.client import KubeClient
-from fairlead.kube.config import KubeConfigError
+from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead_protocol.http.connections import allow_descriptors
 from fairlead_protocol.logs import LogFormat, configure_logging
 
