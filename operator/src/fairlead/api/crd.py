@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from fairlead.api import names, rules
+from fairlead.api.conditions import ConditionType
 from fairlead.api.llmdeployment import spec_schema
 from fairlead.api.schema import JsonSchema
 
@@ -105,7 +106,7 @@ def _status_schema() -> JsonSchema:
                 "format": "int64",
             },
             "conditions": {
-                "description": "Ready, Progressing, ModelAvailable, ScalingActive and Degraded, each with its reason.",
+                "description": f"{', '.join(ConditionType)}: each with its reason.",
                 "type": "array",
                 "items": _condition_schema(),
                 "x-kubernetes-list-type": "map",

@@ -14,6 +14,7 @@ from fairlead.controller.pod_warnings import PodWarnings
 from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
+from fairlead.manifests.source import claim_of
 
 ChildKey = tuple[str, str]
 """Kind and name of a child."""
@@ -152,9 +153,8 @@ class Cluster:
                 yield min(older, key=lambda claim: claim.seniority)
 
     async def _missing_claim(self, body: JsonObject) -> str | None:
-        scheme, _, rest = str(((body.get("spec") or {}).get("model") or {}).get("source") or "").partition("://")
-        claim = rest.partition("/")[0]
-        if scheme != "pvc" or not claim:
+        claim = claim_of(str(((body.get("spec") or {}).get("model") or {}).get("source") or ""))
+        if claim is None:
             return None
         try:
             await self._client.get(PERSISTENT_VOLUME_CLAIMS, claim, body["metadata"]["namespace"])

@@ -118,7 +118,7 @@ def status(observed: Observed, now: Situation, settings: OperatorSettings, *, ti
 
 
 def conditions(now: Situation) -> list[Condition]:
-    """All five, in the order in which people want to read them."""
+    """All of them, in the order in which people want to read them."""
     trouble = _trouble(now)
     return [
         _ready(now, trouble),

@@ -54,6 +54,12 @@ class ModelSource:
         return [{"name": MODEL_VOLUME, "mountPath": names.MODEL_FOLDER, "readOnly": True}]
 
 
+def claim_of(source: str) -> str | None:
+    """The PersistentVolumeClaim that a source needs; None = none."""
+    scheme, _, rest = source.partition("://")
+    return rest.partition("/")[0] or None if scheme == "pvc" else None
+
+
 def model_source(source: str, settings: OperatorSettings) -> ModelSource:
     """Raises CannotBuild for a source that this operator does not serve."""
     scheme, _, rest = source.partition("://")
@@ -69,9 +75,8 @@ def model_source(source: str, settings: OperatorSettings) -> ModelSource:
                 "model.source: pvc://CLAIM/FOLDER",
             )
         case "pvc":
-            claim, _, folder = rest.partition("/")
-            folder = folder.strip("/")
-            return ModelSource(f"{names.MODEL_FOLDER}/{folder}" if folder else names.MODEL_FOLDER, claim)
+            folder = rest.partition("/")[2]
+            return ModelSource(f"{names.MODEL_FOLDER}/{folder.strip('/')}".rstrip("/"), claim_of(source))
     raise CannotBuild(
         Reason.SOURCE_NOT_SUPPORTED,
         f"{scheme}:// is not supported by this version: put the model's folder on a PersistentVolumeClaim and write "
