@@ -66,6 +66,25 @@ def test_another_attention_backend_gives_the_same_answers(served: Any, start_eng
     assert other.metric("fairlead_engine_prefix_cache_hits_total") > 0
 
 
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "mixtral"])
+def test_every_family_is_served(
+    family: str, start_engine: Any, make_checkpoint: Callable[[str], Path], reference: Any
+) -> None:
+    folder = make_checkpoint(family)
+    engine = start_engine("--model", str(folder), "--served-name", "tiny", "--dtype", "float32")
+    engine.wait_ready()
+    prompt = [5, 6, 7, 8] * 5
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    with ThreadPoolExecutor(3) as pool:
+        asked = pool.map(
+            lambda extra: {**body, "prompt": [*prompt, *extra], "return_token_ids": True}, ([], [9], [3, 4])
+        )
+        replies = list(pool.map(lambda each: httpx.post(engine.url + "/v1/completions", json=each, timeout=60), asked))
+    for reply in replies:
+        (choice,) = reply.json()["choices"]
+        reference.check_greedy(folder, choice["prompt_token_ids"], choice["token_ids"])
+
+
 def test_an_engine_used_alone_takes_more_than_two_steps_of_prompts(start_engine: Any, checkpoint: Path) -> None:
     limits = ("--max-num-seqs", "2", "--max-num-batched-tokens", "64", "--max-queue-time", "10m")
     engine = start_engine("--model", str(checkpoint), "--served-name", "tiny", *limits)
