@@ -47,8 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for kind in _KINDS:
         group = parser.add_argument_group(f"{kind.__name__.removesuffix('Config').lower()} settings")
+        defaults = {field.name: field.default for field in fields(kind)}
         for name, annotation in typing.get_type_hints(kind).items():
-            flag, text = f"--{_kebab(name)}", _help(kind, name)
+            flag, default = f"--{_kebab(name)}", defaults[name]
+            shown = f" (default: {default})" if isinstance(default, int | float | str) else ""
+            text = (docstrings(kind)[name] + shown).replace("%", "%%")  # as argparse wants it
             if annotation is bool:
                 group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
             else:
@@ -88,16 +91,13 @@ def read_file(path: Path) -> dict[str, Any]:
         content = {}
     if not isinstance(content, dict):
         raise ConfigError("config", f"{path} must hold a mapping of settings, not a {type(content).__name__}")
-    return {_field_of(key, path): value for key, value in content.items()}
-
-
-def _field_of(key: Any, path: Path) -> str:
     known = {_kebab(name): name for kind in _KINDS for name in _names(kind)}
-    if key in known:
-        return known[key]
-    close = difflib.get_close_matches(str(key), known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known settings: {', '.join(known)}"
-    raise ConfigError(str(key), f"unknown setting in {path}", hint)
+    for key in content:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known settings: {', '.join(known)}"
+            raise ConfigError(str(key), f"unknown setting in {path}", hint)
+    return {known[key]: value for key, value in content.items()}
 
 
 def _converted(name: str, value: Any, annotation: Any) -> Any:
@@ -142,13 +142,6 @@ def _kebab(name: str) -> str:
 
 def _names(kind: type) -> list[str]:
     return [field.name for field in fields(kind)]
-
-
-def _help(kind: type, name: str) -> str:
-    """The field's docstring, with its default; `%` doubled as argparse wants it."""
-    default = next(field.default for field in fields(kind) if field.name == name)
-    shown = "" if default is None or not isinstance(default, int | float | str) else f" (default: {default})"
-    return (docstrings(kind)[name] + shown).replace("%", "%%")
 
 
 @cache

@@ -75,17 +75,17 @@ def _die_with(parent_pid: int) -> None:
 
     Linux kills it even in the middle of a long step; elsewhere a thread does, as soon as the step lets it run.
     """
-    threading.Thread(target=_wait_for_end_of_input, name="lifeline", daemon=True).start()
+
+    def end_with_input() -> None:
+        while os.read(_STDIN, 4096):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=end_with_input, name="lifeline", daemon=True).start()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent_pid:  # it died before that call
             os._exit(1)
-
-
-def _wait_for_end_of_input() -> None:
-    while os.read(_STDIN, 4096):
-        pass
-    os._exit(1)
 
 
 def _started(make_engine: Callable[[EngineConfig], Engine], launch: Launch, modules: Sequence[str]) -> Engine:

@@ -356,21 +356,15 @@ class Scheduler:
 
     def _append(self, sequence: Sequence, token_id: int) -> None:
         sequence.token_ids.append(token_id)
-        sequence.finish_reason = self._finish_reason(sequence)
         self.counters.generation_tokens += 1
         if sequence.num_output_tokens == 1:
             self.counters.prompt_tokens += sequence.num_prompt_tokens
-
-    def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
-        sampling, token_id = sequence.sampling, sequence.token_ids[-1]
-        if sequence.num_output_tokens >= sampling.min_tokens:
-            if token_id in sampling.stop_token_ids:
-                return FinishReason.STOP
-            if token_id in self.eos_token_ids and not sampling.ignore_eos:
-                return FinishReason.STOP
-        if sequence.num_output_tokens == sampling.max_tokens or sequence.num_tokens >= self.max_len:
-            return FinishReason.LENGTH
-        return None
+        sampling = sequence.sampling
+        is_end = token_id in sampling.stop_token_ids or (token_id in self.eos_token_ids and not sampling.ignore_eos)
+        if is_end and sequence.num_output_tokens >= sampling.min_tokens:
+            sequence.finish_reason = FinishReason.STOP
+        elif sequence.num_output_tokens == sampling.max_tokens or sequence.num_tokens >= self.max_len:
+            sequence.finish_reason = FinishReason.LENGTH
 
     def _remove(self, ended: list[Sequence]) -> None:
         """Forgets sequences that have a finish reason, and frees their blocks."""

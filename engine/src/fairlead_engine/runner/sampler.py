@@ -64,7 +64,11 @@ class Sampler:
             if bias:
                 adjusted[row, list(bias)] += torch.tensor([*bias.values()], device=logits.device)
             if penalised:
-                penalise(adjusted[row], self._counts_of(sequence, logits.device), sequence.sampling)
+                if sequence.request_id not in self._counts:
+                    self._counts[sequence.request_id] = TokenCounts(self._vocab_size, logits.device)
+                counts = self._counts[sequence.request_id]
+                counts.catch_up(sequence)
+                penalise(adjusted[row], counts, sequence.sampling)
             if suppressed:
                 adjusted[row, suppressed] = float("-inf")
         return adjusted
@@ -97,13 +101,6 @@ class Sampler:
         if not sequence.sampling.ignore_eos:
             ends.update(self._eos_token_ids)
         return [token_id for token_id in ends if token_id < self._vocab_size]
-
-    def _counts_of(self, sequence: Sequence, device: torch.device) -> TokenCounts:
-        counts = self._counts.get(sequence.request_id)
-        if counts is None:
-            counts = self._counts[sequence.request_id] = TokenCounts(self._vocab_size, device)
-        counts.catch_up(sequence)
-        return counts
 
 
 def token_logprobs(logits: Tensor, token_ids: Many[int], num_top: int) -> list[TokenLogprobs]:

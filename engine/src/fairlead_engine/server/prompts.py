@@ -4,7 +4,7 @@ How a request becomes tokens is `fairlead_protocol.prompts`, which gateways use 
 already sends the ids along (`fairlead_prompt_tokens`); everything is checked all the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.schemas import (
@@ -65,23 +65,22 @@ def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
 def _checked(fields: PromptFields, request: PromptRequest, model: ServedModel) -> list[list[int]]:
     """A gateway may have sent the ids along; those of another tokenizer are of no use."""
     given = request.fairlead_prompt_tokens
+    prompts: Iterable[tuple[str, list[int]]]
     if given is None or given.digest != model.tokenizer.digest:
         prompts = model.prompts(fields)
     else:
-        prompts = _given(fields, given.prompts)
+        try:
+            places = fields.places()
+        except PromptError as error:
+            raise request_error(error) from error
+        num_given = len(given.prompts)
+        if num_given != len(places):
+            raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {num_given} prompts, the request {len(places)}")
+        # Errors name the client's own field: the ids may be its own, too.
+        prompts = zip(places, given.prompts, strict=True)
     checked = []
     for place, token_ids in prompts:
         model.check_prompt(token_ids, place)
         model.check_room(token_ids, request.answer_limit)
         checked.append(token_ids)
     return checked
-
-
-def _given(fields: PromptFields, prompts: list[list[int]]) -> Iterator[tuple[str, list[int]]]:
-    try:
-        places = fields.places()
-    except PromptError as error:
-        raise request_error(error) from error
-    if len(prompts) != len(places):
-        raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {len(prompts)} prompts, the request {len(places)}")
-    yield from zip(places, prompts, strict=True)  # errors name the client's own field: the ids may be its own, too

@@ -370,14 +370,11 @@ def _check_declared(name: str, parameter: Parameter, value: Any) -> None:
     is_refused = parameter.by is By.REFUSED and not parameter.accepted
     if is_refused and (parameter.only is None or value != msgspec.json.decode(parameter.only)):
         advice = parameter.text[:1].lower() + parameter.text[1:].rstrip(".")
-        raise RequestError(name, f"{name} = {_shown(value)} is not supported; {advice}", "unsupported_value")
+        text = msgspec.json.encode(value).decode()
+        shown = text if len(text) <= 80 else text[:79] + "…"
+        raise RequestError(name, f"{name} = {shown} is not supported; {advice}", "unsupported_value")
     try:
         parameter.check_size(name, value)
         parameter.check_value(name, value)
     except ValueError as error:
         raise RequestError(name, str(error)) from None
-
-
-def _shown(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= 80 else text[:79] + "…"

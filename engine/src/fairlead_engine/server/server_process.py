@@ -70,7 +70,8 @@ class ServerProcess:
     async def serve(self) -> None:
         """Loads, serves, drains; then stops the core. Raises what keeps it from starting or going on."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, self._terminate)
+        # However often it comes: supervisors repeat it, and nothing may be cut before the drain's time is over.
+        loop.add_signal_handler(signal.SIGTERM, self._service.drain)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         life = asyncio.create_task(self._live())
@@ -118,11 +119,6 @@ class ServerProcess:
             **{f"{phase}_seconds": round(seconds, 2) for phase, seconds in info.start_seconds.items()},
         }
         log.info("ready", extra=facts)
-
-    def _terminate(self) -> None:
-        """SIGTERM drains as configured, however often it comes: supervisors repeat it, and no stream may be cut for
-        that before the drain's own time is over."""
-        self._service.drain()
 
     def _interrupt(self) -> None:
         """SIGINT, a person's, drains without grace; while draining, it stops now."""

@@ -116,7 +116,7 @@ class ConsecutiveBlocks:
 
     def _new_run(self, wanted: int) -> tuple[int, int]:
         """The stretch [start, end) for a new run: its first block, and those to reserve; the cheapest, else the longest
-        of those that are shorter, else a single block."""
+        of those that are shorter, else the last free block reserved for another run."""
         cost = self._costs()
         if wanted <= self.num_blocks:
             total = np.zeros(self.num_blocks + 1, np.int64)
@@ -128,7 +128,14 @@ class ConsecutiveBlocks:
         limits = np.concatenate(([-1], np.flatnonzero(cost >= _TAKEN), [self.num_blocks]))
         longest = int(np.argmax(np.diff(limits)))
         start, end = int(limits[longest]) + 1, int(limits[longest + 1])
-        return (start, end) if start < end else self._reserved_block()
+        if start < end:
+            return start, end
+        return next(  # there is a free block behind some run, as there is none elsewhere
+            (block, block + 1)
+            for last, end in self._reserved_end.items()
+            for block in reversed(range(last + 1, end))
+            if self._state[block] < 2 * _TAKEN
+        )
 
     def _costs(self) -> npt.NDArray[np.int64]:
         """What giving up each block costs [num_blocks]: 0 if empty, more the later it was freed, or at least _TAKEN."""
@@ -138,12 +145,3 @@ class ConsecutiveBlocks:
         cost = np.maximum(self._state - before_oldest, 0)
         cost[cost > self._newest_to_give_up() - before_oldest] = _TAKEN
         return cost
-
-    def _reserved_block(self) -> tuple[int, int]:
-        """One free block that is reserved for another run, as a stretch; there is one when no other may be taken."""
-        return next(
-            (block, block + 1)
-            for last, end in self._reserved_end.items()
-            for block in reversed(range(last + 1, end))
-            if self._state[block] < 2 * _TAKEN
-        )

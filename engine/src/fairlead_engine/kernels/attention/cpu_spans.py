@@ -98,7 +98,14 @@ class CPUSpans:
                 # The query heads of a group act as queries of their key head, which is read only once.
                 output = scaled_dot_product_attention(queries, keys.unsqueeze(0), values.unsqueeze(0))
             else:
-                output = _attend_chunk(queries, keys, values, span.mask)
+                # Keys are repeated over their group by stride, not by copy: [kv_heads, group, num_queries, head_dim].
+                output = scaled_dot_product_attention(
+                    queries.permute(1, 2, 0, 3),
+                    keys.unsqueeze(1).expand(-1, queries.shape[2], -1, -1),
+                    values.unsqueeze(1).expand(-1, queries.shape[2], -1, -1),
+                    attn_mask=span.mask,
+                    is_causal=span.mask is None,
+                ).permute(2, 0, 1, 3)
             outputs.append(output)
         return torch.cat(outputs).view(num_tokens, num_heads, head_dim)
 
@@ -107,19 +114,6 @@ def causal_mask(num_queries: int, context: int, layout: CacheLayout) -> Tensor:
     """For the last `num_queries` tokens of a context: 0 where a token may look, minus infinity at those after it."""
     forbidden = torch.full((num_queries, context), float("-inf"), dtype=layout.dtype, device=layout.device)
     return forbidden.triu_(context - num_queries + 1)
-
-
-def _attend_chunk(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """[num_queries, kv_heads, group, head_dim]: keys are repeated over their group by stride, not by copy."""
-    group = queries.shape[2]
-    output = scaled_dot_product_attention(
-        queries.permute(1, 2, 0, 3),
-        keys.unsqueeze(1).expand(-1, group, -1, -1),
-        values.unsqueeze(1).expand(-1, group, -1, -1),
-        attn_mask=mask,
-        is_causal=mask is None,
-    )
-    return output.permute(2, 0, 1, 3)
 
 
 def _context(slab: Tensor, span: QuerySpan) -> Tensor:
