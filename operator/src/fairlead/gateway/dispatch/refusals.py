@@ -27,8 +27,8 @@ def refusal(outcome: QueueOutcome, pool: Pool, *, oldest_wait_seconds: float) ->
     if outcome is QueueOutcome.QUEUE_FULL:
         message = f"Too many requests wait for the model {name!r} already; try again later."
     elif outcome is QueueOutcome.QUEUE_TIMEOUT:
-        limit = f"{model.routing.max_queue_time:g} seconds"
-        message = f"Every replica of the model {name!r} was full for {limit}; try again later."
+        seconds = model.routing.max_queue_time
+        message = f"Every replica of the model {name!r} was full for {seconds:g} seconds; try again later."
     elif outcome is QueueOutcome.REPLICAS_FAILING:
         message = f"Every replica of the model {name!r} fails at the moment."
     elif outcome is QueueOutcome.COLD_START_TIMEOUT:
