@@ -130,7 +130,11 @@ def lines(report: StatusReport) -> Iterator[str]:
         yield from _columns([_HEAD, *(_cells(each, report.operators) for each in report.deployments)])
     else:
         yield "no LLMDeployment"
-    sentences = [f"{each.namespace}/{each.name}: {each.message}" for each in report.deployments if _is_telling(each)]
+    sentences = [
+        f"{each.namespace}/{each.name}: {each.message}"
+        for each in report.deployments
+        if each.is_degraded or not each.is_ready or each.reason == Reason.PAUSED
+    ]
     sentences += [f"note: {note}" for note in report.notes]
     if sentences:
         yield ""
@@ -140,10 +144,6 @@ def lines(report: StatusReport) -> Iterator[str]:
 def to_json(report: StatusReport) -> dict[str, Any]:
     """The same for other programs."""
     return asdict(report)
-
-
-def _is_telling(deployment: DeploymentView) -> bool:
-    return deployment.is_degraded or not deployment.is_ready or deployment.reason == Reason.PAUSED
 
 
 def _contests(operators: Sequence[OperatorView], namespaces: Iterable[str]) -> Iterator[str]:

@@ -51,8 +51,10 @@ def announcements(before: Mapping[str, Any], after: Mapping[str, Any], changes: 
             continue
         is_good = (new["status"] == ConditionStatus.TRUE) is (kind is ConditionType.READY)
         if kind is ConditionType.DEGRADED and (not is_good or old.get("status") == ConditionStatus.TRUE):
-            found.append(Announcement(_type(is_good), new["reason"], new["message"]))
-        elif kind is ConditionType.READY and not _is_told_already(new, found):
+            found.append(
+                Announcement(EventType.NORMAL if is_good else EventType.WARNING, new["reason"], new["message"])
+            )
+        elif kind is ConditionType.READY and not any(one.reason == new["reason"] for one in found):
             found.append(Announcement(EventType.NORMAL, new["reason"], new["message"]))
     return found
 
@@ -138,14 +140,6 @@ def _announce_changes(changes: Sequence[Change]) -> Iterator[Announcement]:
 def _describe(change: Change) -> str:
     detail = f" ({change.detail})" if change.detail else ""
     return f"{change.kind} {change.name}{detail}"
-
-
-def _is_told_already(condition: Mapping[str, Any], found: Sequence[Announcement]) -> bool:
-    return any(one.reason == condition["reason"] for one in found)
-
-
-def _type(is_good: bool) -> EventType:
-    return EventType.NORMAL if is_good else EventType.WARNING
 
 
 def _now() -> str:

@@ -47,11 +47,11 @@ class HangWatch:
         changed = self._models.keys() ^ before.keys()
         if not changed:
             return
-        self.since = {uid: self.since.get(uid) or self._began(each.seconds) for uid, each in hanging.items()}
+        self.since = {
+            uid: self.since.get(uid) or (self._now() - timedelta(seconds=each.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            for uid, each in hanging.items()
+        }
         self._on_change({_key(self._models.get(uid) or before[uid]) for uid in changed})
-
-    def _began(self, seconds: float) -> str:
-        return (self._now() - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _key(model: str) -> Key:

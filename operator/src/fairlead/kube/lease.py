@@ -149,7 +149,7 @@ class Lease:
             raise
 
     def _object(self) -> JsonObject:
-        now = _micro_time()
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
@@ -178,7 +178,3 @@ class Lease:
         else:
             fresh["leaseTransitions"] = (before.get("leaseTransitions") or 0) + 1
         return lease | {"metadata": metadata, "spec": fresh}
-
-
-def _micro_time() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

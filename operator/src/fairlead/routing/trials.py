@@ -22,7 +22,7 @@ class Trials:
 
     def for_others(self, candidates: Sequence[Candidate], well: Collection[str], now: float) -> Sequence[Candidate]:
         """Where one that is no suspect may go. `well`: the replicas that may be sent requests, full ones too."""
-        kept = {uid for uid in well if self._is_kept(uid, now)}
+        kept = {uid for uid in well if self._is_reserved(uid, now) or self._book.has_trial(uid, now)}
         if not kept or len(kept) == len(well):
             return candidates
         return [each for each in candidates if each.replica.uid not in kept]
@@ -59,6 +59,3 @@ class Trials:
 
     def _is_reserved(self, uid: str, now: float) -> bool:
         return bool(uid) and uid == self._reserved and now < self._reserved_until
-
-    def _is_kept(self, uid: str, now: float) -> bool:
-        return self._is_reserved(uid, now) or self._book.has_trial(uid, now)
