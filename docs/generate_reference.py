@@ -32,7 +32,6 @@ from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.docstrings import docstrings
 from fairlead.fleet.fleet import StaticFleet
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_command import add_arguments as add_gateway_arguments
@@ -40,6 +39,7 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.gateway.telemetry.gateway_metrics import Metrics as GatewayMetrics
 from fairlead.gateway.upstream.sse import Usage

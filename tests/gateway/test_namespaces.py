@@ -9,10 +9,10 @@ import aiohttp
 from fairlead.api.crd import crd
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.gateway_command import add_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS

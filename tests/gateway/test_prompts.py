@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fairlead_engine.demo
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.openai.parse import InferenceRequest, parse
 from fairlead.gateway.prompts.reader import MAX_WAITING, PromptReader, ReadPrompt
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.app import build_app

@@ -10,9 +10,9 @@ from fairlead.api.llmdeployment import Routing
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import Access, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.routing.replica import Replica
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from fairlead.fleet.pool import Pool
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load
 from fairlead.routing.prompt import Tokens

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from fairlead.api.llmdeployment import RoutingPolicy
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.loop import PreciseLoop
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.routing.replica import Replica
 from fairlead_protocol.logs import configure_logging

@@ -23,7 +23,7 @@ LAST_BACKOFF_SECONDS = 10.0
 
 
 class TokenizerBook(Protocol):
-    """Keeps the models' tokenizers (`fairlead.fleet.tokenizers.Tokenizers`)."""
+    """Keeps the models' tokenizers; the gateway has one."""
 
     def get(self, digest: str) -> object | None:
         """The tokenizer of this digest, where it is known."""

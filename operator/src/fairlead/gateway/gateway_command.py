@@ -13,11 +13,11 @@ from typing import Any
 from fairlead.docstrings import docstrings
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
 from fairlead.gateway.access.keys import KeysError
 from fairlead.gateway.gateway_settings import GatewaySettings, SettingsError
 from fairlead.gateway.loop import PreciseLoop
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import KubeConfigError

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from fairlead.fleet.fleet import Fleet
 from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
 from fairlead.gateway.director import Director
@@ -23,6 +22,7 @@ from fairlead.gateway.downstream.faults import client_protocol
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Refusals
 from fairlead.gateway.prompts.reader import PromptReader
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.telemetry.gateway_metrics import Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead.gateway.upstream.upstream import Upstream

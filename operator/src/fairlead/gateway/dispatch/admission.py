@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
-from fairlead.fleet.tokenizers import Tokenizers
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
 from fairlead.gateway.dispatch.counters import ModelCounters
 from fairlead.gateway.dispatch.hang_watch import Hangs
@@ -23,6 +22,7 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load

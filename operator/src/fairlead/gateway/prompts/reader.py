@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.fleet.tokenizers import ModelTokenizer, Tokenizers
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.fields import NO_LIMIT, LeastTokens, RawPrompt, raw_prompt
+from fairlead.gateway.prompts.hash_chains import HashChains
 from fairlead.gateway.prompts.tokenising import LeftToEngine, Tokenising
+from fairlead.gateway.prompts.tokenizers import ModelTokenizer, Tokenizers
 from fairlead.routing.prompt import Prompt
 from fairlead_protocol.adapters import with_adapter
-from fairlead_protocol.hash_chains import HashChains
 from fairlead_protocol.lanes import Lanes, Pacer
 from fairlead_protocol.messages import PromptTokens
 from fairlead_protocol.prompts import AnswerLimit, AnswerTooLong, PromptError, PromptTooLong

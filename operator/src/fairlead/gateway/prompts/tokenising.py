@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
-from fairlead.fleet.tokenizers import ModelTokenizer
 from fairlead.gateway.prompts.fields import RawPrompt
+from fairlead.gateway.prompts.hash_chains import HashChains
+from fairlead.gateway.prompts.prefix_cache import Encoding, Ids
+from fairlead.gateway.prompts.tokenizers import ModelTokenizer
 from fairlead.routing.prompt import Tokens
-from fairlead_protocol.hash_chains import HashChains
-from fairlead_protocol.prefix_cache import Encoding, Ids
 from fairlead_protocol.prompts import Part, PromptError, PromptFields, PromptTooLong, cannot_be_tokenised
 
 MAX_CHARACTERS_PER_TOKEN = 32

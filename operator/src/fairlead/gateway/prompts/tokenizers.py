@@ -9,9 +9,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, PrefixCache
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.messages import ModelBrief, ModelInfo
-from fairlead_protocol.prefix_cache import CachingTokenizer, PrefixCache
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 logger = logging.getLogger(__name__)

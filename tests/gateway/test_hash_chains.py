@@ -5,9 +5,9 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead_protocol import hash_chains
+from fairlead.gateway.prompts import hash_chains
+from fairlead.gateway.prompts.hash_chains import CHUNK_BLOCKS, HashChains
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.hash_chains import CHUNK_BLOCKS, HashChains
 
 CHAINS = HashChains(max_chunks=5)
 PROMPTS = st.tuples(st.integers(1, 3), st.integers(0, 700), st.integers(0, 700), st.integers(0, 2))

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import fairlead.fleet.tokenizers as module
+import fairlead.gateway.prompts.tokenizers as module
 import fairlead_engine.demo
-from fairlead.fleet.tokenizers import Tokenizers
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead_protocol.messages import ModelBrief, ModelInfo
 from fairlead_protocol.tokenizing import PromptTokenizer
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import fairlead_engine.demo
-from fairlead_protocol.cuts import Cuts, frame_of, joined
-from fairlead_protocol.prefix_cache import CachingTokenizer, PrefixCache
+from fairlead.gateway.prompts.cuts import Cuts, frame_of, joined
+from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, PrefixCache
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"

@@ -2,8 +2,8 @@
 
 Texts are cut only where `cuts.py` knows that the ids stay the same: at special tokens, which every chat template writes
 between messages. A piece goes from one such token up to and with another, so its ids are right in whatever text it
-stands, and a conversation shares its pieces with its earlier turns and with all that begin alike. Gateways use it, from
-several threads at once; an engine, which gets ids, has no need of it.
+stands, and a conversation shares its pieces with its earlier turns and with all that begin alike. Used from several
+threads at once; an engine, which gets ids, has no need of it.
 """
 
 import sys
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
 
-from fairlead_protocol.cuts import Cuts, frame_of
+from fairlead.gateway.prompts.cuts import Cuts, frame_of
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.tokenizing import PromptTokenizer
 

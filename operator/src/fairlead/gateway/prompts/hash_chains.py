@@ -1,6 +1,6 @@
 """Block hashes that remember: a prompt that begins like an earlier one is hashed from where it differs.
 
-Computing takes 0.6 µs a block, looking up a tenth of it. Gateways use it for the same prompts as `prefix_cache.py`.
+Computing takes 0.6 µs a block, looking up a tenth of it. For the same prompts as `prefix_cache.py`.
 """
 
 from array import array
