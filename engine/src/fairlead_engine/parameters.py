@@ -4,7 +4,7 @@ Fields of `SamplingParams` and of the request schemas carry a `Parameter`. What 
 which sentence, what reaches the engine, and the reference page are made from it. Knows no request of its own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -59,6 +59,12 @@ class Parameter:
     from_model: bool = False
     """The model's `generation_config.json` may have another default."""
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there are values of its type that are refused."""
+        bounds = (self.low, self.most, self.longest, self.only)
+        return self.by is By.REFUSED or bool(self.one_of) or any(bound is not None for bound in bounds)
+
     def check_value(self, name: str, value: Any) -> None:
         """Raises ValueError, whose text begins with `name`, for a value out of bounds."""
         if self.one_of and value not in self.one_of:
@@ -101,18 +107,24 @@ class Declared(NamedTuple):
 @cache
 def declared(struct: type[msgspec.Struct]) -> tuple[Declared, ...]:
     """The parameters among a struct's fields, in its order."""
-    return tuple(_declared(struct))
-
-
-def _declared(struct: type[msgspec.Struct]) -> Iterator[Declared]:
+    found = []
     for field in msgspec.structs.fields(struct):
         if get_origin(field.type) is Annotated:
             kind, *metadata = get_args(field.type)
             bounds = [each for each in metadata if not isinstance(each, Parameter)]
-            for parameter in metadata:
-                if isinstance(parameter, Parameter):
-                    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-                    yield Declared(field.name, Annotated[kind, *bounds] if bounds else kind, parameter, default)
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+            found += [
+                Declared(field.name, Annotated[kind, *bounds] if bounds else kind, each, default)
+                for each in metadata
+                if isinstance(each, Parameter)
+            ]
+    return tuple(found)
+
+
+@cache
+def bounded(struct: type[msgspec.Struct]) -> tuple[Declared, ...]:
+    """Those of them that are not taken whatever they are: looking at the others would take most of the time."""
+    return tuple(each for each in declared(struct) if each.parameter.is_bounded)
 
 
 def optional_fields(struct: type[msgspec.Struct]) -> list[tuple[str, Any, None]]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead_engine.parameters import By, Parameter, declared
+from fairlead_engine.parameters import By, Parameter, bounded
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 from fairlead_protocol.messages import LoadFigures
 
@@ -156,7 +156,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Report the same for every token of the prompt but the first, which then takes nothing from the prefix cache."""
 
     def __post_init__(self) -> None:
-        for each in declared(SamplingParams):
+        for each in bounded(SamplingParams):
             if (value := getattr(self, each.field)) is not None:
                 each.parameter.check_value(each.field, value)
         for name in ("logprobs", "prompt_logprobs"):

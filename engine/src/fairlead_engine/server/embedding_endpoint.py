@@ -3,7 +3,7 @@
 import base64
 import sys
 from array import array
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
@@ -56,8 +56,8 @@ class EmbeddingEndpoint(PromptEndpoint[EmbeddingRequest]):
     ) -> None:
         async for _ in generation.batches():
             pass
-        size = sum(len(_vector(choice.reader)) for choice in generation.choices)
-        data = await self._service.prepared(size, lambda: _data(request, generation))
+        vectors = [choice.reader.vector for choice in generation.choices if isinstance(choice.reader, VectorReader)]
+        data = await self._service.prepared(sum(map(len, vectors)), lambda: written(vectors, request.encoding_format))
         num_tokens = generation.num_prompt_tokens
         usage = {
             "prompt_tokens": num_tokens,
@@ -69,30 +69,14 @@ class EmbeddingEndpoint(PromptEndpoint[EmbeddingRequest]):
         await exchange.send_json(msgspec.json.encode(reply), headers=headers)
 
 
-def _vector(reader: Any) -> bytes:
-    assert isinstance(reader, VectorReader)
-    return reader.vector
-
-
-def _data(request: EmbeddingRequest, generation: Generation) -> msgspec.Raw:
-    """The vectors in OpenAI's shape, encoded: a thousand numbers take a third of a millisecond."""
-    write = _base64 if request.encoding_format == "base64" else _numbers
-    return msgspec.Raw(
-        msgspec.json.encode(
-            [
-                {"object": "embedding", "index": choice.index, "embedding": write(_vector(choice.reader))}
-                for choice in generation.choices
-            ]
-        )
-    )
-
-
-def _base64(vector: bytes) -> str:
-    return base64.b64encode(vector).decode()
-
-
-def _numbers(vector: bytes) -> list[float]:
-    values = array("f", vector)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tolist()
+def written(vectors: Sequence[bytes], encoding_format: str | None) -> msgspec.Raw:
+    """Vectors of little-endian float32 as OpenAI's list of embeddings. A thousand numbers take a third of a
+    millisecond."""
+    entries = []
+    for index, vector in enumerate(vectors):
+        values = array("f", vector)
+        if sys.byteorder == "big":
+            values.byteswap()
+        embedding = base64.b64encode(vector).decode() if encoding_format == "base64" else values.tolist()
+        entries.append({"object": "embedding", "index": index, "embedding": embedding})
+    return msgspec.Raw(msgspec.json.encode(entries))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.parameters import By, Parameter, declared, optional_fields
+from fairlead_engine.parameters import By, Parameter, bounded, optional_fields
 from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParams
 from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
@@ -350,7 +350,7 @@ ENDPOINTS: dict[str, type[msgspec.Struct]] = {
 def check(request: PromptRequest) -> None:
     """Raises `RequestError` for what is declared to be refused, for values out of bounds where no `SamplingParams` is
     made of them, and for fields that do not go together."""
-    for each in declared(type(request)):
+    for each in bounded(type(request)):
         if (value := getattr(request, each.name)) is not None:
             _check_declared(each.name, each.parameter, value)
     if isinstance(request, GenerationRequest) and request.stream_options is not None and not request.stream:
