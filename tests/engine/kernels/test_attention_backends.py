@@ -15,18 +15,19 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
 
 CPU = torch.device("cpu")
+NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
 HEAD_DIM = 8
 NUM_BLOCKS = 60
 
 
-def make_layout(block_size: int, num_kv_heads: int = 2) -> CacheLayout:
+def make_layout(block_size: int, num_kv_heads: int = 2, device: torch.device = CPU) -> CacheLayout:
     return CacheLayout(
         num_layers=1,
         num_kv_heads=num_kv_heads,
         head_dim=HEAD_DIM,
         block_size=block_size,
         dtype=torch.float32,
-        device=CPU,
+        device=device,
     )
 
 
@@ -89,6 +90,7 @@ def spoilt_cache(backend, layout):
     return cache
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
 @pytest.mark.parametrize("name", BACKENDS)
 @settings(deadline=None, max_examples=60)
 @given(
@@ -99,13 +101,14 @@ def spoilt_cache(backend, layout):
     scatter=st.booleans(),
     bounds=st.sampled_from([(2**16, 2**25), (20, 100), (1, 1)]),
 )
-def test_any_steps_equal_the_definition(name, block_size, heads, lengths, widths, scatter, bounds):
+def test_any_steps_equal_the_definition(name, device, block_size, heads, lengths, widths, scatter, bounds):
     """Prefills in chunks of any widths beside decodes, until all tokens are done."""
     num_heads, num_kv_heads = heads
-    layout = make_layout(block_size, num_kv_heads)
+    layout = make_layout(block_size, num_kv_heads, torch.device(device))
     backend = BACKENDS[name]()
-    conversations = make_conversations(lengths, layout, num_heads, scatter)
     cache = spoilt_cache(backend, layout)
+    with layout.device:
+        conversations = make_conversations(lengths, layout, num_heads, scatter)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_tables, "MAX_GATHERED", bounds[0])
         patch.setattr(block_tables, "MAX_SCORES", bounds[1])
