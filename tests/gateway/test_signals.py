@@ -224,7 +224,7 @@ async def test_what_waits_is_weighed_from_a_sample_where_much_waits(start) -> No
     await setup.until(lambda: len(pool.queue) == 150)
     asked = 0
 
-    def expected_uncached(prompt: ReadPrompt, now: float) -> int:
+    def expected_uncached(prompt: ReadPrompt) -> int:
         nonlocal asked
         asked += 1
         return prompt.num_tokens

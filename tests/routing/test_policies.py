@@ -31,7 +31,7 @@ def candidate(uid: str, num_in_flight: int = 0, ttft: float | None = None, cache
 
 def decide(policy: Policy, candidates: Sequence[Candidate], affinity: str = "") -> Decision:
     in_flight = {each.replica.uid: each.num_in_flight for each in candidates}
-    return policy.pick(candidates, Prompt(affinity=affinity), 0.0, in_flight)
+    return policy.pick(candidates, Prompt(affinity=affinity), in_flight)
 
 
 def pick(policy: Policy, candidates: Sequence[Candidate], affinity: str = "") -> str:
@@ -199,7 +199,7 @@ def walk(policy: PrefixHash, text: str, members: str = "abcd") -> list[str]:
     while len(met) < len(members):
         idle = [candidate(uid) for uid in members if uid not in met]
         in_flight = dict.fromkeys(members, 0)
-        met.append(policy.pick(idle, Prompt(affinity=text), 0.0, in_flight).replica.uid)
+        met.append(policy.pick(idle, Prompt(affinity=text), in_flight).replica.uid)
     return met
 
 
@@ -235,7 +235,7 @@ def test_when_no_candidate_is_within_the_bound_the_first_on_the_walk_is_taken() 
     order = walk(policy, "text")
     in_flight = dict(zip(order, (9, 8, 0, 0), strict=True))  # bound (17 + 1) / 4 = 4.5; the last two have no room
     candidates = [candidate(uid, in_flight[uid]) for uid in order[:2]]
-    decision = policy.pick(candidates, Prompt(affinity="text"), 0.0, in_flight)
+    decision = policy.pick(candidates, Prompt(affinity="text"), in_flight)
     assert decision.replica.uid == order[0]
     assert "all have more than 4.5" in decision.reason
 
@@ -263,7 +263,7 @@ def test_a_replica_that_is_no_candidate_for_a_moment_keeps_its_place_on_the_ring
     order = walk(policy, "text")
     places = policy._ring._places
     rest = [candidate(uid) for uid in order[1:]]
-    assert policy.pick(rest, Prompt(affinity="text"), 0.0, dict.fromkeys(order, 0)).replica.uid == order[1]
+    assert policy.pick(rest, Prompt(affinity="text"), dict.fromkeys(order, 0)).replica.uid == order[1]
     assert policy._ring._places is places
 
 

@@ -133,7 +133,7 @@ def test_after_a_refusal_one_more_is_tried_per_pause_and_success_opens_up() -> N
     assert router.next_change(0.01) == 0.05
     trial = route(router, 0.05)
     assert router.route(PROMPT, 0.06) is None
-    router.accepted(trial, 0.06)
+    router.accepted(trial)
     assert router.route(PROMPT, 0.06) is not None
 
 
@@ -175,7 +175,7 @@ def test_a_replica_that_fails_attracts_nothing_and_is_probed_by_one_request_afte
     probe = route(router, 0.6)
     assert probe.uid == bad.uid
     assert router.route(PROMPT, 0.6) is None, "one probe at a time"
-    router.accepted(probe, 0.6)
+    router.accepted(probe)
     assert route(router, 0.6).uid == bad.uid
 
 
@@ -247,7 +247,7 @@ def test_cached_tokens_are_whole_blocks_and_never_the_last_token() -> None:
     assert found == {"a": (64, 36), "b": (96, 4), "c": (0, 100)}
     whole = make_prompt(range(96))
     assert {each.cached_tokens for each in router.candidates(whole, 0.0)} == {0, 64, 80}
-    assert router.expected_uncached(PROMPT, 0.0) == 4
+    assert router.expected_uncached(PROMPT) == 4
 
 
 def test_a_prompt_is_matched_per_tokenizer_and_block_size() -> None:
@@ -277,7 +277,7 @@ def test_a_request_with_several_prompts_is_the_sum_of_them() -> None:
 
 
 def test_without_replicas_all_tokens_are_uncached() -> None:
-    assert make_router().expected_uncached(PROMPT, 0.0) == 100
+    assert make_router().expected_uncached(PROMPT) == 100
 
 
 def test_a_prefix_under_way_counts_as_cached_until_its_blocks_are_told_or_it_fails() -> None:
@@ -289,11 +289,11 @@ def test_a_prefix_under_way_counts_as_cached_until_its_blocks_are_told_or_it_fai
     assert (second.cached_tokens, second.uncached_tokens) == (96, 4)
     router.failed(first, Failure.DIED, 0.0)
     router.release(first, 0.0)
-    assert router.expected_uncached(PROMPT, 0.0) == 4, "the second has to compute it now"
+    assert router.expected_uncached(PROMPT) == 4, "the second has to compute it now"
     router.first_token(second, 0.1)
-    assert router.expected_uncached(PROMPT, 0.1) == 4
+    assert router.expected_uncached(PROMPT) == 4
     router.knowledge.changed("a", 1, HASHES[1:3], [])
-    assert router.expected_uncached(PROMPT, 0.1) == 100 - 48
+    assert router.expected_uncached(PROMPT) == 100 - 48
     router.release(second, 0.2)
     router.knowledge.index.check()
 
@@ -301,7 +301,7 @@ def test_a_prefix_under_way_counts_as_cached_until_its_blocks_are_told_or_it_fai
 def test_nothing_is_expected_of_a_replica_whose_blocks_nobody_tells() -> None:
     router = make_router(replica("a"))
     route(router)
-    assert router.expected_uncached(PROMPT, 0.0) == 100
+    assert router.expected_uncached(PROMPT) == 100
 
 
 # -- predictions ------------------------------------------------------------------------------------------------------

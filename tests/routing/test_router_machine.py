@@ -63,7 +63,7 @@ class RouterMachine(RuleBasedStateMachine):
     @rule(sent=consumes(slots), how=st.sampled_from(["ok", "unstreamed", "full", "gone", *Failure]))
     def end(self, sent: InFlightRequest, how: str | Failure) -> None:
         if how in ("ok", "unstreamed"):
-            self.router.accepted(sent, self.now)
+            self.router.accepted(sent)
             self.router.first_token(sent, self.now, learn=how == "ok")
             self.router.first_token(sent, self.now + 1)
             assert sent.first_token_at == self.now

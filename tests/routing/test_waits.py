@@ -82,7 +82,7 @@ def full_router(num_replicas: int = 1, *, slots: int = 2, num_ended: int = 1) ->
     for _ in range(num_ended):
         found = router.route(make_prompt(range(10)), -0.4)
         assert found is not None
-        router.accepted(found, -0.4)
+        router.accepted(found)
         router.release(found, 0.0)
     for index in range(num_replicas):
         load = make_load(step_cost=COST, max_num_seqs=slots, seen={"gateway": 100})

@@ -103,11 +103,6 @@ class Demand:
         return max(self.arrivals_per_second, self.surge.per_second)
 
     @property
-    def uncached_tokens_per_second(self) -> float:
-        """Prompt tokens that come and will have to be computed."""
-        return self.arrivals_per_second * self.uncached_tokens_per_request
-
-    @property
     def output_tokens_per_second(self) -> float:
         """Tokens that will have to be generated."""
         return self.arrivals_per_second * self.output_tokens_per_request

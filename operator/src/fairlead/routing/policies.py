@@ -18,9 +18,7 @@ from fairlead.routing.replica import Candidate, Decision
 class Policy(Protocol):
     """Picks one candidate. It may keep state of its own (whose turn it is) but changes nothing else."""
 
-    def pick(
-        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
-    ) -> Decision:
+    def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
         """The decision among `candidates` (at least one). `in_flight`: this gateway's requests on every ready replica,
         by uid, candidate or not."""
         ...
@@ -43,9 +41,7 @@ class PredictedTTFT:
     def __init__(self, _: Routing) -> None:
         self._turn = _Turn()
 
-    def pick(
-        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
-    ) -> Decision:
+    def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
         expected = expected_seconds(candidates)
         if not expected:
             chosen, reason = _least_loaded(candidates, self._turn)
@@ -75,9 +71,7 @@ class LeastLoaded:
     def __init__(self, _: Routing) -> None:
         self._turn = _Turn()
 
-    def pick(
-        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
-    ) -> Decision:
+    def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
         return _decide(*_least_loaded(candidates, self._turn))
 
 
@@ -87,9 +81,7 @@ class RoundRobin:
     def __init__(self, _: Routing) -> None:
         self._turn = _Turn()
 
-    def pick(
-        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
-    ) -> Decision:
+    def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
         return _decide(self._turn.next(candidates), f"next in turn of {len(candidates)} with room")
 
 
@@ -105,9 +97,7 @@ class PrefixHash:
         self._load_factor = routing.prefix_hash.mean_load_factor / 100
         self._ring = HashRing(routing.prefix_hash.replication)
 
-    def pick(
-        self, candidates: Sequence[Candidate], prompt: Prompt, now: float, in_flight: Mapping[str, int]
-    ) -> Decision:
+    def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
         self._ring.set_members(in_flight.keys())
         by_uid = {each.replica.uid: each for each in candidates}
         met = (by_uid[uid] for uid in self._ring.walk(prompt.affinity) if uid in by_uid)

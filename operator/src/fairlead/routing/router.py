@@ -93,7 +93,7 @@ class Router:
         if not candidates:
             return None
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
-        decision = self.policy.pick(candidates, prompt, now, in_flight)
+        decision = self.policy.pick(candidates, prompt, in_flight)
         chosen = next(each for each in candidates if each.replica.uid == decision.replica.uid)
         return self._dispatch(decision, chosen, prompt, now, is_suspect=is_suspect)
 
@@ -162,7 +162,7 @@ class Router:
             return others[0]
         return UnknownAdapter(prompt.adapter, {adapter for replica in self.replicas for adapter in replica.adapters})
 
-    def expected_uncached(self, prompt: Prompt, now: float) -> int:
+    def expected_uncached(self, prompt: Prompt) -> int:
         """Prompt tokens that the best replica would have to compute; all of them where none is ready."""
         cached = self._cached(prompt)
         uncached = (
@@ -172,7 +172,7 @@ class Router:
         )
         return min(uncached, default=prompt.num_tokens)
 
-    def accepted(self, sent: InFlightRequest, now: float) -> None:
+    def accepted(self, sent: InFlightRequest) -> None:
         """The replica has begun to answer the request."""
         sent.accepted = True
         self.health.succeeded(sent.uid)

@@ -93,7 +93,7 @@ class Attempt:
 
     def accepted(self) -> None:
         """The replica has begun to answer."""
-        self._line.router.accepted(self._sent, self._line.now())
+        self._line.router.accepted(self._sent)
 
     def first_token(self, *, whole: bool = False) -> None:
         """The first token has come, so the prompt has been computed. `whole`: all tokens have come, so it is not known

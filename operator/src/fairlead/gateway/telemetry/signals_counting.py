@@ -22,7 +22,7 @@ def model_signals(pool: ModelPool, now: float) -> ModelSignals:
         uncached_prompt_tokens=counters.uncached_prompt_tokens,
         output_tokens=counters.output_tokens,
         waiting=len(pool.queue),
-        waiting_uncached_tokens=_waiting_uncached_tokens(pool, now),
+        waiting_uncached_tokens=_waiting_uncached_tokens(pool),
         oldest_wait_seconds=pool.queue.oldest_wait_seconds(now),
         running=pool.router.in_flight.total,
         ttft=counters.ttft,
@@ -33,12 +33,12 @@ def model_signals(pool: ModelPool, now: float) -> ModelSignals:
     )
 
 
-def _waiting_uncached_tokens(pool: ModelPool, now: float) -> int:
+def _waiting_uncached_tokens(pool: ModelPool) -> int:
     """What the best replica would have to compute of every waiting prompt; from an even sample where many wait."""
     prompts = pool.waiting_prompts()
     stride = -(-len(prompts) // MAX_PROMPTS_LOOKED_AT) or 1
     sample = prompts[::stride]
-    uncached = sum(pool.router.expected_uncached(prompt, now) for prompt in sample)
+    uncached = sum(pool.router.expected_uncached(prompt) for prompt in sample)
     if stride == 1:
         return uncached
     return round(uncached * sum(prompt.num_tokens for prompt in prompts) / max(1, sum(p.num_tokens for p in sample)))

@@ -17,8 +17,6 @@ from fairlead_protocol.http.framing import RequestMeter
 
 HIGH_WATER_BYTES = 256 * 1024
 """Unread response bytes at which the socket is paused."""
-LOW_WATER_BYTES = 64 * 1024
-"""Unread response bytes at which it is read again."""
 WRITE_SLICE_BYTES = 256 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 """Largest response status line and headers, and most bytes that frame a body beyond the body's own size."""
