@@ -30,7 +30,6 @@ from fairlead.controller.health_app import health_app
 from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome
-from fairlead.docstrings import docstrings
 from fairlead.fleet.fleet import StaticFleet
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
@@ -50,7 +49,6 @@ from fairlead.routing.queue import Ticket
 from fairlead.routing.queue_outcomes import QueueOutcome
 from fairlead.routing.replica import Decision, Replica
 from fairlead_engine.config import EngineConfig, ServerConfig
-from fairlead_engine.config_sources import docstrings as engine_docstrings
 from fairlead_engine.errors import ModelLoadReason
 from fairlead_engine.parameters import By, Declared, declared
 from fairlead_engine.server.app import build_app
@@ -63,6 +61,7 @@ from fairlead_engine.server.schemas import ENDPOINTS
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import NO_LOAD, FinishReason, SamplingParams
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
+from fairlead_protocol.docstrings import docstrings
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.gateways import make_pool
@@ -163,7 +162,7 @@ def engine_flags() -> str:
     parts = ["A setting is a flag (`--max-num-seqs 16`) or a line of the file that `--config` names "
              "(`max-num-seqs: 16`); flags win. Yes-or-no settings are `--name` and `--no-name` as flags."]  # fmt: skip
     for title, kind in (("Model and scheduler", EngineConfig), ("Server", ServerConfig)):
-        texts = engine_docstrings(kind)
+        texts = docstrings(kind)
         rows = []
         for field in fields(kind):
             flag = f"--{field.name.replace('_', '-')}"
@@ -176,12 +175,14 @@ def gateway_flags() -> str:
     """The page of the gateway's flags."""
     parser, texts = argparse.ArgumentParser(add_help=False), docstrings(GatewaySettings)
     add_gateway_arguments(parser)
-    flags = {action.dest: action for action in parser._actions}
+    defaults = {field.name: field.default for field in fields(GatewaySettings)}
     rows = []
-    for name, action in flags.items():
-        text = texts.get(name) or re.sub(r" \(default: .*\)$", "", action.help or "")
-        rows.append([f"`{action.option_strings[0]}`", *_with_default(text, action.default, name)])
-    return "Times are seconds, sizes bytes.\n\n" + table(["Flag", "Default", "Meaning"], rows)
+    for action in parser._actions:
+        text = texts.get(action.dest) or re.sub(r" \(default: .*\)$", "", action.help or "")
+        default = defaults.get(action.dest, action.default)
+        rows.append([f"`{action.option_strings[0]}`", *_with_default(text, default, action.dest)])
+    units = "Times are seconds (also as `500ms`, `3s`, `15m`), sizes bytes (also as `16Mi`)."
+    return f"{units}\n\n" + table(["Flag", "Default", "Meaning"], rows)
 
 
 def settings() -> str:

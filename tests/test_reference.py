@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from fairlead.docstrings import docstrings
+from fairlead_protocol.docstrings import docstrings
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.docstrings import docstrings
 from fairlead.operator_settings import OperatorSettings, Profile, SettingsError
+from fairlead_protocol.docstrings import docstrings
 
 
 def test_every_setting_has_a_docstring() -> None:

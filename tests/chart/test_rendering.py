@@ -24,6 +24,7 @@ from fairlead.controller import operator_command
 from fairlead.gateway.gateway_command import add_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.operator_settings import OperatorSettings, Profile
+from fairlead_protocol.settings import given, values_of
 
 ROOT = Path(__file__).parent.parent.parent
 Manifest = dict[str, Any]
@@ -47,7 +48,8 @@ def gateway_arguments(manifests: list[Manifest], name: str = "fairlead-gateway")
     add_arguments(parser)
     program, *arguments = find(manifests, "Deployment", name)["spec"]["template"]["spec"]["containers"][0]["args"]
     assert program == "gateway"
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    return argparse.Namespace(**vars(parsed) | values_of(GatewaySettings, given(parsed, [GatewaySettings])))
 
 
 def test_lint_has_nothing_to_say() -> None:
@@ -67,8 +69,7 @@ def test_every_rendering_is_taken_by_the_programs(installed: dict[str, list[Mani
         prefix = "harbour" if case == "fullnameOverride" else "fairlead"
         OperatorSettings.from_mapping(operator_settings(manifests, f"{prefix}-operator"))
         arguments = gateway_arguments(manifests, f"{prefix}-gateway")
-        limits = {name: getattr(arguments, name) for name in GatewaySettings.__dataclass_fields__}
-        GatewaySettings(**limits)
+        GatewaySettings(**given(arguments, [GatewaySettings]))
         assert (arguments.api_keys_dir is None) is bool(arguments.no_api_keys), case
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from fairlead.docstrings import docstrings
 from fairlead.gateway.gateway_settings import GatewaySettings, SettingsError
+from fairlead_protocol.docstrings import docstrings
 from fairlead_protocol.http.limited import LINGER_SECONDS
 from fairlead_protocol.logs import LogfmtFormatter
 from fairlead_testing.fake_engine import FakeEngine

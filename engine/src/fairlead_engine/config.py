@@ -7,10 +7,11 @@ what the engine settles at start (block count, real limits) is reported in `Engi
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from fairlead_engine.errors import ConfigError
 from fairlead_protocol.logs import LogFormat
+from fairlead_protocol.settings import BYTES, SECONDS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -50,7 +51,7 @@ class EngineConfig:
     """Tokens that one step may compute, prefill and decode together. None = 512 on a CPU, 8192 on CUDA."""
     block_size: int = 16
     """Tokens per block of the KV cache; prefixes are shared in whole blocks."""
-    kv_cache_memory: int | None = None
+    kv_cache_memory: Annotated[int | None, BYTES] = None
     """Bytes for the KV cache (also as 512Mi, 2Gi). None = on a CPU the smaller of 1 GiB and 40 % of the memory that is
     free to this process; on CUDA what `gpu_memory_utilization` leaves."""
     gpu_memory_utilization: float = 0.9
@@ -118,27 +119,27 @@ class ServerConfig:
     """debug, info, warning or error."""
     log_format: str = "text"
     """text (logfmt) or json: an object a line, with the same keys."""
-    drain_grace: float = 3.0
+    drain_grace: Annotated[float, SECONDS] = 3.0
     """Seconds (also as 500ms, 3s) that a draining server still takes requests, for clients that do not yet know."""
-    drain_timeout: float = 900.0
+    drain_timeout: Annotated[float, SECONDS] = 900.0
     """Seconds (also as 15m) that running requests get to finish when draining; then they are aborted."""
     max_connections: int = 4096
     """Most connections at once. More are answered with 429 and closed, except for the probes and metrics, and far more
     are cut. Each takes a file descriptor."""
-    max_body_bytes: int = 16 * 2**20
+    max_body_bytes: Annotated[int, BYTES] = 16 * 2**20
     """Largest request body (also as 16Mi); a larger one is answered with 413."""
-    max_partial_body_bytes: int = 64 * 2**20
+    max_partial_body_bytes: Annotated[int, BYTES] = 64 * 2**20
     """Bytes (also as 64Mi) of memory that all request bodies may take while they are received and decoded; a body that
     is not whole by then is answered with 429, which gateways take for a full queue."""
-    body_timeout: float = 30.0
+    body_timeout: Annotated[float, SECONDS] = 30.0
     """Seconds (also as 500ms, 30s) a request's body may take to arrive; then it is answered with 408."""
-    max_queue_time: float = 30.0
+    max_queue_time: Annotated[float, SECONDS] = 30.0
     """Seconds (also as 500ms, 30s) that a request which comes from no gateway may have to wait before it begins, as
     predicted from the queue and from what steps cost; more is answered with 429. An empty queue takes any request. What
     gateways send is bounded by `max_num_queued_tokens` instead."""
     max_choices: int = 128
     """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`."""
-    step_timeout: float = 120.0
+    step_timeout: Annotated[float, SECONDS] = 120.0
     """Seconds one step may take before `/health` reports the core as hung and the kubelet restarts the pod."""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from fairlead.api.durations import DURATION_PATTERN, format_duration
 from fairlead.api.quantities import QUANTITY_PATTERN
-from fairlead.docstrings import docstrings
+from fairlead_protocol.docstrings import docstrings
 
 JsonSchema = dict[str, Any]
 

@@ -6,11 +6,8 @@ import gc
 import os
 import signal
 import sys
-from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
 
-from fairlead.docstrings import docstrings
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.fleet.listener import EngineListener
 from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
@@ -23,6 +20,7 @@ from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead_protocol.http.connections import allow_descriptors
 from fairlead_protocol.logs import LogFormat, configure_logging
+from fairlead_protocol.settings import SettingError, add_flags, given, values_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,23 +59,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[each.value for each in LogFormat],
         help="how its lines are written: logfmt, or a JSON object a line with the same keys (default: %(default)s)",
     )
-    texts = docstrings(GatewaySettings)
-    for field in fields(GatewaySettings):
-        assert field.default is not MISSING
-        kind = str if field.default is None else type(field.default)
-        text = f"{texts[field.name]} (default: {field.default})"
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default, help=text)
+    add_flags(parser, GatewaySettings)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the gateway. Returns 0 after an orderly end, 1 where it could not start, 2 for bad settings."""
     configure_logging(args.log_level, args.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
-    values: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(GatewaySettings)}
     try:
-        settings = GatewaySettings(**values)
+        settings = GatewaySettings(**values_of(GatewaySettings, given(args, [GatewaySettings])))
         access = _access(args.api_keys_dir, args.no_api_keys)
-    except (SettingsError, KeysError) as error:
+    except (SettingError, SettingsError, KeysError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     allow_descriptors(settings.max_connections, per_connection=2)  # the client's, and one to a replica

@@ -1,8 +1,10 @@
 """The gateway's settings: frozen, each with unit, default and meaning; wrong values are refused by name."""
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 from fairlead.api import names
+from fairlead_protocol.settings import BYTES, SECONDS, flag
 
 
 class SettingsError(ValueError):
@@ -11,7 +13,8 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """Everything that can be set about a gateway. Times are seconds, sizes bytes."""
+    """Everything that can be set about a gateway. Times are seconds (also as 500ms, 3s, 15m), sizes bytes (also as
+    16Mi)."""
 
     host: str = "0.0.0.0"
     """Address to listen on for clients."""
@@ -22,66 +25,66 @@ class GatewaySettings:
     control_port: int = names.GATEWAY_CONTROL_PORT
     """Port for metrics and probes; 0 = any free one."""
 
-    max_body_bytes: int = 16 * 1024 * 1024
+    max_body_bytes: Annotated[int, BYTES] = 16 * 1024 * 1024
     """Largest request body; a larger one is answered 413. 16 MiB hold about four million tokens of text."""
-    max_partial_body_bytes: int = 64 * 1024 * 1024
+    max_partial_body_bytes: Annotated[int, BYTES] = 64 * 1024 * 1024
     """Memory for all request bodies that are only partly here, or not decoded and tokenised yet; whoever sends more of
     one is answered 503."""
-    max_header_bytes: int = 64 * 1024
+    max_header_bytes: Annotated[int, BYTES] = 64 * 1024
     """Largest request line and headers together; more is answered 431."""
     max_headers: int = 128
     """Most headers of a request; more are answered 431."""
     max_connections: int = 10_000
     """Most connections of clients at once; more are answered 503. Each takes a file descriptor, and another while its
     request is being served."""
-    header_timeout: float = 20.0
+    header_timeout: Annotated[float, SECONDS] = 20.0
     """Longest time for a client to send a request's headers; the connection is closed after it."""
-    body_timeout: float = 60.0
+    body_timeout: Annotated[float, SECONDS] = 60.0
     """Longest time for a client to send a request's body; after it, 408."""
-    client_stall_timeout: float = 60.0
+    client_stall_timeout: Annotated[float, SECONDS] = 60.0
     """Longest time a client may leave its answer unread before it counts as gone."""
-    keep_alive_timeout: float = 75.0
+    keep_alive_timeout: Annotated[float, SECONDS] = 75.0
     """How long an idle client connection is kept open."""
 
     max_queue: int = 1000
     """Requests that may wait per model; one more is answered 429."""
-    max_queue_bytes: int = 64 * 1024 * 1024
+    max_queue_bytes: Annotated[int, BYTES] = 64 * 1024 * 1024
     """Bytes of bodies that may wait per model; more is answered 429. An empty queue takes any one request."""
     max_attempts: int = 3
     """Replicas that may fail one request before it is answered 503. Refusals because an engine is full do not count. Of
     those that break down after they got the request two are enough, and the answer is a 502 that asks for no retry."""
 
-    connect_timeout: float = 3.0
+    connect_timeout: Annotated[float, SECONDS] = 3.0
     """Longest time to connect to a replica."""
-    first_byte_timeout: float = 120.0
+    first_byte_timeout: Annotated[float, SECONDS] = 120.0
     """Longest time from sending a streaming request to a replica to the first byte of its stream; after it, 504."""
-    response_timeout: float = 900.0
+    response_timeout: Annotated[float, SECONDS] = 900.0
     """The same where the answer is not streamed, so that its first byte comes when all is generated."""
-    idle_timeout: float = 60.0
+    idle_timeout: Annotated[float, SECONDS] = 60.0
     """Longest silence of a replica once its answer has begun."""
     max_idle_connections: int = 64
     """Idle connections kept open per replica."""
-    max_reply_bytes: int = 64 * 1024 * 1024
+    max_reply_bytes: Annotated[int, BYTES] = 64 * 1024 * 1024
     """Largest answer that is not streamed. It is read whole, so that a replica's death is retried to its end."""
 
-    drain_delay: float = 3.0
+    drain_delay: Annotated[float, SECONDS] = 3.0
     """After SIGTERM, how long requests are still taken: until everybody knows that this gateway is going."""
-    drain_timeout: float = 900.0
+    drain_timeout: Annotated[float, SECONDS] = 900.0
     """After that, how long running requests may take before they are cut."""
 
     def __post_init__(self) -> None:
         for name in ("port", "control_port"):
             if not 0 <= getattr(self, name) <= 65535:
-                raise SettingsError(f"{_flag(name)} must be between 0 and 65535, not {getattr(self, name)}")
+                raise SettingsError(f"{flag(name)} must be between 0 and 65535, not {getattr(self, name)}")
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
-                raise SettingsError(f"{_flag(name)} must be above 0, not {getattr(self, name)}")
+                raise SettingsError(f"{flag(name)} must be above 0, not {getattr(self, name)}")
         for name in ("drain_delay", "drain_timeout", "max_idle_connections"):
             if not getattr(self, name) >= 0:
-                raise SettingsError(f"{_flag(name)} must not be negative, not {getattr(self, name)}")
+                raise SettingsError(f"{flag(name)} must not be negative, not {getattr(self, name)}")
         for name in ("max_partial_body_bytes", "max_queue_bytes"):
             if getattr(self, name) < self.max_body_bytes:
-                below = f"{_flag(name)} {getattr(self, name)} is below --max-body-bytes {self.max_body_bytes}"
+                below = f"{flag(name)} {getattr(self, name)} is below --max-body-bytes {self.max_body_bytes}"
                 raise SettingsError(f"{below}: requests in between would be told to try again, for ever")
         if self.port == self.control_port != 0 and self.control_host in (None, self.host):
             raise SettingsError("--port and --control-port must differ: metrics are not for clients")
@@ -89,7 +92,3 @@ class GatewaySettings:
 
 _NOT_POSITIVE = {"host", "control_host", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections"}
 _POSITIVE = tuple(field.name for field in fields(GatewaySettings) if field.name not in _NOT_POSITIVE)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

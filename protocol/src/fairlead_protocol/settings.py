@@ -1,0 +1,149 @@
+"""A program's settings as flags and as a file: every field of its settings classes by its name in kebab-case.
+
+Settings are frozen dataclasses with a docstring per field; a field that may be written with a unit says so in its type
+(`Annotated[float, SECONDS]`). What does not fit is a `SettingError` that names the setting and, for a likely typo, what
+was meant. Knows no program's settings.
+"""
+
+import argparse
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fairlead_protocol.docstrings import docstrings
+
+
+@dataclass(frozen=True)
+class Units:
+    """What may follow a number, and what it is multiplied by."""
+
+    factors: tuple[tuple[str, float], ...]
+
+
+BYTES = Units((("k", 1e3), ("M", 1e6), ("G", 1e9), ("Ki", 2**10), ("Mi", 2**20), ("Gi", 2**30), ("Ti", 2**40)))
+SECONDS = Units((("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)))
+_ARTICLES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
+
+
+class SettingError(ValueError):
+    """A setting is unknown or its value cannot be read. `field`: its name as Python knows it."""
+
+    def __init__(self, field: str, message: str, hint: str | None = None) -> None:
+        self.field = field
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{flag(field)} {message}" + (f"; {hint}" if hint else ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One field of a settings class, as it may be written."""
+
+    name: str
+    type: type
+    is_optional: bool
+    """Whether there may be no value: `null`."""
+    units: Units | None
+    default: Any
+    text: str
+
+
+def settings_of(cls: type) -> Iterator[Setting]:
+    """The fields of a settings class."""
+    hints, texts = typing.get_type_hints(cls, include_extras=True), docstrings(cls)
+    for field in fields(cls):
+        hint, units = hints[field.name], None
+        if typing.get_origin(hint) is typing.Annotated:
+            hint, units = typing.get_args(hint)
+        is_optional = isinstance(hint, types.UnionType)
+        wanted = next(part for part in typing.get_args(hint) if part is not type(None)) if is_optional else hint
+        yield Setting(field.name, wanted, is_optional, units, field.default, texts.get(field.name, ""))
+
+
+def flag(name: str) -> str:
+    """How a setting is written on a command line."""
+    return "--" + name.replace("_", "-")
+
+
+def add_flags(parser: argparse._ActionsContainer, cls: type) -> None:
+    """One flag per setting. A flag that is not given leaves no trace in the arguments."""
+    for setting in settings_of(cls):
+        has_default = isinstance(setting.default, int | float | str)
+        text = setting.text + (f" (default: {setting.default})" if has_default else "")
+        options: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
+        if setting.type is bool:
+            parser.add_argument(flag(setting.name), action=argparse.BooleanOptionalAction, **options)
+        else:
+            parser.add_argument(flag(setting.name), metavar=_METAVARS[setting.type], **options)
+
+
+def given(arguments: argparse.Namespace, classes: Sequence[type]) -> dict[str, Any]:
+    """Name → what the command line says, of the settings that it names."""
+    names = (field.name for cls in classes for field in fields(cls))
+    return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
+
+
+def values_of(cls: type, written: Mapping[str, Any]) -> dict[str, Any]:
+    """What `cls` is to be made of: those of its settings that are `written`, text read as the field's type. Raises
+    SettingError."""
+    return {
+        setting.name: _value(setting, written[setting.name]) for setting in settings_of(cls) if setting.name in written
+    }
+
+
+def read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
+    """The settings in a YAML or JSON file, by field name. Raises SettingError, naming the key."""
+    import yaml  # only where a file is given: the command line alone starts without it
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError("config", f"{path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise SettingError("config", f"{path} is neither YAML nor JSON: {error}") from error
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise SettingError("config", f"{path} must hold a mapping of settings, not a {type(content).__name__}")
+    known = {field.name.replace("_", "-"): field.name for cls in classes for field in fields(cls)}
+    for key in content:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known settings: {', '.join(known)}"
+            raise SettingError(str(key), f"unknown setting in {path}", hint)
+    return {known[key]: value for key, value in content.items()}
+
+
+def _value(setting: Setting, written: Any) -> Any:
+    """Text stands for any type, as flags and environment-filled files give it."""
+    if written is None or written == "null":
+        if setting.is_optional:
+            return None
+        raise SettingError(setting.name, "must have a value")
+    if isinstance(written, str) and setting.type is not str:
+        return _from_text(setting, written)
+    if setting.type is float and type(written) is int:
+        return float(written)
+    if type(written) is not setting.type:
+        raise SettingError(setting.name, f"must be {_ARTICLES[setting.type]}, not {written!r}")
+    return written
+
+
+def _from_text(setting: Setting, text: str) -> Any:
+    units = dict(setting.units.factors) if setting.units is not None else {}
+    try:
+        if setting.type is bool:
+            return {"true": True, "false": False}[text.lower()]
+        if units:
+            number = text.rstrip("".join(units))
+            unit = text[len(number) :].strip()
+            return setting.type(float(number) * (units[unit] if unit else 1.0))
+        return setting.type(text)
+    except (ValueError, KeyError, OverflowError):
+        hint = f"a number may be followed by one of {', '.join(units)}" if units else None
+        raise SettingError(setting.name, f"must be {_ARTICLES[setting.type]}, not {text!r}", hint) from None
