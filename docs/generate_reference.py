@@ -44,7 +44,7 @@ from fairlead.gateway.telemetry.gateway_metrics import Metrics as GatewayMetrics
 from fairlead.gateway.upstream.sse import Usage
 from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, Profile
-from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket
 from fairlead.routing.queue_outcomes import QueueOutcome
 from fairlead.routing.replica import Decision, Replica
@@ -364,11 +364,11 @@ def _engine_scrape() -> str:
 def _gateway_scrape() -> str:
     limits = GatewaySettings()
     replica = Replica(uid="uid", name="replica", host="127.0.0.1", port=8000, digest="digest")
-    knowledge, tokenizers = Knowledge(), Tokenizers()
+    datastore, tokenizers = Datastore(), Tokenizers()
     reader = PromptReader(tokenizers, Pacer())
-    shared = Shared(limits, "gateway", knowledge, tokenizers, reader)
+    shared = Shared(limits, "gateway", datastore, tokenizers, reader)
     pools = Pools(StaticFleet([make_pool([replica])]), shared, Upstream(limits))
-    seen = GatewayMetrics(pools, knowledge, reader)
+    seen = GatewayMetrics(pools, datastore, reader)
     request = Observation("id", "/v1/completions", observers=(seen,), client="client", stream=True, usage=Usage())
     decision = Decision(replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0)
     request.ticket = Ticket(1, 0)

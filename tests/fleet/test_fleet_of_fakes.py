@@ -38,7 +38,7 @@ async def test_predicted_cached_tokens_are_the_actual_ones_though_blocks_are_evi
         gateway, _, url = await stack.enter_async_context(running_gateway(pool, follow=True))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         async with asyncio.timeout(60):
-            while not all(gateway.knowledge.index.seq(engine.name) is not None for engine in engines):
+            while not all(gateway.datastore.index.seq(engine.name) is not None for engine in engines):
                 await asyncio.sleep(0.01)
         asking = []
         for number in range(120):

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.fleet.engine_stream import EngineStreams, StreamTimes
-from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.datastore import Datastore
 from fairlead.routing.kv_index import SeqGap
 from fairlead.routing.load import Load
 from fairlead.routing.replica import Replica
@@ -155,10 +155,10 @@ class Line:
 
 
 class Gateway:
-    """A gateway as far as this matters: its knowledge, which is held to the engine's history at every step."""
+    """A gateway as far as this matters: its datastore, which is held to the engine's history at every step."""
 
     def __init__(self, history: History) -> None:
-        self.knowledge = Knowledge()
+        self.datastore = Datastore()
         self.history = history
         self.num_compared = 0
         self.disagreements: list[str] = []
@@ -167,29 +167,29 @@ class Gateway:
         self.news = asyncio.Event()
 
     def blocks_listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
-        self.knowledge.listed(uid, seq, hashes)
+        self.datastore.listed(uid, seq, hashes)
         self.num_listed += 1
         self._compare()
 
     def blocks_changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
         try:
-            self.knowledge.changed(uid, seq, stored, removed)
+            self.datastore.changed(uid, seq, stored, removed)
         except SeqGap as error:
             self.disagreements.append(str(error))
         self._compare()
 
     def load_changed(self, uid: str, load: Load) -> None:
-        self.knowledge.loaded(uid, load)
+        self.datastore.loaded(uid, load)
         self.news.set()
 
     def lost(self, uid: str) -> None:
-        self.knowledge.lost(uid)
+        self.datastore.lost(uid)
 
     def left(self, uid: str) -> None:
-        self.knowledge.forget(uid)
+        self.datastore.forget(uid)
 
     def _compare(self) -> None:
-        index = self.knowledge.index
+        index = self.datastore.index
         seq, held = index.seq(UID), index.hashes(UID)
         if frozenset(held) not in self.history[seq]:
             self.disagreements.append(
@@ -265,7 +265,7 @@ class World:
             while engine.client.load.running or engine.client.load.waiting:  # somebody left
                 await asyncio.sleep(0.001)
         for gateway in self.gateways:
-            index = gateway.knowledge.index
+            index = gateway.datastore.index
             async with asyncio.timeout(30):
                 while index.seq(UID) != engine.mirror.seq or index.hashes(UID) != engine.mirror.hashes:
                     assert gateway.disagreements == []

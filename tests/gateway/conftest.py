@@ -67,9 +67,9 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 async def until_followed(gateway: Gateway, engines: list[FakeEngine]) -> None:
     """Until the gateway knows what the engines are, hold and do."""
-    now, knowledge = asyncio.get_running_loop().time, gateway.knowledge
+    now, datastore = asyncio.get_running_loop().time, gateway.datastore
     async with asyncio.timeout(30):
-        while not all(knowledge.load(engine.name, now()) is not None for engine in engines) or not all(
+        while not all(datastore.load(engine.name, now()) is not None for engine in engines) or not all(
             pool.digests for pool in gateway.pools
         ):
             await asyncio.sleep(0.002)

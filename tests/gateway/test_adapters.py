@@ -49,7 +49,7 @@ async def test_one_prompt_under_two_adapters_shares_no_block_and_that_is_foresee
             assert status == 200
             assert headers[HEADER_PREDICTED_CACHED_TOKENS] == headers[HEADER_CACHED_TOKENS]
             num_cached[model, time] = int(headers[HEADER_CACHED_TOKENS])
-            await setup.until(lambda: len(setup.gateway.knowledge.index) == len(engine.hashes))
+            await setup.until(lambda: len(setup.gateway.datastore.index) == len(engine.hashes))
             assert (len(engine.hashes) > before) == (time == "first")
     assert {num_cached[model, "first"] for model in ("fake:pirate", "fake:poet", "fake")} == {0}
     assert len({num_cached[model, "again"] for model in ("fake:pirate", "fake:poet", "fake")}) == 1

@@ -162,7 +162,7 @@ def test_a_known_replica_whose_stream_is_lost_is_used_on() -> None:
         room.model_pool.update(pool_of(replica(digest="x")))
         room.tell("a")
         await asyncio.sleep(10.0)
-        room.knowledge.lost("a")
+        room.datastore.lost("a")
         room.model_pool.load_changed("a", None)
         room.model_pool.update(pool_of(replica(digest="x"), replica("b", digest="", limits=None)))
         room.ask("a")
@@ -201,7 +201,7 @@ def test_a_replica_that_drains_is_not_ready_so_the_cold_start_limit_holds() -> N
         for _ in range(40):
             await asyncio.sleep(1.0)
             room.tell("a", draining=True)
-        room.knowledge.lost("a")  # it has finished, and ends
+        room.datastore.lost("a")  # it has finished, and ends
         room.model_pool.load_changed("a", None)
         await asyncio.sleep(10.0)
         assert room.num_urgent == 1
@@ -217,7 +217,7 @@ def test_replicas_that_come_and_go_hold_nobody_for_ever() -> None:
         room = Room(pool_of(**limits))
         waiting = room.ask("a")
         while not waiting.done():
-            room.knowledge.loaded("a", load(room.model_pool.now(), running=1))
+            room.datastore.loaded("a", load(room.model_pool.now(), running=1))
             room.model_pool.update(pool_of(replica(), **limits))
             await asyncio.sleep(2.0)
             room.model_pool.update(pool_of(**limits))

@@ -46,14 +46,14 @@ async def test_clients_that_leave_at_any_moment_leave_nothing_behind(start, seed
     outcomes = await asyncio.gather(*asking)
     assert {"200", "left"} <= set(outcomes)
 
-    pool, knowledge = setup.gateway.pools.find("fake", None), setup.gateway.knowledge
+    pool, datastore = setup.gateway.pools.find("fake", None), setup.gateway.datastore
     await setup.until(lambda: pool.router.in_flight.total == 0)
     await setup.until(lambda: all(engine.num_running == 0 for engine in engines))
-    await setup.until(lambda: all(knowledge.index.hashes(engine.name) == engine.hashes for engine in engines))
-    await setup.until(lambda: not knowledge._computed)  # until the next load line
+    await setup.until(lambda: all(datastore.index.hashes(engine.name) == engine.hashes for engine in engines))
+    await setup.until(lambda: not datastore._computed)  # until the next load line
     pool.router.in_flight.check()
-    knowledge.index.check()
+    datastore.index.check()
     pool.queue.check()
     assert not pool.router.in_flight._requests
-    assert not knowledge.index._open
+    assert not datastore.index._open
     assert not len(pool.queue)

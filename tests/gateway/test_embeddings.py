@@ -21,7 +21,7 @@ async def test_it_is_tokenised_routed_to_its_prefix_and_counted(start) -> None:
     assert served.requests[0].path == PATH
     sent = served.requests[0].json()["fairlead_prompt_tokens"]
     assert sent["prompts"] == [make_tokenizer().encode(BODY["input"])]
-    await setup.until(lambda: len(setup.gateway.knowledge.index) == len(served.hashes) > 0)
+    await setup.until(lambda: len(setup.gateway.datastore.index) == len(served.hashes) > 0)
     for _ in range(4):
         _, _, headers = await setup.post(BODY, PATH)
         assert int(headers[HEADER_PREDICTED_CACHED_TOKENS]) == int(headers[HEADER_CACHED_TOKENS]) > 100

@@ -69,7 +69,7 @@ async def test_the_operator_is_told_while_the_request_still_waits(start) -> None
     setup.engines[0].gate.clear()
     asking = [asyncio.create_task(ask(setup)) for _ in range(SLOTS + 1)]
     line = setup.gateway.signals.line
-    await setup.until(lambda: line().models["default/fake"].waiting == 1)
+    await setup.until(lambda: (now := line().models["default/fake"]).num_arrivals == SLOTS + 2 and now.waiting == 1)
     assert sum(line().models["default/fake"].predicted_ttft) == 1 + SLOTS + 1
     setup.engines[0].gate.set()
     await asyncio.gather(*asking)

@@ -79,7 +79,7 @@ async def test_an_engine_whose_core_hangs_is_left_alone_though_it_answers_and_te
     start, monkeypatch, caplog
 ) -> None:
     caplog.set_level(logging.INFO, "fairlead.gateway.dispatch.hang_watch")
-    monkeypatch.setattr("fairlead.routing.standing.HUNG_SECONDS", 0.3)
+    monkeypatch.setattr("fairlead.routing.replica_state.HUNG_SECONDS", 0.3)
     cost, limits = StepCost(base=0.001), Limits(max_num_seqs=8, max_num_queued_tokens=10_000, max_model_len=4096)
     engines = [FakeEngine(f"engine-{index}", step_cost=cost, limits=limits) for index in range(2)]
     setup = await start(engines=engines, follow=True)
@@ -89,8 +89,8 @@ async def test_an_engine_whose_core_hangs_is_left_alone_though_it_answers_and_te
     await setup.until(lambda: sum(engine.num_running for engine in engines) == 1)
     hung, well = sorted(engines, key=lambda engine: -engine.num_running)
     well.gate.set()
-    loop, knowledge = asyncio.get_running_loop(), setup.gateway.knowledge
-    await setup.until(lambda: (load := knowledge.load(hung.name, loop.time())) and load.step_age_seconds > 0.3)
+    loop, datastore = asyncio.get_running_loop(), setup.gateway.datastore
+    await setup.until(lambda: (load := datastore.load(hung.name, loop.time())) and load.step_age_seconds > 0.3)
     answers = await asyncio.gather(*(setup.post(CHAT) for _ in range(20)))
     assert {headers["x-fairlead-replica"] for _, _, headers in answers} == {well.name}
     told = setup.gateway.signals.line().models["default/fake"].replicas
@@ -100,7 +100,7 @@ async def test_an_engine_whose_core_hangs_is_left_alone_though_it_answers_and_te
     assert (begin.levelname, begin.replica, begin.model) == ("WARNING", hung.name, "default/fake")
     hung.gate.set()
     assert (await first)[0] == 200
-    await setup.until(lambda: (load := knowledge.load(hung.name, loop.time())) and load.step_age_seconds == 0.0)
+    await setup.until(lambda: (load := datastore.load(hung.name, loop.time())) and load.step_age_seconds == 0.0)
     [_, end] = caplog.records
     assert (end.levelname, end.replica, end.step_seconds > 0.2) == ("INFO", hung.name, True)
     assert end.message.endswith("it went on")

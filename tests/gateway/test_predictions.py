@@ -44,7 +44,7 @@ async def test_a_prompt_goes_where_its_beginning_is_cached_and_the_answer_says_w
     assert int(first["x-fairlead-predicted-cached-tokens"]) == int(first["x-fairlead-cached-tokens"]) == 0
     home = first["x-fairlead-replica"]
     engine = next(engine for engine in setup.engines if engine.name == home)
-    await setup.until(lambda: setup.gateway.knowledge.index.hashes(home) == engine.hashes)
+    await setup.until(lambda: setup.gateway.datastore.index.hashes(home) == engine.hashes)
     for text in ("two", "three", "four"):
         _, document, headers = await setup.post(chat(text))
         assert headers["x-fairlead-replica"] == home
@@ -87,7 +87,7 @@ async def test_predicted_and_actual_are_metrics_and_in_the_log(start, caplog) ->
     caplog.set_level(logging.INFO, logger="fairlead.gateway.requests")
     setup = await start(engines=engines(1), follow=True)
     await setup.stream(**chat("one"))
-    await setup.until(lambda: bool(setup.gateway.knowledge.index.hashes("engine-0")))
+    await setup.until(lambda: bool(setup.gateway.datastore.index.hashes("engine-0")))
     await setup.stream(**chat("two"))
     text = await setup.metrics()
     label = 'model="default/fake"'

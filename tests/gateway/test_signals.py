@@ -194,7 +194,7 @@ async def test_replicas_loads_are_passed_on(start) -> None:
     now = asyncio.get_running_loop().time()
     load = Load(time=now, running=3, waiting=2, queued_prefill_tokens=100, kv_blocks_free=5, kv_blocks_total=9,
                 kv_tokens=77, token_budget=64, max_num_seqs=8, step_cost=cost)  # fmt: skip
-    setup.gateway.knowledge.loaded("engine-0", load)
+    setup.gateway.datastore.loaded("engine-0", load)
     model = setup.gateway.signals.line().models["default/fake"]
     told = model.replicas["engine-0"]
     assert (told.name, told.running, told.waiting, told.queued_prefill_tokens) == ("engine-0", 3, 2, 100)
@@ -211,7 +211,7 @@ async def test_a_replica_that_hangs_is_told_as_such_and_one_with_long_steps_is_n
     for name, cost in (("engine-0", StepCost(base=0.1)), ("engine-1", StepCost(base=0.4))):
         load = Load(time=now, running=1, waiting=0, queued_prefill_tokens=0, kv_blocks_free=5, kv_blocks_total=9,
                     kv_tokens=77, token_budget=64, max_num_seqs=8, step_cost=cost, step_age_seconds=6.0)  # fmt: skip
-        setup.gateway.knowledge.loaded(name, load)
+        setup.gateway.datastore.loaded(name, load)
     told = setup.gateway.signals.line().models["default/fake"].replicas
     assert [(each.step_age_seconds, each.hangs) for each in told.values()] == [(6.0, True), (6.0, False)]
     assert 'fairlead_gateway_hanging_replicas{model="default/fake"} 1.0' in await setup.metrics()

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Routing
+from fairlead.routing.datastore import Datastore
 from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightRequest
-from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make_policy
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits, Replica
@@ -34,7 +34,7 @@ def unlimited(uid: str) -> Replica:
 
 
 def make_router(*replicas: Replica, policy=LeastLoaded) -> Router:
-    router = Router(policy(Routing()), Knowledge(), "gateway")
+    router = Router(policy(Routing()), Datastore(), "gateway")
     router.set_replicas(replicas)
     return router
 
@@ -62,10 +62,10 @@ def test_without_a_load_a_replica_gets_as_many_as_it_has_slots() -> None:
 
 def test_a_load_tells_of_other_gateways_requests_and_dispatches_it_has_not_seen_are_added() -> None:
     router = make_router(replica("a"))
-    router.knowledge.loaded("a", make_load(running=1, max_num_seqs=SLOTS))
+    router.datastore.loaded("a", make_load(running=1, max_num_seqs=SLOTS))
     slots = [route(router) for _ in range(SLOTS - 1)]
     assert candidates(router) == []
-    router.knowledge.loaded("a", make_load(running=2, max_num_seqs=SLOTS, time=0.1, seen={"gateway": 2}))
+    router.datastore.loaded("a", make_load(running=2, max_num_seqs=SLOTS, time=0.1, seen={"gateway": 2}))
     assert candidates(router, 0.1) == ["a"], "both are in the load now, and another gateway's has ended"
     router.release(slots[0], 0.2)
     third, fourth = route(router, 0.2), route(router, 0.2)
@@ -75,14 +75,14 @@ def test_a_load_tells_of_other_gateways_requests_and_dispatches_it_has_not_seen_
 
 def test_seen_of_another_gateway_says_nothing_of_ours() -> None:
     router = make_router(replica("a"))
-    router.knowledge.loaded("a", make_load(running=1, max_num_seqs=SLOTS, seen={"other": 50}))
+    router.datastore.loaded("a", make_load(running=1, max_num_seqs=SLOTS, seen={"other": 50}))
     assert [route(router).dispatch for _ in range(SLOTS - 1)] == [1, 2]
     assert candidates(router) == []
 
 
 def test_a_full_replica_is_tried_again_when_its_load_is_stale() -> None:
     router = make_router(replica("a"))
-    router.knowledge.loaded("a", make_load(running=SLOTS, max_num_seqs=SLOTS))
+    router.datastore.loaded("a", make_load(running=SLOTS, max_num_seqs=SLOTS))
     assert candidates(router) == []
     assert router.next_change(1.0) == 3.0
     assert candidates(router, 3.0) == ["a"]
@@ -90,14 +90,14 @@ def test_a_full_replica_is_tried_again_when_its_load_is_stale() -> None:
 
 def test_a_draining_replica_gets_nothing() -> None:
     router = make_router(replica("a"), replica("b"))
-    router.knowledge.loaded("a", make_load(draining=True))
+    router.datastore.loaded("a", make_load(draining=True))
     assert candidates(router) == ["b"]
 
 
 def test_a_replica_that_hangs_gets_nothing_while_another_is_well_even_if_that_is_full() -> None:
     router = make_router(replica("a"), replica("b"))
-    router.knowledge.loaded("a", make_load(running=1, step_age_seconds=30.0, step_cost=COST))
-    router.knowledge.loaded("b", make_load(step_cost=COST, max_num_seqs=1))
+    router.datastore.loaded("a", make_load(running=1, step_age_seconds=30.0, step_cost=COST))
+    router.datastore.loaded("b", make_load(step_cost=COST, max_num_seqs=1))
     assert candidates(router) == ["b"]
     route(router)
     assert candidates(router) == []
@@ -107,8 +107,8 @@ def test_a_replica_that_hangs_gets_nothing_while_another_is_well_even_if_that_is
 
 def test_a_replica_that_fell_silent_gets_nothing_while_another_has_room() -> None:
     router = make_router(replica("a"), replica("b"), replica("new"))
-    router.knowledge.loaded("a", make_load())
-    router.knowledge.loaded("b", make_load(time=9.0, max_num_seqs=1))
+    router.datastore.loaded("a", make_load())
+    router.datastore.loaded("b", make_load(time=9.0, max_num_seqs=1))
     assert candidates(router, 10.0) == ["b", "new"], "who has not spoken yet is not silent"
     router.set_replicas([replica("a"), replica("b")])
     route(router, 10.0)
@@ -139,7 +139,7 @@ def test_after_a_refusal_one_more_is_tried_per_pause_and_success_opens_up() -> N
 
 def test_a_refusal_pauses_a_replica_whose_load_shows_room_as_well() -> None:
     router = make_router(replica("a"))
-    router.knowledge.loaded("a", make_load())
+    router.datastore.loaded("a", make_load())
     router.full(first := route(router), 0.0)
     router.release(first, 0.0)
     assert candidates(router, 0.01) == []
@@ -150,9 +150,9 @@ def test_a_refusal_is_over_when_a_later_load_shows_an_empty_queue() -> None:
     router = make_router(replica("a"))
     router.full(first := route(router), 0.0)
     router.release(first, 0.0)
-    router.knowledge.loaded("a", make_load(time=0.01, waiting=1, running=0, seen={"gateway": first.dispatch}))
+    router.datastore.loaded("a", make_load(time=0.01, waiting=1, running=0, seen={"gateway": first.dispatch}))
     assert candidates(router, 0.01) == []
-    router.knowledge.loaded("a", make_load(time=0.02, running=1, max_num_seqs=SLOTS, seen={"gateway": first.dispatch}))
+    router.datastore.loaded("a", make_load(time=0.02, running=1, max_num_seqs=SLOTS, seen={"gateway": first.dispatch}))
     assert candidates(router, 0.02) == ["a"]
     route(router, 0.02)
     assert candidates(router, 0.02) == ["a"], "it has a sent more, and has not refused anything since"
@@ -207,9 +207,9 @@ def test_a_probe_that_the_engines_load_includes_has_succeeded_long_before_it_is_
     router.failed(failed, Failure.DIED, 0.0)
     router.release(failed, 0.0)
     probe = route(router, 0.5)
-    router.knowledge.loaded("a", make_load(time=0.6, seen={"gateway": failed.dispatch}))
+    router.datastore.loaded("a", make_load(time=0.6, seen={"gateway": failed.dispatch}))
     assert candidates(router, 0.6) == [], "it has not got there yet"
-    router.knowledge.loaded("a", make_load(time=0.7, running=1, max_num_seqs=SLOTS, seen={"gateway": probe.dispatch}))
+    router.datastore.loaded("a", make_load(time=0.7, running=1, max_num_seqs=SLOTS, seen={"gateway": probe.dispatch}))
     assert candidates(router, 0.7) == ["a"]
     assert not router.all_failing()
 
@@ -241,8 +241,8 @@ def test_a_pod_that_comes_back_under_another_uid_starts_with_clean_books() -> No
 
 def test_cached_tokens_are_whole_blocks_and_never_the_last_token() -> None:
     router = make_router(replica("a"), replica("b"), replica("c"))
-    router.knowledge.listed("a", 0, HASHES[:4])
-    router.knowledge.listed("b", 0, HASHES)
+    router.datastore.listed("a", 0, HASHES[:4])
+    router.datastore.listed("b", 0, HASHES)
     found = {each.replica.uid: (each.cached_tokens, each.uncached_tokens) for each in router.candidates(PROMPT, 0.0)}
     assert found == {"a": (64, 36), "b": (96, 4), "c": (0, 100)}
     whole = make_prompt(range(96))
@@ -257,10 +257,10 @@ def test_a_prompt_is_matched_per_tokenizer_and_block_size() -> None:
     router = make_router(old, new, wide, untold)
     prompt = make_prompt(range(100))
     prompt.by_digest["other"] = make_prompt(range(500, 580), digest="other").by_digest["other"]
-    router.knowledge.listed("old", 0, HASHES[:2])
-    router.knowledge.listed("new", 0, [*HASHES, *hash_blocks(range(500, 580), 16)[:3]])
-    router.knowledge.listed("wide", 0, hash_blocks(range(100), 32)[:1])
-    router.knowledge.listed("untold", 0, HASHES)
+    router.datastore.listed("old", 0, HASHES[:2])
+    router.datastore.listed("new", 0, [*HASHES, *hash_blocks(range(500, 580), 16)[:3]])
+    router.datastore.listed("wide", 0, hash_blocks(range(100), 32)[:1])
+    router.datastore.listed("untold", 0, HASHES)
     found = {each.replica.uid: (each.cached_tokens, each.uncached_tokens) for each in router.candidates(prompt, 0.0)}
     assert found == {"old": (32, 68), "new": (48, 32), "wide": (32, 68), "untold": (0, 100)}
     router.set_replicas([untold])
@@ -270,7 +270,7 @@ def test_a_prompt_is_matched_per_tokenizer_and_block_size() -> None:
 
 def test_a_request_with_several_prompts_is_the_sum_of_them() -> None:
     router = make_router(replica("a"))
-    router.knowledge.listed("a", 0, HASHES[:4])
+    router.datastore.listed("a", 0, HASHES[:4])
     prompt = make_prompt(range(100), range(40), range(7, 17))
     (found,) = router.candidates(prompt, 0.0)
     assert (found.cached_tokens, found.uncached_tokens) == (64 + 32, 36 + 8 + 10)
@@ -282,7 +282,7 @@ def test_without_replicas_all_tokens_are_uncached() -> None:
 
 def test_a_prefix_under_way_counts_as_cached_until_its_blocks_are_told_or_it_fails() -> None:
     router = make_router(replica("a"))
-    router.knowledge.listed("a", 0, HASHES[:1])
+    router.datastore.listed("a", 0, HASHES[:1])
     first = route(router)
     assert (first.cached_tokens, first.uncached_tokens) == (16, 84)
     second = route(router)
@@ -292,10 +292,10 @@ def test_a_prefix_under_way_counts_as_cached_until_its_blocks_are_told_or_it_fai
     assert router.expected_uncached(PROMPT) == 4, "the second has to compute it now"
     router.first_token(second, 0.1)
     assert router.expected_uncached(PROMPT) == 4
-    router.knowledge.changed("a", 1, HASHES[1:3], [])
+    router.datastore.changed("a", 1, HASHES[1:3], [])
     assert router.expected_uncached(PROMPT) == 100 - 48
     router.release(second, 0.2)
-    router.knowledge.index.check()
+    router.datastore.index.check()
 
 
 def test_nothing_is_expected_of_a_replica_whose_blocks_nobody_tells() -> None:
@@ -310,14 +310,14 @@ def test_nothing_is_expected_of_a_replica_whose_blocks_nobody_tells() -> None:
 def loaded_router(*uids: str, **changed) -> Router:
     router = make_router(*(make_replica(uid) for uid in uids), policy=PredictedTTFT)
     for uid in uids:
-        router.knowledge.listed(uid, 0, [])
-        router.knowledge.loaded(uid, make_load(step_cost=COST, **changed))
+        router.datastore.listed(uid, 0, [])
+        router.datastore.loaded(uid, make_load(step_cost=COST, **changed))
     return router
 
 
 def test_the_replica_that_holds_the_prompt_gets_it_and_says_so() -> None:
     router = loaded_router("a", "b")
-    router.knowledge.listed("b", 0, HASHES)
+    router.datastore.listed("b", 0, HASHES)
     sent = router.route(PROMPT, 0.0)
     decision = sent.decision
     assert decision.replica.uid == "b"
@@ -328,8 +328,8 @@ def test_the_replica_that_holds_the_prompt_gets_it_and_says_so() -> None:
 
 def test_a_busy_cache_is_left_for_an_idle_replica_when_that_is_sooner() -> None:
     router = loaded_router("a", "b")
-    router.knowledge.listed("b", 0, HASHES)
-    router.knowledge.loaded("b", make_load(step_cost=COST, running=1, waiting=1, queued_prefill_tokens=200))
+    router.datastore.listed("b", 0, HASHES)
+    router.datastore.loaded("b", make_load(step_cost=COST, running=1, waiting=1, queued_prefill_tokens=200))
     assert route(router).uid == "a"
 
 
@@ -342,7 +342,7 @@ def test_who_needs_a_prefix_under_way_waits_for_it_at_least() -> None:
     router = loaded_router("a")
     first = route(router)
     assert first.decision.predicted_ttft_seconds == pytest.approx(0.11)
-    router.knowledge.loaded("a", make_load(time=0.02, step_cost=COST, seen={"gateway": 1}))  # without its tokens
+    router.datastore.loaded("a", make_load(time=0.02, step_cost=COST, seen={"gateway": 1}))  # without its tokens
     (found,) = router.candidates(PROMPT, 0.02)
     assert found.uncached_tokens == 4
     assert found.predicted_ttft_seconds == pytest.approx(0.09 + 0.014)
@@ -354,7 +354,7 @@ def test_what_requests_take_beside_the_steps_is_learnt_from_first_tokens() -> No
     router, now = loaded_router("a"), 0.0
     for number in range(40):
         now = number * 1.0
-        router.knowledge.loaded("a", make_load(time=now, step_cost=COST, seen={"gateway": number}))
+        router.datastore.loaded("a", make_load(time=now, step_cost=COST, seen={"gateway": number}))
         sent = route(router, now, make_prompt(range(number * 1000, number * 1000 + 90)))
         assert sent.modelled_ttft_seconds == pytest.approx(0.1)
         router.first_token(sent, now + 0.125, learn=number % 2 == 0)
@@ -383,7 +383,7 @@ def test_every_policy_reports_what_is_foreseen(name: str) -> None:
     assert decision.reason
 
 
-standings = st.dictionaries(
+states = st.dictionaries(
     st.sampled_from("abcd"),
     st.fixed_dictionaries(
         {
@@ -403,14 +403,14 @@ def picked(loads: dict[str, dict[str, int]], holds: dict[str, int]) -> str | Non
     router = loaded_router(*sorted(loads))
     cost = StepCost(base=0.01, prefill_token=0.001, prefill_context=1e-7, decode_seq=0.001, kv_token=1e-7)
     for uid, figures in loads.items():
-        router.knowledge.loaded(uid, make_load(step_cost=cost, **figures))
-        router.knowledge.listed(uid, 0, HASHES[: holds.get(uid, 0)])
+        router.datastore.loaded(uid, make_load(step_cost=cost, **figures))
+        router.datastore.listed(uid, 0, HASHES[: holds.get(uid, 0)])
     routed = router.route(PROMPT, 0.0)
     return None if routed is None else routed.uid
 
 
 @settings(deadline=None, max_examples=150)
-@given(standings, held, st.integers(1, 1000), st.data())
+@given(states, held, st.integers(1, 1000), st.data())
 def test_more_queued_tokens_never_make_a_replica_more_attractive(loads, holds, more, data) -> None:
     uid = data.draw(st.sampled_from(sorted(loads)))
     longer = {**loads[uid], "queued_prefill_tokens": loads[uid]["queued_prefill_tokens"] + more}
@@ -419,7 +419,7 @@ def test_more_queued_tokens_never_make_a_replica_more_attractive(loads, holds, m
 
 
 @settings(deadline=None, max_examples=150)
-@given(standings, held, st.integers(1, 6), st.data())
+@given(states, held, st.integers(1, 6), st.data())
 def test_more_cached_tokens_never_make_a_replica_less_attractive(loads, holds, more, data) -> None:
     uid = data.draw(st.sampled_from(sorted(loads)))
     if picked(loads, holds) == uid:
@@ -427,7 +427,7 @@ def test_more_cached_tokens_never_make_a_replica_less_attractive(loads, holds, m
 
 
 @settings(deadline=None, max_examples=50)
-@given(standings, held)
+@given(states, held)
 def test_the_same_knowledge_leads_to_the_same_decision(loads, holds) -> None:
     assert picked(loads, holds) == picked(dict(reversed(loads.items())), holds)
 

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from fairlead.api.llmdeployment import Routing
+from fairlead.routing.datastore import Datastore
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import InFlightRequest
-from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.policies import PredictedTTFT
 from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
@@ -33,8 +33,8 @@ class RouterMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.knowledge = Knowledge()
-        self.router = Router(PredictedTTFT(Routing()), self.knowledge, "gateway")
+        self.datastore = Datastore()
+        self.router = Router(PredictedTTFT(Routing()), self.datastore, "gateway")
         self.router.set_replicas([replica("a"), replica("b")])
         self.now = 0.0
         self.open: list[InFlightRequest] = []
@@ -51,7 +51,7 @@ class RouterMachine(RuleBasedStateMachine):
         decision = sent.decision
         assert decision.replica in self.router.replicas
         assert decision.replica.uid in available
-        load = self.knowledge.load(sent.uid, self.now)
+        load = self.datastore.load(sent.uid, self.now)
         assert load is None or not load.draining
         assert self.router.in_flight.count(sent.uid) <= SLOTS
         assert decision.cached_tokens + decision.uncached_tokens == num_tokens
@@ -80,7 +80,7 @@ class RouterMachine(RuleBasedStateMachine):
         gone = {each.uid for each in self.router.replicas} - uids
         self.router.set_replicas([replica(uid) for uid in sorted(uids)])
         for uid in gone:
-            self.knowledge.forget(uid)
+            self.datastore.forget(uid)
             self.seqs[uid] = 0
 
     @rule(
@@ -105,19 +105,19 @@ class RouterMachine(RuleBasedStateMachine):
             step_age_seconds=step_age,
             max_num_seqs=SLOTS,
         )
-        self.knowledge.loaded(uid, load)
+        self.datastore.loaded(uid, load)
 
     @rule(uid=st.sampled_from("abc"), stored=st.integers(0, 6), listed=st.booleans())
     def blocks_change(self, uid: str, stored: int, listed: bool) -> None:
         self.seqs[uid] += 1
-        if listed or self.knowledge.index.seq(uid) is None:
-            self.knowledge.listed(uid, self.seqs[uid], HASHES[:stored])
+        if listed or self.datastore.index.seq(uid) is None:
+            self.datastore.listed(uid, self.seqs[uid], HASHES[:stored])
         else:
-            self.knowledge.changed(uid, self.seqs[uid], HASHES[:stored], HASHES[stored:])
+            self.datastore.changed(uid, self.seqs[uid], HASHES[:stored], HASHES[stored:])
 
     @rule(uid=st.sampled_from("abc"))
     def stream_breaks(self, uid: str) -> None:
-        self.knowledge.lost(uid)
+        self.datastore.lost(uid)
 
     @rule(seconds=st.floats(0, 40))
     def pass_time(self, seconds: float) -> None:
@@ -126,17 +126,17 @@ class RouterMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_leaks(self) -> None:
         self.router.in_flight.check()
-        self.knowledge.index.check()
+        self.datastore.index.check()
         assert self.router.in_flight.total == len(self.open)
         if not self.open:
             for uid in "abc":  # the next line of each settles what had been computed
-                self.knowledge.loaded(uid, make_load(time=self.now - 100))
-            assert not self.knowledge.index._open
+                self.datastore.loaded(uid, make_load(time=self.now - 100))
+            assert not self.datastore.index._open
 
     @invariant()
     def an_idle_router_recovers_by_waiting(self) -> None:
         """Unless all drain: that is final, until a load says otherwise."""
-        well = [each for each in self.router.replicas if not self.knowledge.drains(each.uid)]
+        well = [each for each in self.router.replicas if not self.datastore.drains(each.uid)]
         if not self.open and well and not self.router.candidates(PROMPT, self.now):
             assert self.router.next_change(self.now) is not None
             assert self.router.candidates(PROMPT, self.now + 60.0)

@@ -37,7 +37,7 @@ def serve(policy: str, workload: str, seed: int) -> list[Served]:
         documents = {"num_documents": 40, "document_tokens": 4000, "question_tokens": 300}
         served = simulation.run(shared_prefixes(seed, num=200, rate=30.0, **documents))
     simulation.router.in_flight.check()
-    simulation.knowledge.index.check()
+    simulation.datastore.index.check()
     assert simulation.router.in_flight.total == 0
     return served
 

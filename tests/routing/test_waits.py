@@ -86,7 +86,7 @@ def full_router(num_replicas: int = 1, *, slots: int = 2, num_ended: int = 1) ->
         router.release(found, 0.0)
     for index in range(num_replicas):
         load = make_load(step_cost=COST, max_num_seqs=slots, seen={"gateway": 100})
-        router.knowledge.loaded(str(index), load)
+        router.datastore.loaded(str(index), load)
     for _ in range(num_replicas * slots):
         assert router.route(make_prompt(range(10)), 0.0) is not None
     assert router.route(make_prompt(range(10)), 0.0) is None
@@ -124,7 +124,7 @@ def test_what_nobody_knows_is_not_foreseen() -> None:
     prompt = make_prompt(range(10))
     assert full_router(num_ended=0).foreseen_ttft(prompt, 0, 0.0) is None, "for how long slots are held"
     router = full_router()
-    router.knowledge.loaded("0", make_load(max_num_seqs=2))
+    router.datastore.loaded("0", make_load(max_num_seqs=2))
     assert router.foreseen_ttft(prompt, 0, 0.0) is None, "what steps cost"
     router.set_replicas([])
     assert router.foreseen_ttft(prompt, 0, 0.0) is None, "whether there will ever be a replica"

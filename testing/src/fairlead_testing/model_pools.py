@@ -14,7 +14,7 @@ from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
-from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.datastore import Datastore
 from fairlead.routing.load import Load
 from fairlead.routing.prompt import Tokens
 from fairlead.routing.replica import Limits, Replica
@@ -83,13 +83,13 @@ class Room:
     """A ModelPool and what became of its requests: (name, outcome, virtual seconds)."""
 
     def __init__(self, pool: Pool, reader: FakeReader | None = None, **settings: Any) -> None:
-        self.knowledge = Knowledge()
+        self.datastore = Datastore()
         self.reader = reader or FakeReader()
         self.num_urgent = 0
         shared = Shared(
             GatewaySettings(**settings),
             "gateway",
-            self.knowledge,
+            self.datastore,
             cast(Tokenizers, self.reader),
             cast(PromptReader, self.reader),
         )
@@ -106,7 +106,7 @@ class Room:
     def tell(self, uid: str, **figures: Any) -> None:
         """A load line of this replica comes."""
         told = load(self.model_pool.now(), **figures)
-        self.knowledge.loaded(uid, told)
+        self.datastore.loaded(uid, told)
         self.model_pool.load_changed(uid, told)
 
     async def _ask(self, name: str, seconds: float, asked: InferenceRequest) -> None:

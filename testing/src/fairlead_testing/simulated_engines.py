@@ -14,8 +14,8 @@ from itertools import count
 import msgspec
 
 from fairlead.api.llmdeployment import Routing, RoutingPolicy
+from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
-from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load
 from fairlead.routing.policies import make_policy
 from fairlead.routing.prompt import Prompt
@@ -188,8 +188,8 @@ class Simulation:
     def __init__(self, policy: str, setup: Setup, seed: int) -> None:
         self.setup = setup
         self.events = Events()
-        self.knowledge = Knowledge()
-        self.router = Router(make_policy(Routing(policy=RoutingPolicy(policy))), self.knowledge, GATEWAY)
+        self.datastore = Datastore()
+        self.router = Router(make_policy(Routing(policy=RoutingPolicy(policy))), self.datastore, GATEWAY)
         uids = [f"r{number}" for number in range(setup.num_replicas)]
         self.router.set_replicas([make_replica(uid, setup.max_num_seqs) for uid in uids])
         noise = random.Random(seed)
@@ -219,7 +219,7 @@ class Simulation:
     def _hear(self, what: str, *arguments: object) -> None:
         now = self.events.now
         if what in ("listed", "changed", "loaded"):
-            getattr(self.knowledge, what)(*arguments)
+            getattr(self.datastore, what)(*arguments)
         else:
             (request,) = arguments
             assert isinstance(request, Served)

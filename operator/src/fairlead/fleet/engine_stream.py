@@ -1,7 +1,7 @@
 """Follows engines' streams: lists an engine's blocks, watches its changes and loads, and tells an `EngineListener`.
 
 One `EngineStreams` per process; `follow` runs once per replica, for as long as it is there. What is told is kept
-elsewhere (`fairlead.routing.knowledge`), and who is there is not decided here either (`replica_tasks.py`).
+elsewhere (`fairlead.routing.datastore`), and who is there is not decided here either (`replica_tasks.py`).
 
 A gap between two changes, or an engine that no longer knows our place (410: it restarted, or we were too slow), means
 listing again; what was known stays until then. A stream that breaks or falls silent means that nothing is known any

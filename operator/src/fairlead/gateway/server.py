@@ -26,7 +26,7 @@ from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.telemetry.gateway_metrics import Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead.gateway.upstream.upstream import Upstream
-from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.datastore import Datastore
 from fairlead_protocol.http.connections import CutConnections, listening_socket
 from fairlead_protocol.http.limited import LINGER_SECONDS
 from fairlead_protocol.http.server import HttpServer
@@ -53,18 +53,18 @@ class Gateway:
         self.access = access
         self.id = secrets.token_hex(8)
         """Names this run of the gateway to engines and to the operator."""
-        self.knowledge = Knowledge()
-        tokenizers, news = Tokenizers(), EngineNews(self.knowledge)
+        self.datastore = Datastore()
+        tokenizers, news = Tokenizers(), EngineNews(self.datastore)
         self.fleet = make_fleet(news, tokenizers)
         self.upstream = Upstream(settings)
         pacer = Pacer()
         self.reader = PromptReader(tokenizers, pacer)
-        shared = Shared(settings, self.id, self.knowledge, tokenizers, self.reader)
+        shared = Shared(settings, self.id, self.datastore, tokenizers, self.reader)
         self.pools = Pools(self.fleet, shared, self.upstream)
         self.signals = SignalsStream(self.pools, self.id)
         news.on_load = self.pools.load_changed
         self.pools.on_urgent = self.signals.wake
-        self.metrics = Metrics(self.pools, self.knowledge, self.reader)
+        self.metrics = Metrics(self.pools, self.datastore, self.reader)
         self.metrics.watch_access(access)
         proxy = Proxy(self.upstream, settings, self.id)
         director = Director(self.pools, proxy, max_attempts=settings.max_attempts)

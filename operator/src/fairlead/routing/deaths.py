@@ -31,7 +31,7 @@ class _Death:
     present: frozenset[int]
     """Dispatch numbers of all that were there."""
     suspects: frozenset[int]
-    has_strangers: bool
+    has_others: bool
     """Whether other gateways had unproven requests there."""
 
 
@@ -48,7 +48,7 @@ class DeathBook:
         is_unproven: Callable[[InFlightRequest], bool],
         now: float,
         *,
-        strangers: bool,
+        has_others: bool,
     ) -> Suspicion:
         """Its replica died. `present`: all that is still in flight there, this one among them."""
         death = self._deaths.get(sent.uid)
@@ -56,10 +56,10 @@ class DeathBook:
             requests = list(present)
             everybody = frozenset(each.dispatch for each in requests)
             unproven = frozenset(each.dispatch for each in requests if is_unproven(each))
-            death = self._deaths[sent.uid] = _Death(now, everybody, unproven or everybody, strangers)
+            death = self._deaths[sent.uid] = _Death(now, everybody, unproven or everybody, has_others)
         if sent.dispatch not in death.suspects:
             return Suspicion.NONE
-        return Suspicion.SHARED if len(death.suspects) > 1 or death.has_strangers else Suspicion.SOLE
+        return Suspicion.SHARED if len(death.suspects) > 1 or death.has_others else Suspicion.SOLE
 
     def keep_only(self, uids: frozenset[str]) -> None:
         """Forgets replicas that left."""

@@ -5,7 +5,7 @@ hashes finds the longest cached prefix on every replica: `match` costs O(matched
 replicas and blocks there are. A block costs some 100 bytes while there are up to eight replicas and 140 beyond, however
 many hold it; there is no second list per replica.
 
-`Knowledge` feeds it, routers ask it. It knows neither loads nor requests.
+`Datastore` feeds it, routers ask it. It knows neither loads nor requests.
 """
 
 from collections import Counter

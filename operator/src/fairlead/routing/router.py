@@ -1,7 +1,7 @@
 """One model's router: the replicas, what is known of each, and the policy, joined into `route`. Still pure.
 
-It joins what engines tell (`Knowledge`) with what this gateway does (the books) into a `Standing` per replica, foresees
-the prompt's TTFT on each with `predictor`, and lets the policy pick. It knows no queue and no clock.
+It joins what engines tell (`Datastore`) with what this gateway does (the books) into a `ReplicaState` per replica,
+foresees the prompt's TTFT on each with `predictor`, and lets the policy pick. It knows no queue and no clock.
 """
 
 from collections.abc import Sequence
@@ -10,20 +10,20 @@ from math import inf
 from typing import NamedTuple
 
 from fairlead.routing.capacity import CapacityBook
+from fairlead.routing.datastore import Datastore, stale_at
 from fairlead.routing.deaths import DeathBook, Suspicion
 from fairlead.routing.fit import misfit
 from fairlead.routing.health import Failure, HealthBook
 from fairlead.routing.in_flight import InFlightBook, InFlightRequest
-from fairlead.routing.knowledge import Knowledge, stale_at
 from fairlead.routing.load import Load
+from fairlead.routing.other_gateways import OtherGatewaysBook
 from fairlead.routing.overhead import OverheadBook
 from fairlead.routing.policies import Policy
 from fairlead.routing.predictor import prefill_work
 from fairlead.routing.prompt import Prompt, block_size_of
+from fairlead.routing.quarantine import Quarantine
 from fairlead.routing.replica import Candidate, Decision, Replica
-from fairlead.routing.standing import Standing
-from fairlead.routing.strangers import StrangerBook
-from fairlead.routing.trials import Trials
+from fairlead.routing.replica_state import ReplicaState
 from fairlead.routing.waits import Held, HeldBook, seconds_to_slot
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError
@@ -45,17 +45,17 @@ _SHORTEST_HELD_SECONDS = 0.0001
 class Router:
     """Decides among replicas and keeps the books that decisions rest on."""
 
-    def __init__(self, policy: Policy, knowledge: Knowledge | None = None, gateway_id: str = "") -> None:
-        """`knowledge`: shared by all routers of a process. `gateway_id`: this gateway's name in dispatch headers, and
+    def __init__(self, policy: Policy, datastore: Datastore | None = None, gateway_id: str = "") -> None:
+        """`datastore`: shared by all routers of a process. `gateway_id`: this gateway's name in dispatch headers, and
         so in `Load.seen`."""
         self.policy = policy
-        self.knowledge = Knowledge() if knowledge is None else knowledge
+        self.datastore = Datastore() if datastore is None else datastore
         self.gateway_id = gateway_id
         self.in_flight = InFlightBook()
-        self.trials = Trials(self.in_flight)
+        self.quarantine = Quarantine(self.in_flight)
         self.health = HealthBook()
         self.deaths = DeathBook()
-        self.strangers = StrangerBook()
+        self.other_gateways = OtherGatewaysBook()
         self.capacity = CapacityBook()
         self.overhead = OverheadBook()
         self.held = HeldBook()
@@ -73,7 +73,7 @@ class Router:
         self.in_flight.keep_only(uids)
         self.health.keep_only(uids)
         self.deaths.keep_only(uids)
-        self.strangers.keep_only(uids)
+        self.other_gateways.keep_only(uids)
         self.capacity.keep_only(uids)
         self.overhead.keep_only(uids)
 
@@ -82,14 +82,14 @@ class Router:
     ) -> InFlightRequest | None:
         """Sends the prompt to a replica, until the caller releases it; None when nobody has room.
 
-        `is_suspect`: another replica may have died of it, so that it is kept apart from others (`trials`); `patient`:
-        it can wait until nobody's prompt is computed beside it.
+        `is_suspect`: another replica may have died of it, so that it is kept apart from others (`quarantine`);
+        `patient`: it can wait until nobody's prompt is computed beside it.
         """
         candidates = self.candidates(prompt, now)
         if is_suspect:
-            candidates = self.trials.for_suspect(candidates, self._well(now), now, patient=patient)
+            candidates = self.quarantine.for_suspect(candidates, self._well(now), now, patient=patient)
         else:
-            candidates = self.trials.for_others(candidates, self._well(now), now)
+            candidates = self.quarantine.for_others(candidates, self._well(now), now)
         if not candidates:
             return None
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
@@ -100,12 +100,12 @@ class Router:
     def holds_back(self, prompt: Prompt, now: float, *, patient: bool) -> bool:
         """Whether a suspect waits only for the sake of keeping it apart: there is room for it."""
         found = self.candidates(prompt, now)
-        return bool(found) and not self.trials.for_suspect(found, self._well(now), now, patient=patient)
+        return bool(found) and not self.quarantine.for_suspect(found, self._well(now), now, patient=patient)
 
     def _well(self, now: float) -> list[str]:
         """Replicas that take requests, full ones too."""
         uids = (replica.uid for replica in self.replicas)
-        return [uid for uid in uids if not self.knowledge.drains(uid) and self.health.available(uid, now)]
+        return [uid for uid in uids if not self.datastore.drains(uid) and self.health.available(uid, now)]
 
     def candidates(self, prompt: Prompt, now: float) -> Sequence[Candidate]:
         """The replicas that hold this prompt's adapter and have room for it now, with what is foreseen on each.
@@ -114,15 +114,15 @@ class Router:
         while another has room.
         """
         holders = [replica for replica in self.replicas if prompt.may_go_to(replica)]
-        standings = [self._standing(replica, now) for replica in holders if self._may_send(replica.uid, now)]
-        well = [standing for standing in standings if not standing.hangs()] or standings
+        states = [self._state(replica, now) for replica in holders if self._may_send(replica.uid, now)]
+        well = [state for state in states if not state.hangs()] or states
         cached = self._cached(prompt)
         found = [
             candidate
             for each in well
             if (candidate := self._candidate(each, prompt, cached.get(each.replica.uid, _NOTHING_CACHED), now))
         ]
-        heard = [each for each in found if not self.knowledge.fell_silent(each.replica.uid, now)]
+        heard = [each for each in found if not self.datastore.fell_silent(each.replica.uid, now)]
         return heard or found
 
     def foreseen_ttft(self, prompt: Prompt, num_ahead: int, now: float) -> float | None:
@@ -132,20 +132,20 @@ class Router:
         is queued there now if that takes longer. None where the replicas' step costs are not known, or no request
         has ended yet that would tell for how long one holds its slot.
         """
-        standings = [
-            standing
+        states = [
+            state
             for replica in self.replicas
             if prompt.may_go_to(replica)
-            if not self.knowledge.drains(replica.uid) and self.health.available(replica.uid, now)
-            if not (standing := self._standing(replica, now)).hangs() and not misfit(prompt, replica, standing.load)
+            if not self.datastore.drains(replica.uid) and self.health.available(replica.uid, now)
+            if not (state := self._state(replica, now)).hangs() and not misfit(prompt, replica, state.load)
         ]
-        wait = self._seconds_to_slot(standings, num_ahead + 1)
+        wait = self._seconds_to_slot(states, num_ahead + 1)
         if wait is None:
             return None
         cached = self._cached(prompt)
         known = [
             ttft + self.overhead.seconds(each.replica.uid, now)
-            for each in standings
+            for each in states
             if (ttft := self._ttft_after(each, prompt, cached.get(each.replica.uid, _NOTHING_CACHED), now, wait))
             is not None
         ]
@@ -153,7 +153,7 @@ class Router:
 
     def misfit(self, prompt: Prompt, now: float) -> PromptError | None:
         """Why none of the ready replicas could ever serve the prompt; None where one may, or none is ready."""
-        errors = [misfit(prompt, replica, self.knowledge.load(replica.uid, now)) for replica in self.replicas]
+        errors = [misfit(prompt, replica, self.datastore.load(replica.uid, now)) for replica in self.replicas]
         found = [error for error in errors if error is not None]
         if not found or len(found) < len(errors):
             return None
@@ -186,7 +186,7 @@ class Router:
         if not self.in_flight.first_token(sent, now):
             return
         for expectation in sent.expectations:
-            self.knowledge.computed(expectation)
+            self.datastore.computed(expectation)
         sent.expectations = ()
         if learn and sent.modelled_ttft_seconds is not None:
             actual = now - sent.dispatched_at
@@ -203,9 +203,9 @@ class Router:
         if failure is not Failure.DIED:
             return Suspicion.NONE
         book = self.in_flight
-        strangers = self.strangers.has_unproven(sent.uid, now)
+        has_others = self.other_gateways.has_unproven(sent.uid, now)
         return self.deaths.died(
-            sent, book.requests(sent.uid), lambda each: book.is_unproven(each, now), now, strangers=strangers
+            sent, book.requests(sent.uid), lambda each: book.is_unproven(each, now), now, has_others=has_others
         )
 
     def told(self, uid: str, load: Load) -> None:
@@ -214,7 +214,7 @@ class Router:
         is_computed = not load.waiting and not load.queued_prefill_tokens
         if is_computed:
             self.in_flight.computed(uid, own)
-        self.strangers.told(uid, sum(load.seen.values()) - own, load.time, are_computed=is_computed)
+        self.other_gateways.told(uid, sum(load.seen.values()) - own, load.time, are_computed=is_computed)
 
     def full(self, sent: InFlightRequest, now: float) -> None:
         """The replica refused the request because its queue is full: it answered, so it is healthy."""
@@ -225,7 +225,7 @@ class Router:
         """The attempt is over, however it ended. Counts once."""
         if self.in_flight.release(sent, now):
             for expectation in sent.expectations:
-                self.knowledge.index.settle(expectation)
+                self.datastore.index.settle(expectation)
             sent.expectations = ()
             self.health.ended(sent.uid)
             if sent.accepted:
@@ -237,21 +237,21 @@ class Router:
 
     def next_change(self, now: float) -> float | None:
         """When time alone may give a replica room again; None when only an event can, such as an end or a load line."""
-        loads = (self.knowledge.load(replica.uid, now) for replica in self.replicas)
+        loads = (self.datastore.load(replica.uid, now) for replica in self.replicas)
         times = [stale_at(load) for load in loads if load is not None]
-        changes = self.health.next_change(now), self.capacity.next_change(now), self.trials.next_change(now)
+        changes = self.health.next_change(now), self.capacity.next_change(now), self.quarantine.next_change(now)
         times += [time for time in changes if time is not None]
         return min(times, default=None)
 
     def _may_send(self, uid: str, now: float) -> bool:
-        if self.knowledge.drains(uid):
+        if self.datastore.drains(uid):
             return False
         self._heed_load(uid, now)
         return self.health.available(uid, now) and self.capacity.has_room(uid, self.in_flight.count(uid), now)
 
     def _heed_load(self, uid: str, now: float) -> None:
         """The load may disprove what was learnt from failures and refusals before it."""
-        load = self.knowledge.load(uid, now)
+        load = self.datastore.load(uid, now)
         if load is None:
             return
         num_seen = load.seen.get(self.gateway_id, 0)
@@ -259,13 +259,13 @@ class Router:
         if not load.waiting and not self.in_flight.unseen(uid, num_seen):
             self.capacity.queue_was_empty(uid, load.time)
 
-    def _standing(self, replica: Replica, now: float) -> Standing:
+    def _state(self, replica: Replica, now: float) -> ReplicaState:
         uid, book = replica.uid, self.in_flight
-        load = self.knowledge.load(uid, now)
+        load = self.datastore.load(uid, now)
         if load is None:
-            return Standing(replica, book.count(uid))
+            return ReplicaState(replica, book.count(uid))
         num_seen = load.seen.get(self.gateway_id, 0)
-        return Standing(
+        return ReplicaState(
             replica,
             book.count(uid),
             load,
@@ -274,14 +274,14 @@ class Router:
             book.context_per_token(uid),
         )
 
-    def _seconds_to_slot(self, standings: Sequence[Standing], num_short: int) -> float | None:
+    def _seconds_to_slot(self, states: Sequence[ReplicaState], num_short: int) -> float | None:
         """Until so many of this gateway's requests have ended on replicas that are full. None where it is not known.
 
         What other gateways have there is theirs to fill again; where this one has nothing, it counts on them all.
         """
-        has_own = any(each.num_in_flight for each in standings)
+        has_own = any(each.num_in_flight for each in states)
         per_second = 0.0
-        for each in standings:
+        for each in states:
             if (load := each.load) is None or not load.step_cost.is_known:
                 continue
             held = self.held.seconds(load.step_cost, slots=each.num_seqs, kv_tokens=load.kv_tokens)
@@ -290,15 +290,17 @@ class Router:
             per_second += (each.num_in_flight if has_own else each.num_seqs) / max(held, _SHORTEST_HELD_SECONDS)
         return seconds_to_slot(num_short, per_second) if per_second else None
 
-    def _ttft_after(self, standing: Standing, prompt: Prompt, cached: _Cached, now: float, wait: float) -> float | None:
+    def _ttft_after(
+        self, state: ReplicaState, prompt: Prompt, cached: _Cached, now: float, wait: float
+    ) -> float | None:
         """From now to the first token of a prompt that is sent there after a wait."""
-        work = prefill_work(cached.num_tokens, _num_tokens(prompt, standing.replica) - cached.num_tokens)
-        return standing.predicted_ttft(work, now, not_before=max(cached.ready_at, now + wait))
+        work = prefill_work(cached.num_tokens, _num_tokens(prompt, state.replica) - cached.num_tokens)
+        return state.predicted_ttft(work, now, not_before=max(cached.ready_at, now + wait))
 
     def _cached(self, prompt: Prompt) -> dict[str, _Cached]:
         """By uid: what of the prompt is in each replica's cache, or will be when the engine gets to it; no zeros."""
         cached: dict[str, _Cached] = {}
-        index = self.knowledge.index
+        index = self.datastore.index
         for (_, block_size), replicas in self._kinds.items():
             for tokens in prompt.tokens(replicas[0]) or ():
                 hashes = tokens.hashes(block_size)
@@ -311,24 +313,24 @@ class Router:
                     )
         return cached
 
-    def _candidate(self, standing: Standing, prompt: Prompt, cached: _Cached, now: float) -> Candidate | None:
+    def _candidate(self, state: ReplicaState, prompt: Prompt, cached: _Cached, now: float) -> Candidate | None:
         """The replica as a candidate for this prompt; None where it has no room for it, or never will have."""
-        replica = standing.replica
+        replica = state.replica
         num_uncached = _num_tokens(prompt, replica) - cached.num_tokens
-        if misfit(prompt, replica, standing.load) or not standing.has_room(_num_at_once(prompt, replica, num_uncached)):
+        if misfit(prompt, replica, state.load) or not state.has_room(_num_at_once(prompt, replica, num_uncached)):
             return None
         work = prefill_work(cached.num_tokens, num_uncached)
-        ttft = standing.predicted_ttft(work, now, not_before=cached.ready_at)
+        ttft = state.predicted_ttft(work, now, not_before=cached.ready_at)
         overhead = self.overhead.seconds(replica.uid, now)
         return Candidate(
             replica,
-            standing.num_in_flight,
+            state.num_in_flight,
             cached.num_tokens,
             num_uncached,
             predicted_ttft_seconds=None if ttft is None else ttft + overhead,
             overhead_seconds=overhead,
             is_tokenized=prompt.tokens(replica) is not None,
-            load=standing.load,
+            load=state.load,
         )
 
     def _dispatch(
@@ -350,7 +352,7 @@ class Router:
         if chosen.predicted_ttft_seconds is not None:
             sent.modelled_ttft_seconds = chosen.predicted_ttft_seconds - chosen.overhead_seconds
             due = now + sent.modelled_ttft_seconds
-        index, block_size = self.knowledge.index, block_size_of(replica)
+        index, block_size = self.datastore.index, block_size_of(replica)
         if index.seq(uid) is not None:
             chains = [tokens.hashes(block_size) for tokens in prompts]
             sent.expectations = tuple(index.expect(uid, chain[index.num_held(uid, chain) :], due) for chain in chains)

@@ -16,15 +16,15 @@ from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
 from fairlead.gateway.dispatch.counters import ModelCounters
 from fairlead.gateway.dispatch.hang_watch import Hangs
-from fairlead.gateway.dispatch.introductions import Introductions
 from fairlead.gateway.dispatch.refusals import refusal, unfit
+from fairlead.gateway.dispatch.warm_ups import WarmUps
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
-from fairlead.routing.knowledge import Knowledge
 from fairlead.routing.load import Load
 from fairlead.routing.policies import make_policy
 from fairlead.routing.queue import PoolQueue, deadline
@@ -49,7 +49,7 @@ class Shared:
     settings: GatewaySettings
     gateway_id: str
     """Names this run of the gateway to engines and to the operator."""
-    knowledge: Knowledge
+    datastore: Datastore
     tokenizers: Tokenizers
     reader: PromptReader
 
@@ -63,12 +63,12 @@ class ModelPool:
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self.pool = pool
-        self.knowledge = shared.knowledge
+        self.datastore = shared.datastore
         settings = shared.settings
         self.queue: PoolQueue[RequestTicket] = PoolQueue(
             max_waiting=settings.max_queue, max_bytes=settings.max_queue_bytes
         )
-        self.router = Router(make_policy(pool.model.routing), shared.knowledge, shared.gateway_id)
+        self.router = Router(make_policy(pool.model.routing), shared.datastore, shared.gateway_id)
         self.counters = ModelCounters()
         self._reader = shared.reader
         self._tokenizers = shared.tokenizers
@@ -82,9 +82,9 @@ class ModelPool:
         self._knows_engines = False
         """Whether a replica of the present kind has been seen."""
         self._hangs = Hangs(pool.model.key)
-        self._introductions = Introductions()
-        self._introduction: asyncio.TimerHandle | None = None
-        """When a stranger will be used all the same."""
+        self._warm_ups = WarmUps()
+        self._warm_up: asyncio.TimerHandle | None = None
+        """When a replica that warms up will be used all the same."""
         self._draining: set[str] = set()
         """Replicas that say so themselves, by uid."""
         self._reading: asyncio.Task[None] | None = None
@@ -183,9 +183,9 @@ class ModelPool:
         self._hangs.told(uid, load)
         if load is not None:
             self.router.told(uid, load)
-        if load is not None and self._introductions.awaits(uid):
+        if load is not None and self._warm_ups.awaits(uid):
             self._take_replicas()
-        if self.knowledge.drains(uid) != (uid in self._draining):
+        if self.datastore.drains(uid) != (uid in self._draining):
             self._note_readiness()
         if len(self.queue) and self._next_pump is None:
             self._next_pump = self._loop.call_at(max(self.now(), self._pumped_at + PUMP_GAP_SECONDS), self.pump)
@@ -346,7 +346,7 @@ class ModelPool:
     # The state of the replicas.
 
     def _take_replicas(self) -> None:
-        replicas = self._introduced()
+        replicas = self._warm_replicas()
         self.router.set_replicas(replicas)
         self._hangs.keep(self.pool.replicas)
         if replicas:
@@ -356,25 +356,23 @@ class ModelPool:
             self._read_line()
         self._note_readiness()
 
-    def _introduced(self) -> tuple[Replica, ...]:
-        """The replicas that are not brand new, and a timer for the next that will not be."""
+    def _warm_replicas(self) -> tuple[Replica, ...]:
+        """Those that are not brand new, and a timer for the next that will not be."""
         now = self.now()
-        introduced = self._introductions.introduced(
-            self.pool.replicas, now, lambda uid: self.knowledge.load(uid, now) is not None
-        )
-        if self._introduction is not None:
-            self._introduction.cancel()
-        due = self._introductions.next_due(now)
-        self._introduction = None if due is None else self._loop.call_at(due, self._introduce)
-        return introduced
+        warm = self._warm_ups.warm(self.pool.replicas, now, lambda uid: self.datastore.load(uid, now) is not None)
+        if self._warm_up is not None:
+            self._warm_up.cancel()
+        due = self._warm_ups.next_due(now)
+        self._warm_up = None if due is None else self._loop.call_at(due, self._end_warm_up)
+        return warm
 
-    def _introduce(self) -> None:
+    def _end_warm_up(self) -> None:
         self._take_replicas()
         self.pump()
 
     def _note_readiness(self) -> None:
         """Which limit holds for who waits depends on whether a replica is ready, and since when."""
-        self._draining = {replica.uid for replica in self.router.replicas if self.knowledge.drains(replica.uid)}
+        self._draining = {replica.uid for replica in self.router.replicas if self.datastore.drains(replica.uid)}
         if bool(self.num_ready) != self._was_ready:
             self._was_ready = not self._was_ready
             self._state_since = self.now()

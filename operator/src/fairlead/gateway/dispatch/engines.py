@@ -1,8 +1,8 @@
-"""What engines' streams tell, on its way to whom it matters: routing's Knowledge, and the pool whose line may move."""
+"""What engines' streams tell, on its way to whom it matters: routing's Datastore, and the pool whose line may move."""
 
 from collections.abc import Callable, Iterable
 
-from fairlead.routing.knowledge import Knowledge
+from fairlead.routing.datastore import Datastore
 from fairlead.routing.load import Load
 from fairlead_protocol.blocks import BlockHash
 
@@ -10,8 +10,8 @@ from fairlead_protocol.blocks import BlockHash
 class EngineNews:
     """The fleet's EngineListener. `on_load` is set by whoever wants to hear of loads: the pools."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self._knowledge = knowledge
+    def __init__(self, datastore: Datastore) -> None:
+        self._knowledge = datastore
         self.on_load: Callable[[str, Load | None], None] = lambda uid, load: None
         """Called with a replica's uid and its new load; None = it is not known any more."""
 

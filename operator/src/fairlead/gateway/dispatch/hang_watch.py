@@ -1,6 +1,6 @@
 """Hangs: which of a model's replicas are in a step that will hardly end; a line in the log when it begins and ends.
 
-What that means for requests is decided by the router (`routing/standing.py`). Who calls it: the model's pool, with
+What that means for requests is decided by the router (`routing/replica_state.py`). Who calls it: the model's pool, with
 every load line and whenever its replicas change.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from fairlead.routing.load import Load
 from fairlead.routing.replica import Replica
-from fairlead.routing.standing import is_hanging
+from fairlead.routing.replica_state import is_hanging
 
 logger = logging.getLogger(__name__)
 

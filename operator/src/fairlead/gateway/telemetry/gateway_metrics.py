@@ -15,8 +15,8 @@ from fairlead.gateway.access.check import Access
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.prompts.reader import PromptReader
-from fairlead.routing.knowledge import Knowledge
-from fairlead.routing.standing import is_hanging
+from fairlead.routing.datastore import Datastore
+from fairlead.routing.replica_state import is_hanging
 from fairlead_protocol.http.connections import CutReason
 
 _SHORT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -29,7 +29,7 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 class Metrics:
     """One registry per gateway, so that several can live in one process. An Observer of every request."""
 
-    def __init__(self, pools: Pools, knowledge: Knowledge, reader: PromptReader) -> None:
+    def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "fairlead_gateway_requests_total",
@@ -125,7 +125,7 @@ class Metrics:
         )
         for reason in CutReason:
             self._connections_cut.labels(reason)
-        self.registry.register(_Gauges(pools, knowledge, reader))
+        self.registry.register(_Gauges(pools, datastore, reader))
         ProcessCollector(namespace="fairlead_gateway", registry=self.registry)
 
     def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
@@ -204,11 +204,11 @@ class Metrics:
 
 
 class _Gauges(Collector):
-    """Reads pools, knowledge and reader at the moment of the scrape."""
+    """Reads pools, datastore and reader at the moment of the scrape."""
 
-    def __init__(self, pools: Pools, knowledge: Knowledge, reader: PromptReader) -> None:
+    def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
         self._pools = pools
-        self._knowledge = knowledge
+        self._knowledge = datastore
         self._reader = reader
 
     def collect(self) -> Iterable[Metric]:

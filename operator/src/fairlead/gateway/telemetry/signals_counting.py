@@ -5,7 +5,7 @@ Who calls it: `SignalsStream`, once per line and model.
 
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals
 from fairlead.gateway.dispatch.admission import ModelPool
-from fairlead.routing.standing import is_hanging
+from fairlead.routing.replica_state import is_hanging
 
 MAX_PROMPTS_LOOKED_AT = 64
 """Waiting prompts that are looked up in the replicas' caches for one line; of a longer queue, a sample this large."""
@@ -45,7 +45,7 @@ def _waiting_uncached_tokens(pool: ModelPool) -> int:
 
 
 def _replicas(pool: ModelPool, now: float) -> dict[str, ReplicaSignals]:
-    loads = ((replica, pool.knowledge.load(replica.uid, now)) for replica in pool.router.replicas)
+    loads = ((replica, pool.datastore.load(replica.uid, now)) for replica in pool.router.replicas)
     return {
         replica.uid: ReplicaSignals(
             name=replica.name, age_seconds=max(0.0, now - load.time), hangs=is_hanging(load), **load.figures

@@ -1,4 +1,4 @@
-"""Strangers: other gateways' requests on a replica, as far as its load lines tell of them. Pure.
+"""Other gateways' requests on a replica, as far as its load lines tell of them. Pure.
 
 They matter when the replica dies: what another gateway has just sent may have killed it as well. Who calls it: the
 router, with every load line.
@@ -19,7 +19,7 @@ class _Told:
     """When `num_seen` grew last."""
 
 
-class StrangerBook:
+class OtherGatewaysBook:
     """By replica's uid."""
 
     def __init__(self) -> None:

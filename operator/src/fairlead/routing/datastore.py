@@ -12,7 +12,7 @@ from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
 
 
-class Knowledge:
+class Datastore:
     """The KV index of all replicas and their last loads, by the pod's uid."""
 
     def __init__(self) -> None:

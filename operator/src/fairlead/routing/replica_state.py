@@ -23,7 +23,7 @@ HUNG_STEPS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaState:
     """One replica, now. Without a load, only what this gateway has there is known."""
 
     replica: Replica

@@ -1,4 +1,4 @@
-"""Trials: a suspect's time on a replica on which it is kept apart, until it is known that this one does not die of it.
+"""Quarantine: a suspect's time on a replica on which it is kept apart, until it is known that it does not die of it.
 
 A suspect is a request that a replica may have died of. Alone among requests whose prompts have been computed it shows
 by the next death that it is the cause, and it takes nobody else with it who has not begun yet. Pure: who calls it is
@@ -11,7 +11,7 @@ from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightBook
 from fairlead.routing.replica import Candidate
 
 
-class Trials:
+class Quarantine:
     """Of one model's replicas. Except for the last replica that is well, others stay away from where there is one."""
 
     def __init__(self, book: InFlightBook) -> None:
