@@ -118,13 +118,8 @@ class Exchange:
 
     async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work` to its end, or cancels it at once when the client leaves. Call after the body was read."""
-
-        async def disconnected() -> None:
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
-
         worker = asyncio.ensure_future(work)
-        watcher = asyncio.ensure_future(disconnected())
+        watcher = asyncio.ensure_future(self._disconnected())
         try:
             await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
             if not worker.done() and not self._is_complete:
@@ -134,6 +129,11 @@ class Exchange:
             for task in (worker, watcher):
                 task.cancel()
             await asyncio.gather(worker, watcher, return_exceptions=True)
+            del (
+                worker,
+                watcher,
+                task,
+            )  # an error, its traceback and its task would hold one another: garbage to look for
 
     async def answer(self, work: Awaitable[None]) -> None:
         """Awaits `work`, which answers, and turns what it raises into an answer."""
@@ -175,3 +175,8 @@ class Exchange:
     async def _finish(self, body: bytes) -> None:
         self._is_complete = True  # servers report a disconnect after a complete answer as well
         await self._send({"type": "http.response.body", "body": body})
+
+    async def _disconnected(self) -> None:
+        """Returns when the client has left."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
