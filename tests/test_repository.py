@@ -212,6 +212,7 @@ def test_every_file_that_the_architecture_names_exists() -> None:
         ("operator/src/fairlead/gateway/director.py", "handle"),
         ("operator/src/fairlead/controller/reconcile.py", "reconcile"),
         ("operator/src/fairlead/controller/autoscale.py", "tick"),
+        ("operator/src/fairlead/controller/autoscale.py", "look"),
     ],
 )
 def test_each_story_is_one_method_on_one_screen(path: str, name: str) -> None:

@@ -24,7 +24,7 @@ from fairlead_local.demo.prediction_metrics import ttft_errors
 from fairlead_local.demo.recorder import Recorder, replicas_over_time, shifted, stretches
 from fairlead_local.demo.scaling_story import StepFailed
 from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
-from fairlead_local.demo.summary import LoadFigures, Step, demo_table, load_rows
+from fairlead_local.demo.summary import RunFigures, Step, demo_table, load_rows
 from fairlead_local.owned import OwnedFleet
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.clock import run_in_virtual_time
@@ -231,9 +231,9 @@ def test_prediction_errors_as_gateways_measured_them() -> None:
     assert ttft_errors(METRICS, "default/none").total == 0
 
 
-def figures(*samples: Sample, errors: Buckets = Buckets((), ())) -> LoadFigures:  # noqa: B008 - frozen
+def figures(*samples: Sample, errors: Buckets = Buckets((), ())) -> RunFigures:  # noqa: B008 - frozen
     seen = report(samples, 10.0)
-    return LoadFigures(seen, seen, errors, [Moment(time=0.0, ready=1), Moment(time=5.0, ready=2)])
+    return RunFigures(seen, seen, errors, [Moment(time=0.0, ready=1), Moment(time=5.0, ready=2)])
 
 
 def test_the_table_has_every_step_and_the_load() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from fairlead_local.apiserver.kinds import core, pods, workloads
-from fairlead_local.apiserver.kinds.schema import OBJECT_META
 from fairlead_local.apiserver.resources import BUILT_IN
+from fairlead_local.apiserver.schemas import core, pods, workloads
+from fairlead_local.apiserver.schemas.schema import OBJECT_META
 
 
 def below(schema: dict[str, Any], *fields: str) -> dict[str, Any]:

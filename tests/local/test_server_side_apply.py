@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_local.apiserver import fieldsets
-from fairlead_local.apiserver.kinds.workloads import DEPLOYMENT
 from fairlead_local.apiserver.managed_fields import Manager, Owned, apply, decode, encode, track
+from fairlead_local.apiserver.schemas.workloads import DEPLOYMENT
 from fairlead_local.apiserver.status import ApiError
 
 SCHEMA: dict[str, Any] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_local.apiserver.kinds.workloads import DEPLOYMENT
+from fairlead_local.apiserver.schemas.workloads import DEPLOYMENT
 from fairlead_local.apiserver.status import ApiError
 from fairlead_local.apiserver.strategic import strategic_merge
 

@@ -1,6 +1,7 @@
 """From loading to gone: which phase the server is in, which requests run, and how it drains.
 
-The drain contract of the fleet lives here. Knows neither signals nor HTTP; `serve` and the endpoints call it.
+The drain contract of the fleet lives here. Knows neither signals nor HTTP. Called by `ServerProcess`,
+`Service` and the endpoints.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """What the endpoints share: the engine client, the model once it is loaded, the lifecycle and the metrics.
 
-Wired once per process, in `serve` or in a test. Knows neither JSON nor HTTP.
+Wired once per process, by `ServerProcess` or a test. Knows neither JSON nor HTTP.
 """
 
 import itertools

@@ -5,8 +5,8 @@ from typing import Any
 
 from fairlead_local.apiserver import jsonpath, structural
 from fairlead_local.apiserver.cel import InvalidRule
-from fairlead_local.apiserver.kinds.schema import OBJECT_META, STRING
 from fairlead_local.apiserver.resources import Column, ResourceType, ScalePaths
+from fairlead_local.apiserver.schemas.schema import OBJECT_META, STRING
 from fairlead_local.apiserver.status import Cause, Json
 from fairlead_local.apiserver.times import age, timestamp
 

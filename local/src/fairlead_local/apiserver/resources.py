@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead_local.apiserver.kinds import core, pods, workloads
+from fairlead_local.apiserver.schemas import core, pods, workloads
 from fairlead_local.apiserver.status import Json, no_such_path
 
 

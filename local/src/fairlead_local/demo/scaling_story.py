@@ -27,7 +27,7 @@ from fairlead.kube.resources import PODS
 from fairlead_local.demo.load_plan import AdjustableLoad, LoadPlan, correction, plan_load
 from fairlead_local.demo.prediction_metrics import PATH_METRICS, read_ttft_errors
 from fairlead_local.demo.recorder import Recorder, shifted
-from fairlead_local.demo.summary import LoadFigures
+from fairlead_local.demo.summary import RunFigures
 from fairlead_protocol.messages import StepCost
 
 PATIENCE_SECONDS = 180.0
@@ -169,7 +169,7 @@ class ScalingStory:
         """Nothing at all, until no replica is left."""
         return (await self._until("no replica to be left", lambda model: _is_exactly(model, 0))).sentence
 
-    def figures(self) -> LoadFigures | None:
+    def figures(self) -> RunFigures | None:
         """What came of the load so far; None where it did not begin."""
         if self._load is None:
             return None
@@ -177,7 +177,7 @@ class ScalingStory:
         steady = [sample for sample in self.samples if began <= sample.due < ended]
         moments = shifted(self._recorder.moments, self._load_began)
         whole = report(self.samples, self._load.seconds)
-        return LoadFigures(whole, report(steady, ended - began), self._ttft_errors, moments)
+        return RunFigures(whole, report(steady, ended - began), self._ttft_errors, moments)
 
     async def _govern(self, load: AdjustableLoad, capacity: float) -> None:
         waiting, num_ready = list[int](), 0

@@ -1,5 +1,5 @@
 """`fairlead demo`: a local fleet from apply to an answer, up to several replicas under load, down to none, and one
-request from zero. `Demo.play` is the story; `demo_scaling.py` plays the part with the load."""
+request from zero. `Demo.play` is the story; `scaling_story.py` plays the part with the load."""
 
 import argparse
 import asyncio

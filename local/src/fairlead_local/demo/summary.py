@@ -24,7 +24,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadFigures:
+class RunFigures:
     """What came of the load."""
 
     whole: Report
@@ -37,7 +37,7 @@ class LoadFigures:
     """Times count from the load's begin."""
 
 
-def demo_table(steps: Sequence[Step], load: LoadFigures | None) -> Table:
+def demo_table(steps: Sequence[Step], load: RunFigures | None) -> Table:
     """One table: the steps, then the load, where there was one."""
     rows = Table(title="The demo", title_justify="left")
     for column in ("", "held", "seconds", "what was seen"):
@@ -51,7 +51,7 @@ def demo_table(steps: Sequence[Step], load: LoadFigures | None) -> Table:
     return rows
 
 
-def load_rows(load: LoadFigures) -> list[tuple[str, str]]:
+def load_rows(load: RunFigures) -> list[tuple[str, str]]:
     """The load in words."""
     whole, steady = load.whole, load.steady
     return [
@@ -79,7 +79,7 @@ def _cached_predictions(whole: Report) -> str:
     return f"{share(seen.within_one_block_ratio)} within one block, of {seen.num_cached}"
 
 
-def _ttft_predictions(load: LoadFigures) -> str:
+def _ttft_predictions(load: RunFigures) -> str:
     """The gateway's own measure where there is one: a client cannot take the network out of its own."""
     if median := load.ttft_errors.percentile(50):
         return f"median error {share(median)} under steady load, of {load.ttft_errors.total}"

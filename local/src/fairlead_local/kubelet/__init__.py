@@ -1,1 +1,1 @@
-"""The node of local mode: schedules pods onto this machine and runs their containers as processes."""
+"""The node of local mode: runs the containers of its pods as processes."""

@@ -1,6 +1,6 @@
 """Shortfall: why a number of replicas would not be enough, in words with the numbers; or that it would be.
 
-Who calls it: `recommend`, which looks for the smallest number that has none.
+Who calls it: `want`, which looks for the smallest number that has none.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The operator: event → observe → desired → plan → apply → status. `reconcile` is the file to read first, then
 `autoscale`, the autoscaler's loop.
 
-Level-triggered: what an event says is never used, only that something happened. Only `apply`, `scaling` and `events`
-write to the cluster, and `drain` talks to engines; `desired`, `plan`, `victims`, `pods`, `cold_start` and `status` are
-pure.
+Level-triggered: what an event says is never used, only that something happened. Only `applier`, `scaling` and `events`
+write to the cluster, and `drain` talks to engines; `desired`, `plan`, `victims`, `pod_diagnosis`, `cold_start` and
+`status` are pure.
 """

@@ -1,4 +1,5 @@
-"""The autoscaler's story, on one screen: signals → recommend → limit → LLMDeployment /scale.
+"""The autoscaler's story, on one screen: signals → recommend → LLMDeployment /scale. `tick` looks at every
+LLMDeployment, `look` is what happens with one.
 
 Who calls it: the operator, while it holds the Lease. It decides nothing itself (`fairlead.autoscaler` does) and writes
 nothing but the scale and `status.scaling`, which of what it does not scale says only what gateways see: the controller

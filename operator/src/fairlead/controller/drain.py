@@ -1,6 +1,6 @@
 """Drainer: asks engines to drain, over HTTP. Best effort, because the SIGTERM that follows asks again.
 
-Who calls it: `apply`, before it lowers the Deployment's count.
+Who calls it: `applier`, before it lowers the Deployment's count.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The operator's metrics, all in one place; served at /metrics by `health`."""
+"""The operator's metrics, all in one place; served at /metrics by `health_app`."""
 
 from collections.abc import Callable
 from contextlib import suppress

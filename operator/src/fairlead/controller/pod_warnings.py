@@ -1,8 +1,8 @@
 """Why a node cannot create a pod's containers. The pod's status only says `ContainerCreating`; the kubelet's reasons
 are in Events, which are asked for: few are needed, and only where a pod takes long.
 
-Who calls it: Cluster, while it observes. It leaves what a warning means to `pods`. Not being able to ask is never an
-error: people then read what they read before.
+Who calls it: Cluster, while it observes. It leaves what a warning means to `pod_diagnosis`. Not being able to ask is
+never an error: people then read what they read before.
 """
 
 import logging

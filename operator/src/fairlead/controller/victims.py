@@ -1,4 +1,4 @@
-"""Victims: which replicas go when there are to be fewer. Pure; `plan` calls it, `apply` carries it out.
+"""Victims: which replicas go when there are to be fewer. Pure; `plan` calls it, `applier` carries it out.
 
 The order is: mark the victims → ask their engines to drain → lower the Deployment's count, and the ReplicaSet deletes
 them. A mark is an annotation on the pod, so an operator that starts in the middle goes on where the last one stopped;

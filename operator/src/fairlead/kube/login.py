@@ -1,8 +1,8 @@
 """Logging in to an API server by what a kubeconfig's user names: a program (`exec`, as EKS, GKE, AKS and most logins by
 OIDC write it) or a provider (`auth-provider`, the older way of OIDC and clouds).
 
-Called by `config.py`, and through it by whoever opens connections. What comes of a login expires; when it is made again
-is the caller's business. It may take seconds, so call it in a thread.
+Called by `kubeconfig.py`, and through it by whoever opens connections. What comes of a login expires; when it is made
+again is the caller's business. It may take seconds, so call it in a thread.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Schemas of the other kinds of the core group, and of coordination.k8s.io."""
+"""Schemas of the other kinds of the core group, of coordination.k8s.io and of apiextensions.k8s.io."""
 
-from fairlead_local.apiserver.kinds.pods import RESOURCES
-from fairlead_local.apiserver.kinds.schema import (
+from fairlead_local.apiserver.schemas.pods import RESOURCES
+from fairlead_local.apiserver.schemas.schema import (
     BOOLEAN,
     CONDITIONS,
     INT32,

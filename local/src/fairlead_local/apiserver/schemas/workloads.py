@@ -1,7 +1,7 @@
 """Schemas of apps/v1: Deployment and ReplicaSet."""
 
-from fairlead_local.apiserver.kinds.pods import POD_TEMPLATE
-from fairlead_local.apiserver.kinds.schema import (
+from fairlead_local.apiserver.schemas.pods import POD_TEMPLATE
+from fairlead_local.apiserver.schemas.schema import (
     BOOLEAN,
     CONDITIONS,
     INT32,

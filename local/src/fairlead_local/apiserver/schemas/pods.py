@@ -1,6 +1,6 @@
 """The schema of a Pod: every field of the v1 API is accepted; those the kubelet cannot honour it refuses, by name."""
 
-from fairlead_local.apiserver.kinds.schema import (
+from fairlead_local.apiserver.schemas.schema import (
     BOOLEAN,
     CONDITIONS,
     INT32,
