@@ -13,13 +13,12 @@ import uvloop
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.faults import PROBES, engine_protocol
+from fairlead_engine.server.faults import engine_limits, engine_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.http.connections import CutConnections
-from fairlead_protocol.http.limited import HttpLimits
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool, running_gateway
 
@@ -79,7 +78,7 @@ async def _engine() -> AsyncIterator[Program]:
     service = Service("fake", engine, ServerConfig())
     service.ready(ModelFiles.read(resolve_model("demo://dinghy")), engine.info)
     options: Any = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False}
-    limits = HttpLimits(max_connections=MAX_CONNECTIONS, exempt_paths=PROBES)
+    limits = engine_limits(MAX_CONNECTIONS)
     protocol = engine_protocol(limits, service.metrics.answered, CutConnections(service.metrics.cut).cut)
     server = uvicorn.Server(uvicorn.Config(build_app(service), http=protocol, ws="none", port=0, **options))
     service.metrics.watch_connections(server.server_state.connections)

@@ -30,7 +30,7 @@ def protocol_class() -> type[LimitedProtocol]:
     def cut(reason: CutReason) -> None:
         pass
 
-    return make_protocol(HttpLimits(max_connections=10), refuse, cut)
+    return make_protocol(HttpLimits(max_connections=10, unread_timeout=60.0), refuse, cut)
 
 
 @pytest.mark.parametrize("folder", ["operator", "engine"])

@@ -4,29 +4,37 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import uvicorn
 
-from fairlead_engine.server.faults import engine_protocol
+from fairlead_engine.server.faults import engine_limits, engine_protocol
 from fairlead_protocol.http.ahead import MAX_REQUESTS
-from fairlead_protocol.http.limited import HttpLimits
+from fairlead_protocol.http.connections import CutReason
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: engine\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
+    body = b"x" * 2**26 if scope["path"] == "/large" else b"ok"
+    length = str(len(body)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": body})
 
 
 @pytest.fixture
-async def port() -> AsyncIterator[int]:
+def on_cut() -> Mock:
+    return Mock()
+
+
+@pytest.fixture
+async def port(on_cut: Mock) -> AsyncIterator[int]:
     """Of a server that gives headers 0.3 seconds."""
-    protocol = engine_protocol(HttpLimits(max_connections=1000, header_timeout=0.3), Mock(), Mock())
+    protocol = engine_protocol(replace(engine_limits(1000), header_timeout=0.3, unread_timeout=0.3), Mock(), on_cut)
     options: Any = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
     server = uvicorn.Server(uvicorn.Config(application, http=protocol, ws="none", **options))
     server.install_signal_handlers = lambda: None
@@ -49,6 +57,20 @@ async def talk(port: int, *parts: bytes, pause: float = 0.0) -> bytes:
         return b""
     finally:
         writer.close()
+
+
+async def test_who_reads_nothing_cannot_hold_a_connection_by_a_request_that_is_refused(port: int, on_cut: Mock) -> None:
+    """Its answers fill what the system takes; the refusal behind them, and so the end, would wait for them for ever."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(client, b"GET /large HTTP/1.1\r\nhost: engine\r\n\r\n")
+        await asyncio.sleep(0.1)
+        await loop.sock_sendall(client, b"\x00 no HTTP\r\n\r\n")
+        async with asyncio.timeout(20):
+            while not on_cut.called:
+                await asyncio.sleep(0.01)
+    on_cut.assert_called_once_with(CutReason.UNREAD_ANSWER)
 
 
 async def test_headers_that_do_not_come_are_not_waited_for(port: int) -> None:

@@ -13,6 +13,14 @@ from fairlead_protocol.http.limited import HttpLimits, LimitedProtocol, OnCut, W
 PROBES = (b"/health", b"/ready", b"/metrics")
 """Answered however many connections there are: who only looks must not take an engine that is full for a dead one."""
 
+UNREAD_SECONDS = 900.0
+"""How long a client may leave what it was sent unread. A gateway gives its own clients less, and leaves before."""
+
+
+def engine_limits(max_connections: int) -> HttpLimits:
+    """What clients may take of an engine's server."""
+    return HttpLimits(max_connections=max_connections, exempt_paths=PROBES, unread_timeout=UNREAD_SECONDS)
+
 
 def engine_protocol(
     limits: HttpLimits, on_refused: Callable[[Outcome], object], on_cut: OnCut

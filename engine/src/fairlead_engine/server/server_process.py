@@ -12,12 +12,11 @@ from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import EngineDead
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.faults import PROBES, engine_protocol
+from fairlead_engine.server.faults import engine_limits, engine_protocol
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
 from fairlead_protocol.http.connections import CutConnections
-from fairlead_protocol.http.limited import HttpLimits
 from fairlead_protocol.http.server import HttpServer
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ class ServerProcess:
         self._began = began
         self._service = Service(engine.name, client, server)
         metrics = self._service.metrics
-        limits = HttpLimits(max_connections=server.max_connections, exempt_paths=PROBES)
+        limits = engine_limits(server.max_connections)
         self._http = HttpServer(
             build_app(self._service),
             engine_protocol(limits, metrics.answered, CutConnections(metrics.cut).cut),

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Any, NamedTuple
 
 import httptools
@@ -49,7 +48,7 @@ class HttpLimits:
     """Of a body whose request is answered already; more end the connection."""
     skip_timeout: float = 30.0
     """For the rest of such a body."""
-    unread_timeout: float = inf
+    unread_timeout: float
     """How long a client may leave what it was sent unread."""
     exempt_paths: tuple[bytes, ...] = ()
     """Targets that begin so are answered however many connections there are."""
@@ -349,7 +348,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _await_reader(self) -> None:
         """Cuts the connection unless what is written is read in time: closing it waits for that for ever."""
-        if self._unread is None and self.limits.unread_timeout < inf:
+        if self._unread is None:
             self._unread = self.loop.call_later(self.limits.unread_timeout, self._cut, CutReason.UNREAD_ANSWER)
 
     def _stop_awaiting_reader(self) -> None:
