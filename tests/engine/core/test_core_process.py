@@ -63,6 +63,16 @@ async def test_a_hung_step_shows_as_its_age_even_when_every_client_has_left() ->
     assert not psutil.pid_exists(pid), "a core that does not end is killed"
 
 
+async def test_a_core_may_be_closed_from_two_sides_at_once() -> None:
+    """As when a start is cancelled while the server that waits for it ends."""
+    client = ProcessClient(fake_config(), module=FAKE_CORE)
+    await client.start()
+    pid = client.pid
+    await asyncio.gather(client.close(), client.close())
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
 async def test_ctrl_c_and_sigterm_are_left_to_the_parent() -> None:
     client = ProcessClient(fake_config("step_seconds=0.005"), module=FAKE_CORE)
     await client.start()

@@ -107,15 +107,16 @@ class ProcessClient(ChannelClient):
         self._socket.send(self._encoder.encode(command))
 
     async def _shut_down(self) -> None:
-        if self._process is not None:
-            assert self._process.stdin is not None
+        process = self._process
+        if process is not None:  # and may be None after a wait: a start that is cancelled shuts down, too
+            assert process.stdin is not None
             self._transmit(Stop())
             try:
-                await asyncio.wait_for(self._process.wait(), _STOP_TIMEOUT)
+                await asyncio.wait_for(process.wait(), _STOP_TIMEOUT)
             except TimeoutError:  # in the middle of a long step, or hung
-                self._process.kill()
-                await self._process.wait()
-            self._process.stdin.close()
+                process.kill()
+                await process.wait()
+            process.stdin.close()
             self._process = None
         for task in self._tasks:
             task.cancel()
