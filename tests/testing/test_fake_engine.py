@@ -242,6 +242,17 @@ async def test_the_second_time_a_prompt_is_found_in_the_cache(http: aiohttp.Clie
     assert (blocks.seq, [len(each.hashes) for each in blocks.blocks]) == (1, [3])
 
 
+@pytest.mark.parametrize(
+    "unread", [{}, {"prompt": 7}, {"prompt": {}}, {"messages": 7}, {"messages": [7]}, {"input": None}]
+)
+async def test_what_is_no_prompt_is_refused(http: aiohttp.ClientSession, unread: dict[str, Any]) -> None:
+    async with (
+        FakeEngine() as engine,
+        http.post(f"{engine.url}/v1/completions", json={"model": "fake", **unread}) as answer,
+    ):
+        assert (answer.status, (await answer.json())["error"]["type"]) == (400, "invalid_request_error")
+
+
 async def test_a_full_one_refuses_before_any_work(http: aiohttp.ClientSession) -> None:
     limits = Limits(max_num_seqs=1, max_num_queued_tokens=0)
     async with FakeEngine(limits=limits) as engine:

@@ -27,7 +27,7 @@ from fairlead_testing.fake_engine.answers import Answer, cut, error
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
 from fairlead_testing.fake_engine.loads import LoadTeller, Seen
-from fairlead_testing.fake_engine.prompts import make_tokenizer, model_info, read_prompt
+from fairlead_testing.fake_engine.prompts import UnreadablePrompt, make_tokenizer, model_info, read_prompt
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 Pace = Callable[[int], Awaitable[None]]
@@ -236,7 +236,11 @@ class FakeEngine:
             await _refuse(self.refusal, responder)
             return
         body, chat = request.json(), request.path.endswith("/chat/completions")
-        prompt = read_prompt(body)
+        try:
+            prompt = read_prompt(body)
+        except UnreadablePrompt as unreadable:
+            await responder.json(400, error(str(unreadable), "invalid_request_error"))
+            return
         _, adapter = split_adapter(str(body.get("model")), (self.served_name,))
         salt = body.get("cache_salt")
         extra = extra_bytes(adapter=adapter, cache_salt=salt if isinstance(salt, str) else None)

@@ -19,6 +19,10 @@ CHAT_TEMPLATE = (
 )
 
 
+class UnreadablePrompt(Exception):
+    """A body without a prompt, or with what is none."""
+
+
 @cache
 def make_tokenizer() -> PromptTokenizer:
     """Every byte of UTF-8 is a token, and every role is one."""
@@ -36,7 +40,17 @@ def read_prompt(body: Mapping[str, Any]) -> list[int]:
     """The token ids of a request: as the gateway sent them, where it used this tokenizer, else made here.
 
     Only the first prompt counts where there are several.
+
+    Raises:
+        UnreadablePrompt: There is none, or it is no prompt; an engine answers 400.
     """
+    try:
+        return _read_prompt(body)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UnreadablePrompt(f"no prompt can be read: {error!r}") from error
+
+
+def _read_prompt(body: Mapping[str, Any]) -> list[int]:
     tokenizer = make_tokenizer()
     if (sent := body.get(FIELD_TOKENS)) is not None:
         tokens = msgspec.convert(sent, PromptTokens)
