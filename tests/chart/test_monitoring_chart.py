@@ -14,8 +14,7 @@ pytest.importorskip("helm_python", reason="needs Helm's SDK: pip install -r requ
 import helm
 
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.children import children
-from fairlead.manifests.monitoring import pod_monitor
+from fairlead.manifests.children import children, pod_monitor
 from fairlead.operator_settings import OperatorSettings
 from fairlead_local.system import Ports, system_deployments
 

@@ -7,7 +7,7 @@ import pytest
 from homes.network_policies import PodName, let_in
 
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.access import network_policy
+from fairlead.manifests.children import network_policy
 from fairlead.operator_settings import OperatorSettings
 
 SETTINGS = OperatorSettings(

@@ -1,17 +1,13 @@
-"""All children of an LLMDeployment, in the order in which they are to be applied."""
+"""All children of an LLMDeployment, in the order in which they are to be applied; the small ones are made here."""
 
 from collections.abc import Collection
 
+from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.access import network_policy
-from fairlead.manifests.common import Manifest
-from fairlead.manifests.disruption import pod_disruption_budget
-from fairlead.manifests.engine import engine_cpus, engine_deployment, engine_pod
-from fairlead.manifests.engine_config import config_map, engine_flags
-from fairlead.manifests.monitoring import pod_monitor
-from fairlead.manifests.service import service
+from fairlead.manifests.common import Manifest, child, selector_labels
+from fairlead.manifests.engine import config_map, engine_cpus, engine_deployment, engine_flags, engine_pod
 from fairlead.manifests.source import model_source
-from fairlead.operator_settings import OperatorSettings
+from fairlead.operator_settings import OperatorSettings, equality_selector
 
 ALWAYS_MADE = ("ConfigMap", "Deployment", "Service")
 
@@ -35,6 +31,55 @@ def children(
         pod_disruption_budget(deployment),
         pod_monitor(deployment, settings),
     )
-    return tuple(
-        manifest for manifest in manifests if manifest["kind"] in ALWAYS_MADE or manifest["kind"] in optional_kinds
-    )
+    return tuple(each for each in manifests if each["kind"] in (*ALWAYS_MADE, *optional_kinds))
+
+
+def network_policy(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:
+    """Of what comes in, connections of the gateway's, the operator's and monitoring's pods to the engines' port; what
+    goes out is left alone."""
+    peers: list[dict[str, object]] = [
+        {
+            "namespaceSelector": {"matchLabels": {names.LABEL_NAMESPACE_NAME: settings.gateway_namespace}},
+            "podSelector": {"matchLabels": equality_selector(selector)},
+        }
+        for selector in (settings.gateway_selector, settings.operator_selector)
+    ]
+    if settings.monitoring_namespace is not None:
+        labels = {names.LABEL_NAMESPACE_NAME: settings.monitoring_namespace}
+        peers.append({"namespaceSelector": {"matchLabels": labels}})
+    spec = {
+        "podSelector": {"matchLabels": selector_labels(deployment)},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": peers, "ports": [{"port": names.ENGINE_PORT, "protocol": "TCP"}]}],
+    }
+    return child(deployment, "networking.k8s.io/v1", "NetworkPolicy", {"spec": spec})
+
+
+def service(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:
+    """An alias for the gateway, which routes by Host, so that http://NAME.NAMESPACE/v1 works inside the cluster."""
+    spec = {
+        "type": "ExternalName",
+        "externalName": settings.gateway_service,
+        "ports": [{"name": "http", "port": names.GATEWAY_SERVICE_PORT, "protocol": "TCP"}],
+    }
+    return child(deployment, "v1", "Service", {"spec": spec}, name=deployment.metadata.name)
+
+
+def pod_disruption_budget(deployment: LLMDeployment) -> Manifest:
+    """One engine may be missing, also where there is only one: else its node could never be drained."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector_labels(deployment)}}
+    return child(deployment, "policy/v1", "PodDisruptionBudget", {"spec": spec})
+
+
+def pod_monitor(deployment: LLMDeployment, settings: OperatorSettings) -> Manifest:
+    """For the Prometheus operator: every engine's /metrics; the LLMDeployment's name becomes a label of what is read
+    there. When it is read, and the PodMonitor's own labels, are the settings' to say."""
+    times = {"interval": settings.pod_monitor_interval, "scrapeTimeout": settings.pod_monitor_scrape_timeout}
+    endpoint = {"port": "http", "path": "/metrics", **{name: time for name, time in times.items() if time is not None}}
+    spec = {
+        "selector": {"matchLabels": selector_labels(deployment)},
+        "podMetricsEndpoints": [endpoint],
+        "podTargetLabels": [names.LABEL_LLMDEPLOYMENT],
+    }
+    api_version, labels = "monitoring.coreos.com/v1", settings.pod_monitor_labels
+    return child(deployment, api_version, "PodMonitor", {"spec": spec}, labels=labels)

@@ -19,48 +19,38 @@ def selector_labels(deployment: LLMDeployment) -> dict[str, str]:
 
 def own_labels(deployment: LLMDeployment) -> dict[str, str]:
     """The labels of every child and of the engine's pods."""
-    return {
-        names.LABEL_MANAGED_BY: names.MANAGED_BY,
-        names.LABEL_PART_OF: names.PART_OF,
-        **selector_labels(deployment),
-    }
+    ours = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_PART_OF: names.PART_OF}
+    return ours | selector_labels(deployment)
 
 
 def child(
     deployment: LLMDeployment,
     api_version: str,
     kind: str,
-    name: str,
     body: Mapping[str, Any],
+    *,
+    name: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """A whole object of that kind, owned by the LLMDeployment, with `body` beside its metadata. `labels`: beside those
-    that every child has, which they cannot replace."""
-    manifest: Manifest = {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": name,
-            "namespace": deployment.metadata.namespace,
-            "labels": {**(labels or {}), **own_labels(deployment)},
-            "ownerReferences": [owner_reference(deployment)],
-        },
-        **body,
-    }
-    manifest["metadata"]["annotations"] = {names.ANNOTATION_APPLIED_HASH: fingerprint(manifest)}
-    return manifest
-
-
-def owner_reference(deployment: LLMDeployment) -> dict[str, Any]:
-    """Makes the garbage collector delete the child after its LLMDeployment."""
-    return {
+    """A whole object of that kind, owned by the LLMDeployment, with `body` beside its metadata. `name`: None = that of
+    most children. `labels`: beside those that every child has, which they cannot replace."""
+    owner = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
         "name": deployment.metadata.name,
         "uid": deployment.metadata.uid,
-        "controller": True,
+        "controller": True,  # the garbage collector deletes the child after its LLMDeployment
         "blockOwnerDeletion": True,
     }
+    metadata: dict[str, Any] = {
+        "name": name or names.engine_child(deployment.metadata.name),
+        "namespace": deployment.metadata.namespace,
+        "labels": {**(labels or {}), **own_labels(deployment)},
+        "ownerReferences": [owner],
+    }
+    manifest = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
+    metadata["annotations"] = {names.ANNOTATION_APPLIED_HASH: fingerprint(manifest)}
+    return manifest
 
 
 def fingerprint(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""The engine's Deployment: one container per pod, which serves OpenAI's API and says when it is ready."""
+"""The engine's Deployment, whose pods serve OpenAI's API and say when they are ready, and the ConfigMap with the
+configuration file that they read."""
 
 import math
 import re
@@ -7,12 +8,14 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
+import yaml
+
 from fairlead.api import names
 from fairlead.api.conditions import Reason
+from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
-from fairlead.manifests.engine_config import config_name
 from fairlead.manifests.overlay import merge
 from fairlead.manifests.source import CannotBuild, ModelSource
 from fairlead.operator_settings import OperatorSettings, Profile
@@ -29,11 +32,23 @@ TERMINATION_MARGIN_SECONDS = 30
 """What a pod gets on top of the drain, to stop in order."""
 START_SECONDS = 1800
 """How long loading a model may take before the kubelet restarts the engine."""
+_OF_THE_POD = (("POD_IP", "status.podIP"), ("POD_NAME", "metadata.name"))
+"""Environment variables that every engine has, and the fields of its pod that they are."""
 
 
 def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any]) -> Manifest:
-    """The Deployment of pods with this spec, whose engine reads these flags from its configuration file."""
-    rollout = deployment.spec.rollout
+    """The Deployment of pods with this spec, whose engine reads these flags from its configuration file. Labels and
+    annotations of ours win over those of `spec.template`; a template may bring its own volume for the file."""
+    rollout, overlay = deployment.spec.rollout, deployment.spec.template
+    annotations = {
+        **overlay.metadata.annotations,
+        names.ANNOTATION_CONFIG_HASH: fingerprint(flags),
+        names.ANNOTATION_MODEL: deployment.spec.model.served_name,
+    }
+    with _template_must_fit():
+        volumes: list[dict[str, Any]] = list(pod.get("volumes") or [])
+        if all(volume["name"] != CONFIG_VOLUME for volume in volumes):
+            volumes.insert(0, {"name": CONFIG_VOLUME, "configMap": {"name": config_name(deployment, flags)}})
     spec = {
         "replicas": deployment.desired_replicas,
         "revisionHistoryLimit": 3,
@@ -43,9 +58,54 @@ def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: 
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable},
         },
-        "template": _pod_template(deployment, pod, flags),
+        "template": {
+            "metadata": {
+                "labels": {**overlay.metadata.labels, **own_labels(deployment)},
+                "annotations": annotations,
+            },
+            "spec": {**pod, "volumes": volumes},
+        },
     }
-    return child(deployment, "apps/v1", "Deployment", names.engine_child(deployment.metadata.name), {"spec": spec})
+    return child(deployment, "apps/v1", "Deployment", {"spec": spec})
+
+
+def config_map(deployment: LLMDeployment, flags: dict[str, Any]) -> Manifest:
+    """The ConfigMap with the engine's configuration file."""
+    text = yaml.safe_dump(flags, sort_keys=False, allow_unicode=True)
+    body = {"data": {names.ENGINE_CONFIG_KEY: text}}
+    return child(deployment, "v1", "ConfigMap", body, name=config_name(deployment, flags))
+
+
+def config_name(deployment: LLMDeployment, flags: Mapping[str, Any]) -> str:
+    """Of the ConfigMap with these flags. Others have other names: a container that starts again in the middle of a
+    rollout must not find the configuration of its successors."""
+    return names.engine_config(deployment.metadata.name, fingerprint(flags))
+
+
+def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal | None) -> dict[str, Any]:
+    """The flags of `fairlead-engine serve` that the spec decides; what it leaves open, the engine chooses.
+
+    `cpus`: what the engine's container may use, None = nobody said. It gets one compute thread for each, rounded up,
+    unless the user says the number: else every engine of a node would start as many threads as the node has cores, and
+    they would take turns on its CPUs.
+    """
+    spec, engine = deployment.spec, deployment.spec.engine
+    is_said = any(argument.partition("=")[0] == "--num-threads" for argument in engine.extra_args)
+    flags = {
+        **source.flags,
+        "served-name": spec.model.served_name,
+        "dtype": str(engine.dtype),
+        "max-model-len": engine.max_model_len,
+        "max-num-seqs": engine.max_num_seqs,
+        "max-num-batched-tokens": engine.max_num_batched_tokens,
+        "max-num-queued-tokens": engine.max_num_queued_tokens,
+        "block-size": engine.kv_cache.block_size,
+        "kv-cache-memory": engine.kv_cache.memory,
+        "enable-prefix-caching": engine.enable_prefix_caching,
+        "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus)),
+        "drain-timeout": format_duration(spec.drain.timeout),
+    }
+    return {flag: value for flag, value in flags.items() if value is not None}
 
 
 def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
@@ -113,37 +173,9 @@ def _template_must_fit() -> Iterator[None]:
         ) from e
 
 
-def _pod_template(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The pods' template; labels and annotations of ours win over those of `spec.template`."""
-    overlay = deployment.spec.template
-    annotations = {
-        names.ANNOTATION_CONFIG_HASH: fingerprint(flags),
-        names.ANNOTATION_MODEL: deployment.spec.model.served_name,
-    }
-    return {
-        "metadata": {
-            "labels": {**overlay.metadata.labels, **own_labels(deployment)},
-            "annotations": {**overlay.metadata.annotations, **annotations},
-        },
-        "spec": _with_configuration(pod, config_name(deployment, flags)),
-    }
-
-
-def _with_configuration(pod: Mapping[str, Any], config: str) -> dict[str, Any]:
-    """With the volume that the engine's configuration file is in, unless the template brings its own."""
-    with _template_must_fit():
-        volumes: list[dict[str, Any]] = list(pod.get("volumes") or [])
-        if all(volume["name"] != CONFIG_VOLUME for volume in volumes):
-            volumes.insert(0, {"name": CONFIG_VOLUME, "configMap": {"name": config}})
-    return {**pod, "volumes": volumes}
-
-
 def _pod_spec(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
     profile = replica_profile(deployment, settings)
-    volumes: list[dict[str, Any]] = [
-        {"name": SCRATCH_VOLUME, "emptyDir": {}},
-        *source.volumes,
-    ]
+    volumes: list[dict[str, Any]] = [{"name": SCRATCH_VOLUME, "emptyDir": {}}, *source.volumes]
     mounts: list[dict[str, Any]] = [
         {"name": CONFIG_VOLUME, "mountPath": names.ENGINE_CONFIG_FOLDER, "readOnly": True},
         {"name": SCRATCH_VOLUME, "mountPath": "/tmp"},
@@ -205,12 +237,19 @@ def _container(
     arguments = ["serve", "--config", f"{names.ENGINE_CONFIG_FOLDER}/{names.ENGINE_CONFIG_KEY}", *model]
     arguments += ["--host", "$(POD_IP)", "--port", str(names.ENGINE_PORT), *engine.extra_args]
     resources = {"requests": dict(profile.requests), "limits": dict(profile.limits)}
+    given = {
+        each.name: {"valueFrom": dict(each.value_from)} if each.value_from is not None else {"value": each.value or ""}
+        for each in engine.env
+    }
+    # The pod's own address and name first, because the arguments use them.
+    own = {name: {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}} for name, path in _OF_THE_POD}
+    environment = {name: value for name, value in own.items() if name not in given} | given
     return {
         "name": names.ENGINE_CONTAINER,
         "image": engine.image or settings.engine_image,
         "imagePullPolicy": str(settings.engine_image_pull_policy),
         "args": arguments,
-        "env": _environment(deployment),
+        "env": [{"name": name, **value} for name, value in environment.items()],
         "ports": [{"name": "http", "containerPort": names.ENGINE_PORT, "protocol": "TCP"}],
         "resources": {kind: quantities for kind, quantities in resources.items() if quantities},
         # The other probes wait for the startup probe: loading may take long, and failing is noticed soon.
@@ -227,22 +266,6 @@ def _container(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-
-
-def _environment(deployment: LLMDeployment) -> list[dict[str, Any]]:
-    """The pod's own address and name first, because the arguments use them; then the user's variables."""
-    ours = [
-        {"name": "POD_IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}},
-        {"name": "POD_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
-    ]
-    theirs = []
-    for variable in deployment.spec.engine.env:
-        if variable.value_from is not None:
-            theirs.append({"name": variable.name, "valueFrom": dict(variable.value_from)})
-        else:
-            theirs.append({"name": variable.name, "value": variable.value or ""})
-    names_of_theirs = {variable["name"] for variable in theirs}
-    return [variable for variable in ours if variable["name"] not in names_of_theirs] + theirs
 
 
 def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:

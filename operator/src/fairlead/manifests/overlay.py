@@ -27,19 +27,16 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
     """`base` with `overlay` laid over it. Neither is changed."""
     merged = dict(base)
     for field, value in overlay.items():
+        known = merged.get(field)
         if value is None:
             merged.pop(field, None)
+        elif isinstance(value, Mapping):
+            merged[field] = merge(known if isinstance(known, Mapping) else {}, value)
+        elif isinstance(value, list) and isinstance(known, list) and field in MERGE_KEYS:
+            merged[field] = _merge_list(field, known, value)
         else:
-            merged[field] = _merge_value(field, merged.get(field), value)
+            merged[field] = value
     return merged
-
-
-def _merge_value(field: str, base: Any, overlay: Any) -> Any:
-    if isinstance(overlay, Mapping):
-        return merge(base if isinstance(base, Mapping) else {}, overlay)
-    if isinstance(overlay, list) and isinstance(base, list) and field in MERGE_KEYS:
-        return _merge_list(field, base, overlay)
-    return overlay
 
 
 def _merge_list(field: str, base: list[Any], overlay: list[Any]) -> list[Any]:
@@ -47,14 +44,9 @@ def _merge_list(field: str, base: list[Any], overlay: list[Any]) -> list[Any]:
     key = MERGE_KEYS[field]
     merged = {item[key]: item for item in base}
     for item in overlay:
-        known = merged.get(item[key])
-        merged[item[key]] = _merge_item(field, known, item) if known is not None else item
+        name, known = item[key], merged.get(item[key])
+        if known is None or field == "volumes":  # a volume has one source: the overlay's
+            merged[name] = item
+        else:  # a variable has one value: the overlay's
+            merged[name] = merge({"name": name} if field == "env" else known, item)
     return list(merged.values())
-
-
-def _merge_item(field: str, base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    if field == "volumes":
-        return dict(overlay)  # a volume has one source: the overlay's
-    if field == "env":
-        base = {"name": base["name"]}  # a variable has one value: the overlay's
-    return merge(base, overlay)
