@@ -17,7 +17,6 @@ from fairlead.cli.options import UsageError
 from fairlead.client.load_generator import LoadGenerator, Sample
 from fairlead.client.openai import ApiError, Completion
 from fairlead.client.report import report
-from fairlead.client.timeline import Moment
 from fairlead.client.workload import Kind, conversations
 from fairlead_local.demo.load_plan import LEAST_RATE, OVERLOAD, AdjustableLoad, correction, plan_load
 from fairlead_local.demo.prediction_metrics import ttft_errors
@@ -25,6 +24,7 @@ from fairlead_local.demo.recorder import Recorder, replicas_over_time, shifted, 
 from fairlead_local.demo.scaling_story import StepFailed
 from fairlead_local.demo.story import ANSWER, Demo, read_manifest, ttft_target
 from fairlead_local.demo.summary import RunFigures, Step, demo_table, load_rows
+from fairlead_local.demo.timeline import Moment
 from fairlead_local.owned import OwnedFleet
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.clock import run_in_virtual_time

@@ -9,7 +9,7 @@ from rich.live import Live
 
 from fairlead.cli.fleet_state import FleetView, ModelView, Stage
 from fairlead.cli.fleet_view import model_words, renderable
-from fairlead.client.timeline import Moment
+from fairlead_local.demo.timeline import Moment
 
 LOOK_SECONDS = 0.25
 SAY_SECONDS = 5.0

@@ -18,14 +18,15 @@ from fairlead.api.names import KIND, LABEL_LLMDEPLOYMENT
 from fairlead.cli.options import UsageError, naming, tell
 from fairlead.client.load_generator import Sample
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
-from fairlead.client.plot import PlotUnavailable, Scene, draw, require_matplotlib
-from fairlead.client.timeline import Moment
+from fairlead.client.plot import PlotUnavailable, draw, require_matplotlib
 from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError, load
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS
+from fairlead_local.demo.picture import Scene, panels
 from fairlead_local.demo.scaling_story import PATIENCE_SECONDS, ScalingStory, StepFailed
 from fairlead_local.demo.summary import Step, demo_table
+from fairlead_local.demo.timeline import Moment
 from fairlead_local.fleet_state import FleetError
 from fairlead_local.owned import OwnedFleet, temporary_fleet
 
@@ -115,7 +116,8 @@ def finish(demo: "Demo", plot: Path) -> int:
         try:
             require_matplotlib()
             with naming(plot):
-                draw(plot, demo.scene(demo.scaling.samples, figures.moments), title=f"fairlead demo: {demo.name}")
+                scene = demo.scene(demo.scaling.samples, figures.moments)
+                draw(plot, panels(scene), title=f"fairlead demo: {demo.name}")
             demo.console.print(f"plot: {plot}", markup=False, soft_wrap=True)
         except (PlotUnavailable, OSError) as error:
             demo.console.print(f"no plot: {error}", markup=False, soft_wrap=True)

@@ -28,7 +28,7 @@ from fairlead.cli.report_table import report_table, short, to_json
 from fairlead.client.arrival_times import Phase, arrival_times
 from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ApiError, OpenAIClient, Timeouts
-from fairlead.client.plot import PlotUnavailable, Scene, draw, require_matplotlib
+from fairlead.client.plot import PlotUnavailable, cached_tokens, draw, first_tokens, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
 from fairlead.client.workload import Kind, Shape, context_tokens, conversations
 
@@ -281,9 +281,12 @@ class Bench:
             text = json.dumps(to_json(found, samples, _arguments(args)), indent=1)
             written = self._written(args.output, lambda: _write(args.output, text))
         if args.plot:
-            scene = Scene(samples=samples, target_seconds=args.slo_ttft)
+            panels = (
+                lambda axis: first_tokens(axis, samples, args.slo_ttft),
+                lambda axis: cached_tokens(axis, samples),
+            )
             title = f"fairlead bench: {args.model}, {args.workload}"
-            if drawn := self._written(args.plot, lambda: draw(args.plot, scene, title=title)):
+            if drawn := self._written(args.plot, lambda: draw(args.plot, panels, title=title)):
                 self.console.print(f"plot: {args.plot}", markup=False)
             written = written and drawn
         return 1 if found.num_failed or not written else 0

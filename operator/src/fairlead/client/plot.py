@@ -1,17 +1,15 @@
-"""A picture of a load: times to first token as they came, and what the fleet did meanwhile. Writes one PNG.
+"""A picture of a load: panels of one time axis, one above the other, written as one PNG.
 
 matplotlib is an extra (`pip install 'fairlead[plot]'`), imported only here and only when a plot is asked for.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.client.duration_axis import duration, raster, ticks
 from fairlead.client.load_generator import Sample
 from fairlead.client.report import percentile
-from fairlead.client.timeline import Decision, Moment, decisions, rows_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,28 +19,17 @@ MAX_SLICES = 60
 """Slices of time that percentiles and ratios are taken over, at most."""
 PER_SLICE = 8
 """Requests in a slice, on the average, where there are too few for so many slices: fewer have no percentiles."""
-LEAD_SECONDS = 5.0
-"""How much of the time before the load is drawn."""
-_FEW = 8
-"""Replicas that have a tick each; there are none above them, where the decisions are named."""
-_LABEL_SHARE = 0.075
-"""Of the width: room that the label of a decision takes."""
+_SHORTEST = 1e-6
+"""Seconds; a logarithmic axis has no zero."""
+_ENOUGH = 3
+"""Powers of ten on an axis that need no ticks between them."""
+
+Panel = Callable[["Axes"], None]
+"""Draws one panel: values over seconds since the load began."""
 
 
 class PlotUnavailable(Exception):
     """There is no matplotlib; the text says how to get it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """What is drawn. Without moments only the requests are."""
-
-    samples: Sequence[Sample]
-    moments: Sequence[Moment] = ()
-    target_seconds: float | None = None
-    """What times to first token should stay below; None = there is no such."""
-    from_zero: Sample | None = None
-    """One more request, which found no replica; None = there was none."""
 
 
 def require_matplotlib() -> None:
@@ -53,54 +40,42 @@ def require_matplotlib() -> None:
         raise PlotUnavailable("plots need matplotlib: pip install 'fairlead[plot]'") from error
 
 
-def draw(path: Path, scene: Scene, *, title: str = "") -> None:
+def draw(path: Path, panels: Sequence[Panel], *, title: str = "") -> None:
     """Writes the PNG. Raises PlotUnavailable, or OSError where the file cannot be written."""
-    drawn = picture(scene, title=title)
+    drawn = picture(panels, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(path, format="png", dpi=110)
 
 
-def picture(scene: Scene, *, title: str = "") -> "Figure":
-    """Panels of one time axis, one above the other. Raises PlotUnavailable."""
+def picture(panels: Sequence[Panel], *, title: str = "") -> "Figure":
+    """One above the other, the first the highest. Raises PlotUnavailable."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels = [_first_tokens, _replicas, _requests, _cache] if scene.moments else [_first_tokens, _cache]
     heights = [1.8, *[1.0] * (len(panels) - 1)]
     figure = Figure(figsize=(11, 1.9 * sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)  # no window, no global state: pyplot would have both
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, panel in zip(axes, panels, strict=True):
-        panel(axis, scene)
-        for decision in _decided(scene):
-            axis.axvline(decision.time, color="black", linestyle=":", linewidth=1, zorder=1)
+        panel(axis)
         axis.grid(visible=True, alpha=0.3)
         if axis.get_legend_handles_labels()[0]:  # beside the panel: nothing is drawn there
             axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small", frameon=False)
     figure.align_ylabels(axes)
     axes[-1].set_xlabel("seconds since the load began")
-    if scene.moments:
-        axes[-1].set_xlim(*_span(scene))
     if title:
         figure.suptitle(title)
     return figure
 
 
-def _span(scene: Scene) -> tuple[float, float]:
-    """From when until when is drawn."""
-    last = max(scene.moments[-1].time, *(sample.due for sample in scene.samples), 0.0)
-    return max(-LEAD_SECONDS, min(0.0, scene.moments[0].time)), last + LEAD_SECONDS
-
-
-def _decided(scene: Scene) -> list[Decision]:
-    """In the time that is drawn."""
-    return [decision for decision in decisions(scene.moments) if decision.time >= -LEAD_SECONDS]
-
-
-def _first_tokens(axis: "Axes", scene: Scene) -> None:
-    answered = [(sample.due, sample.ttft_seconds) for sample in scene.samples if sample.ttft_seconds is not None]
-    lost = [sample.due for sample in scene.samples if sample.error is not None]
+def first_tokens(
+    axis: "Axes", samples: Sequence[Sample], target_seconds: float | None = None, others: Sequence[float] = ()
+) -> None:
+    """Times to first token on a logarithmic axis. `target_seconds`: what they should stay below; None = there is no
+    such. `others`: more durations that the axis has to hold."""
+    answered = [(sample.due, sample.ttft_seconds) for sample in samples if sample.ttft_seconds is not None]
+    lost = [sample.due for sample in samples if sample.error is not None]
     if answered:
         label = f"one request ({len(answered)})"
         axis.plot(*zip(*answered, strict=True), ".", color="tab:blue", alpha=0.4, markersize=5, label=label)
@@ -112,55 +87,28 @@ def _first_tokens(axis: "Axes", scene: Scene) -> None:
         across = axis.get_xaxis_transform()
         label = f"rejected or failed ({len(lost)})"
         axis.vlines(lost, 0, 1, transform=across, color="tab:red", alpha=0.4, linewidth=1, label=label)
-    if scene.target_seconds is not None:
-        label = f"target {duration(scene.target_seconds)}"
-        axis.axhline(scene.target_seconds, color="tab:red", linestyle="--", linewidth=1.2, label=label)
-    _from_zero(axis, scene)
-    _duration_axis(axis, [*(ttft for _, ttft in answered), *_marked(scene)])
+    if target_seconds is not None:
+        label = f"target {duration(target_seconds)}"
+        axis.axhline(target_seconds, color="tab:red", linestyle="--", linewidth=1.2, label=label)
+        others = [*others, target_seconds]
+    if durations := [*(ttft for _, ttft in answered), *others]:
+        ticks = raster(durations)
+        tens = [tick for tick in ticks if math.isclose(tick, 10.0 ** round(math.log10(tick)))]
+        named = tens if len(tens) >= _ENOUGH else ticks
+        axis.set_yscale("log")
+        axis.set_ylim(ticks[0] / 1.1, ticks[-1] * 1.1)
+        axis.set_yticks(named, [duration(tick) for tick in named])
+        axis.set_yticks([], minor=True)
+    else:
+        axis.set_yticks([])
     axis.set_ylabel("TTFT")
     title = f"Time to first token, from when a request was due; {len(lost)} rejected or failed"
     axis.set_title(title, fontsize="medium")
 
 
-def _marked(scene: Scene) -> list[float]:
-    """Durations other than those of the load that the axis has to hold."""
-    zero = scene.from_zero.ttft_seconds if scene.from_zero is not None else None
-    return [each for each in (scene.target_seconds, zero) if each is not None]
-
-
-def _from_zero(axis: "Axes", scene: Scene) -> None:
-    if scene.from_zero is None or scene.from_zero.ttft_seconds is None:
-        return
-    place = scene.from_zero.due, scene.from_zero.ttft_seconds
-    axis.plot(
-        *place, "*", color="tab:purple", markersize=15, markeredgecolor="white", label="request from zero", zorder=3
-    )
-    axis.annotate(
-        f"from zero: {place[1]:.1f} s",
-        place,
-        xytext=(-9, 0),
-        textcoords="offset points",
-        ha="right",
-        va="center",
-        color="tab:purple",
-        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
-    )
-
-
-def _duration_axis(axis: "Axes", durations: Sequence[float]) -> None:
-    """A logarithmic one, whose ticks are plain words."""
-    if not durations:
-        axis.set_yticks([])
-        return
-    grid = raster(durations)
-    axis.set_yscale("log")
-    axis.set_ylim(grid[0] / 1.1, grid[-1] * 1.1)
-    axis.set_yticks(ticks(grid), [duration(tick) for tick in ticks(grid)])
-    axis.set_yticks([], minor=True)
-
-
-def _cache(axis: "Axes", scene: Scene) -> None:
-    completed = [sample for sample in scene.samples if sample.is_completed and sample.completion.num_prompt_tokens]
+def cached_tokens(axis: "Axes", samples: Sequence[Sample]) -> None:
+    """Shares of the prompts, in percent."""
+    completed = [sample for sample in samples if sample.is_completed and sample.completion.num_prompt_tokens]
     shares = [(s.due, 100 * s.completion.num_cached_tokens / s.completion.num_prompt_tokens) for s in completed]
     if shares:
         middles, values = zip(*((middle, sum(each) / len(each)) for middle, each in sliced(shares)), strict=True)
@@ -170,52 +118,20 @@ def _cache(axis: "Axes", scene: Scene) -> None:
     axis.set_title("Prompt tokens that came from a cache", fontsize="medium")
 
 
-def _replicas(axis: "Axes", scene: Scene) -> None:
-    """Stacked, so that the top is how many there are; the decisions are named in the room above."""
-    times = [moment.time for moment in scene.moments]
-    below = [0.0] * len(times)
-    for name, colour in (("ready", "tab:green"), ("starting", "tab:orange"), ("draining", "tab:red")):
-        top = [low + getattr(moment, name) for low, moment in zip(below, scene.moments, strict=True)]
-        axis.fill_between(times, below, top, step="post", color=colour, alpha=0.5, linewidth=0, label=name)
-        below = top
-    wanted = [float("nan") if moment.wanted is None else moment.wanted for moment in scene.moments]
-    if any(moment.wanted is not None for moment in scene.moments):
-        axis.step(times, wanted, where="post", color="black", linewidth=1.5, label="wanted")
-    most = max([*below, *(moment.wanted or 0 for moment in scene.moments), 1.0])
-    rows = _name_decisions(axis, scene, most)
-    axis.set_ylim(0, most * (1.12 + 0.3 * rows))
-    if most <= _FEW:
-        axis.set_yticks(range(int(most) + 1))
-    axis.set_ylabel("replicas")
-    axis.set_title("Replicas, and what the autoscaler decided", fontsize="medium")
+def duration(seconds: float) -> str:
+    """As people say it: `0.5 ms`, `20 ms`, `1 s`."""
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"
 
 
-def _name_decisions(axis: "Axes", scene: Scene, most: float) -> int:
-    """Names each above all bars; returns how many rows of labels that took."""
-    taken = _decided(scene)
-    first, last = _span(scene)
-    rows = rows_apart([decision.time for decision in taken], _LABEL_SHARE * (last - first))
-    for decision, row in zip(taken, rows, strict=True):
-        axis.text(
-            decision.time,
-            most * (1.25 + 0.3 * row),
-            str(decision),
-            ha="center",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "black", "linewidth": 0.6, "boxstyle": "round,pad=0.2"},
-        )
-    return max(rows, default=-1) + 1
-
-
-def _requests(axis: "Axes", scene: Scene) -> None:
-    times = [moment.time for moment in scene.moments]
-    for name, colour in (("running", "tab:blue"), ("waiting", "tab:orange")):
-        figures = [getattr(moment, name) for moment in scene.moments]
-        axis.step(times, figures, where="post", color=colour, label=name)
-    axis.set_ylim(bottom=0)
-    axis.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]  # a MaxNLocator on linear axes
-    axis.set_ylabel("requests")
-    axis.set_title("Requests in the gateways", fontsize="medium")
+def raster(durations: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten, from at or below the least of `durations` to at or above the greatest; at least
+    two."""
+    least, greatest = max(_SHORTEST, min(durations)), max(_SHORTEST, *durations)
+    exponents = range(math.floor(math.log10(least)) - 1, math.ceil(math.log10(greatest)) + 2)
+    every = [step * 10.0**exponent for exponent in exponents for step in (1, 2, 5)]
+    first = max(index for index, tick in enumerate(every) if tick <= least)
+    last = min(index for index, tick in enumerate(every) if tick >= greatest)
+    return every[first : max(last, first + 1) + 1]
 
 
 def sliced(points: Sequence[tuple[float, float]], number: int | None = None) -> list[tuple[float, list[float]]]:
