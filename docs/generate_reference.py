@@ -30,7 +30,6 @@ from fairlead.controller.health_app import health_app
 from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome
-from fairlead.fleet.fleet import StaticFleet
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_command import add_arguments as add_gateway_arguments
@@ -65,6 +64,7 @@ from fairlead_protocol.docstrings import docstrings
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.gateways import make_pool
+from fairlead_testing.static_fleet import StaticFleet
 
 FOLDER = Path(__file__).parent / "reference"
 CHART = Path(__file__).parent.parent / "charts" / "fairlead"

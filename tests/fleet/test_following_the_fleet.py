@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from fairlead.fleet.fleet import Published, StaticFleet
-from fairlead.fleet.kubernetes import PoolBook
+from fairlead.fleet.kubernetes import KubernetesFleet
+from fairlead.fleet.model_info import ModelInfoClient
 from fairlead.routing.replica import Replica
 from fairlead_protocol.messages import ModelInfo
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 from fairlead_testing.listeners import MirrorListener
+from fairlead_testing.static_fleet import StaticFleet
 
 DEPLOYMENT = {
     "metadata": {
@@ -35,29 +36,27 @@ def pod(*, since: str = "t1", ready: bool = True, going: bool = False) -> dict[s
     return {"metadata": metadata, "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [condition]}}
 
 
-class FakeModelInfo:
+class FakeModelInfo(ModelInfoClient):
     """Says that every replica is this engine."""
 
     def __init__(self, engine: FakeEngine) -> None:
+        super().__init__()
         self.engine = engine
 
     async def fetch(self, replica: Replica) -> Replica:
         engine = self.engine.replica()
         return replace(engine, uid=replica.uid, name=replica.name)
 
-    async def close(self) -> None:
-        pass
-
 
 class World:
-    """A PoolBook whose one pod is a fake engine, and who hears of it."""
+    """A fleet whose one pod is a fake engine, and who hears of it."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
         self.listener = MirrorListener()
-        self.published = Published()
-        self.book = PoolBook(self.published, FakeModelInfo(engine), self.listener)
-        self.book.on_deployment("ADDED", DEPLOYMENT)
+        info = FakeModelInfo(engine)
+        self.fleet = KubernetesFleet(None, model_info=info, listener=self.listener)  # type: ignore[arg-type]
+        self.fleet.on_deployment("ADDED", DEPLOYMENT)
 
     async def until_followed(self) -> None:
         await self.listener.until(lambda: "uid-p0" in self.listener.loads)
@@ -68,23 +67,23 @@ async def world() -> AsyncIterator[World]:
     async with FakeEngine() as engine:
         made = World(engine)
         yield made
-        await made.book.close()
+        await made.fleet.close()
 
 
 async def test_a_pod_is_followed_once_it_is_ready(world: World) -> None:
-    world.book.on_pod("ADDED", pod(ready=False))
+    world.fleet.on_pod("ADDED", pod(ready=False))
     await asyncio.sleep(0.05)
     assert world.engine.stream.num_listed == 0
-    world.book.on_pod("MODIFIED", pod())
+    world.fleet.on_pod("MODIFIED", pod())
     await world.until_followed()
     assert world.listener.blocks == {"uid-p0": set()}
 
 
 @pytest.mark.parametrize("last", [pod(ready=False), pod(going=True)])
 async def test_nobody_hears_of_a_pod_that_has_left(world: World, last: dict[str, Any]) -> None:
-    world.book.on_pod("ADDED", pod())
+    world.fleet.on_pod("ADDED", pod())
     await world.until_followed()
-    world.book.on_pod("MODIFIED", last)
+    world.fleet.on_pod("MODIFIED", last)
     assert world.listener.left_uids == ["uid-p0"], "at the very event"
     async with asyncio.timeout(30):
         while world.engine.stream.num_followers:
@@ -93,22 +92,22 @@ async def test_nobody_hears_of_a_pod_that_has_left(world: World, last: dict[str,
 
 
 async def test_a_pod_that_became_ready_anew_is_followed_anew(world: World) -> None:
-    world.book.on_pod("ADDED", pod(since="t1"))
+    world.fleet.on_pod("ADDED", pod(since="t1"))
     await world.until_followed()
-    world.book.on_pod("MODIFIED", pod(since="t1"))
+    world.fleet.on_pod("MODIFIED", pod(since="t1"))
     assert world.listener.left_uids == []
-    world.book.on_pod("MODIFIED", pod(since="t2"))
+    world.fleet.on_pod("MODIFIED", pod(since="t2"))
     assert world.listener.left_uids == ["uid-p0"]
     await world.until_followed()
     assert world.engine.stream.num_listed == 2
 
 
 async def test_a_draining_replica_stays_in_the_pool_and_its_load_says_so(world: World) -> None:
-    world.book.on_pod("ADDED", pod())
+    world.fleet.on_pod("ADDED", pod())
     await world.until_followed()
     world.engine.drain()
     await world.listener.until(lambda: world.listener.loads["uid-p0"].draining)
-    (pool,) = world.published.directory.pools
+    (pool,) = world.fleet.directory.pools
     assert [replica.uid for replica in pool.replicas] == ["uid-p0"]
 
 

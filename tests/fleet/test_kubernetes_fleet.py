@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.fleet.fleet import Published
-from fairlead.fleet.kubernetes import KubernetesFleet, PoolBook
-from fairlead.fleet.model_info import ModelInfoError
+from fairlead.fleet.kubernetes import KubernetesFleet
+from fairlead.fleet.model_info import ModelInfoClient, ModelInfoError
 from fairlead.kube.client import KubeError
 from fairlead.kube.resources import PODS, Resource
 from fairlead.routing.replica import Limits, Replica
@@ -17,10 +16,11 @@ from fairlead.routing.replica import Limits, Replica
 LIMITS = Limits(max_num_seqs=4, max_num_queued_tokens=200)
 
 
-class FakeModelInfo:
+class FakeModelInfo(ModelInfoClient):
     """Fails as often as told, then knows."""
 
     def __init__(self, *, failures: int = 0) -> None:
+        super().__init__()
         self.failures = failures
         self.asked: list[str] = []
 
@@ -29,9 +29,6 @@ class FakeModelInfo:
         if len(self.asked) <= self.failures:
             raise ModelInfoError("not yet")
         return replace(replica, limits=LIMITS)
-
-    async def close(self) -> None:
-        pass
 
 
 def deployment(name: str = "dinghy", **spec: Any) -> dict[str, Any]:
@@ -65,21 +62,20 @@ def pod(
 
 
 class World:
-    """A PoolBook and what it has published."""
+    """A fleet that is told of objects, and what it has published."""
 
     def __init__(self, model_info: FakeModelInfo | None = None) -> None:
-        self.published = Published()
         self.model_info = model_info or FakeModelInfo()
-        self.book = PoolBook(self.published, self.model_info)
+        self.fleet = KubernetesFleet(FakeKube(), model_info=self.model_info)  # type: ignore[arg-type]
 
     @property
     def replicas(self) -> list[str]:
-        pool = self.published.directory.find_key("default", "dinghy")
+        pool = self.fleet.directory.find_key("default", "dinghy")
         assert pool is not None
         return [replica.name for replica in pool.replicas]
 
     def limits_of(self, name: str) -> Limits | None:
-        pool = self.published.directory.find_key("default", "dinghy")
+        pool = self.fleet.directory.find_key("default", "dinghy")
         assert pool is not None
         return next(replica.limits for replica in pool.replicas if replica.name == name)
 
@@ -87,44 +83,44 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     made = World()
-    made.book.on_deployment("ADDED", deployment())
+    made.fleet.on_deployment("ADDED", deployment())
     yield made
-    await made.book.close()
+    await made.fleet.close()
 
 
 async def test_a_ready_pod_joins_and_an_unready_one_leaves_at_the_event(world: World) -> None:
     assert world.replicas == []
-    world.book.on_pod("ADDED", pod(ready=False))
+    world.fleet.on_pod("ADDED", pod(ready=False))
     assert world.replicas == []
-    world.book.on_pod("MODIFIED", pod())
+    world.fleet.on_pod("MODIFIED", pod())
     assert world.replicas == ["p0"]
-    world.book.on_pod("MODIFIED", pod(ready=False))
+    world.fleet.on_pod("MODIFIED", pod(ready=False))
     assert world.replicas == []
 
 
 async def test_a_pod_that_is_to_be_deleted_leaves_at_once_though_it_is_still_ready(world: World) -> None:
-    world.book.on_pod("ADDED", pod())
-    world.book.on_pod("MODIFIED", pod(going=True))
+    world.fleet.on_pod("ADDED", pod())
+    world.fleet.on_pod("MODIFIED", pod(going=True))
     assert world.replicas == []
-    world.book.on_pod("DELETED", pod(going=True))
+    world.fleet.on_pod("DELETED", pod(going=True))
     assert world.replicas == []
 
 
 async def test_a_deleted_pod_leaves(world: World) -> None:
-    world.book.on_pod("ADDED", pod("p0"))
-    world.book.on_pod("ADDED", pod("p1"))
-    world.book.on_pod("DELETED", pod("p0"))
+    world.fleet.on_pod("ADDED", pod("p0"))
+    world.fleet.on_pod("ADDED", pod("p1"))
+    world.fleet.on_pod("DELETED", pod("p0"))
     assert world.replicas == ["p1"]
 
 
 async def test_the_address_is_the_pods_own_and_port_8000(world: World) -> None:
-    world.book.on_pod("ADDED", pod(ip="10.1.2.3"))
-    (replica,) = world.published.directory.pools[0].replicas
+    world.fleet.on_pod("ADDED", pod(ip="10.1.2.3"))
+    (replica,) = world.fleet.directory.pools[0].replicas
     assert (replica.host, replica.port, replica.uid) == ("10.1.2.3", 8000, "uid-p0")
 
 
 async def test_limits_are_known_soon_after_joining_and_missing_until_then(world: World) -> None:
-    world.book.on_pod("ADDED", pod())
+    world.fleet.on_pod("ADDED", pod())
     assert world.limits_of("p0") is None
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -133,54 +129,54 @@ async def test_limits_are_known_soon_after_joining_and_missing_until_then(world:
 
 async def test_limits_are_asked_for_again_until_the_engine_answers() -> None:
     world = World(FakeModelInfo(failures=1))
-    world.book.on_deployment("ADDED", deployment())
-    world.book.on_pod("ADDED", pod())
+    world.fleet.on_deployment("ADDED", deployment())
+    world.fleet.on_pod("ADDED", pod())
     async with asyncio.timeout(30):
         while world.limits_of("p0") is None:
             await asyncio.sleep(0.01)
     assert world.model_info.asked == ["p0", "p0"]
-    await world.book.close()
+    await world.fleet.close()
 
 
 async def test_a_pod_that_became_ready_anew_is_asked_again(world: World) -> None:
-    world.book.on_pod("ADDED", pod(since="t1"))
+    world.fleet.on_pod("ADDED", pod(since="t1"))
     await asyncio.sleep(0.01)
-    world.book.on_pod("MODIFIED", pod(since="t1"))
-    world.book.on_pod("MODIFIED", pod(since="t2"))
+    world.fleet.on_pod("MODIFIED", pod(since="t1"))
+    world.fleet.on_pod("MODIFIED", pod(since="t2"))
     await asyncio.sleep(0.01)
     assert world.model_info.asked == ["p0", "p0"]
 
 
 async def test_pods_seen_before_their_llmdeployment_are_not_lost() -> None:
     world = World()
-    world.book.on_pod("ADDED", pod())
-    world.book.on_deployment("ADDED", deployment())
+    world.fleet.on_pod("ADDED", pod())
+    world.fleet.on_deployment("ADDED", deployment())
     assert world.replicas == ["p0"]
-    await world.book.close()
+    await world.fleet.close()
 
 
 async def test_an_object_made_invalid_keeps_being_served_as_it_was(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.book.on_pod("ADDED", pod())
-    world.book.on_deployment("MODIFIED", deployment(routing={"policy": "Nonsense"}))
+    world.fleet.on_pod("ADDED", pod())
+    world.fleet.on_deployment("MODIFIED", deployment(routing={"policy": "Nonsense"}))
     assert world.replicas == ["p0"]
     assert "spec.routing.policy" in caplog.text
 
 
 async def test_a_deleted_llmdeployment_takes_its_pool_away(world: World) -> None:
-    world.book.on_pod("ADDED", pod())
-    world.book.on_deployment("DELETED", deployment())
-    assert world.published.directory.pools == ()
+    world.fleet.on_pod("ADDED", pod())
+    world.fleet.on_deployment("DELETED", deployment())
+    assert world.fleet.directory.pools == ()
 
 
 async def test_events_that_change_nothing_publish_nothing(world: World) -> None:
-    world.book.on_pod("ADDED", pod())
+    world.fleet.on_pod("ADDED", pod())
     await asyncio.sleep(0.01)
-    before = world.published.directory
-    world.book.on_pod("MODIFIED", pod())
-    world.book.on_deployment("MODIFIED", deployment())
-    assert world.published.directory is before
+    before = world.fleet.directory
+    world.fleet.on_pod("MODIFIED", pod())
+    world.fleet.on_deployment("MODIFIED", deployment())
+    assert world.fleet.directory is before
 
 
 class FakeKube:

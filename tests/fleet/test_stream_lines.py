@@ -5,8 +5,8 @@ import os
 import msgspec
 import pytest
 
-from fairlead.fleet import stream_lines
-from fairlead.fleet.stream_lines import Listing, hashes_of
+from fairlead.fleet import engine_stream
+from fairlead.fleet.engine_stream import Listing
 from fairlead_protocol.messages import KVBlocks, StoredBlocks
 
 
@@ -19,7 +19,7 @@ def listing(*lengths: int) -> tuple[bytes, list[bytes]]:
 
 
 def test_a_listing_is_told_in_slices_whose_numbers_end_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_lines, "SLICE_BYTES", 200)
+    monkeypatch.setattr(engine_stream, "SLICE_BYTES", 200)
     body, hashes = listing(3, 3, 30, 1, 1)
     slices = list(Listing(body).slices())
     assert [number for number, _ in slices] == [5, 6, 7]
@@ -43,9 +43,3 @@ def test_what_is_no_listing_is_refused(body: bytes) -> None:
 def test_chains_that_make_no_sense_are_refused_as_they_are_told(chain: bytes) -> None:
     with pytest.raises(ValueError):
         list(Listing(b'{"epoch": "e", "seq": 1, "blocks": [' + chain + b"]}").slices())
-
-
-def test_hashes_are_raw_bytes() -> None:
-    assert hashes_of([StoredBlocks(parent=None, hashes=["00ff", "01"]), StoredBlocks(parent="00", hashes=["02"])]) == [
-        b"\x00\xff", b"\x01", b"\x02",
-    ]  # fmt: skip

@@ -13,11 +13,11 @@ import openai
 import pytest
 import uvloop
 
-from fairlead.fleet.fleet import StaticFleet
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.server import Gateway
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool, running_gateway
+from fairlead_testing.static_fleet import StaticFleet
 
 MESSAGES = [{"role": "user", "content": "Say hello"}]
 CHAT = {"model": "fake", "messages": MESSAGES}

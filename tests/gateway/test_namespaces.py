@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 
 from fairlead.api.crd import crd
+from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.kubernetes import KubernetesFleet
-from fairlead.fleet.listener import EngineListener
 from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.gateway_command import add_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings

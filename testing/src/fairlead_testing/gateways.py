@@ -7,14 +7,14 @@ from dataclasses import fields
 from typing import Any
 
 from fairlead.api.llmdeployment import Routing
-from fairlead.fleet.fleet import StaticFleet
-from fairlead.fleet.listener import EngineListener
+from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.gateway.access.check import Access, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.routing.replica import Replica
+from fairlead_testing.static_fleet import StaticFleet
 
 STARTING = Outlook(starting=True, message="Its replicas are starting.")
 SCALED_TO_ZERO = Outlook(starting=False, message="It is scaled to zero replicas.")

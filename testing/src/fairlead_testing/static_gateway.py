@@ -11,8 +11,7 @@ import os
 from urllib.parse import urlsplit
 
 from fairlead.api.llmdeployment import RoutingPolicy
-from fairlead.fleet.fleet import StaticFleet
-from fairlead.fleet.listener import EngineListener
+from fairlead.fleet.engine_stream import EngineListener
 from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.loop import PreciseLoop
@@ -21,6 +20,7 @@ from fairlead.gateway.server import Gateway
 from fairlead.routing.replica import Replica
 from fairlead_protocol.logs import configure_logging
 from fairlead_testing.gateways import make_pool
+from fairlead_testing.static_fleet import StaticFleet
 
 
 def replica(text: str) -> Replica:

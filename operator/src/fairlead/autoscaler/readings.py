@@ -48,6 +48,30 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class HeardLoad:
+    """What a gateway said of one engine."""
+
+    time: float
+    """When the engine told it, on the reader's clock."""
+    model: str
+    """The LLMDeployment that it serves: `namespace/name`."""
+    load: ReplicaSignals
+
+
+def newest_loads(latest: Iterable[Heard], only: str = "") -> Mapping[str, HeardLoad]:
+    """The last word on each engine, by its pod's uid. `only`: of this model's; empty = of all."""
+    newest: dict[str, HeardLoad] = {}
+    for heard in latest:
+        models = {only: heard.line.models.get(only, _NOTHING)} if only else heard.line.models
+        for name, model in models.items():
+            for uid, load in model.replicas.items():
+                time = heard.time - load.age_seconds
+                if uid not in newest or newest[uid].time < time:
+                    newest[uid] = HeardLoad(time, name, load)
+    return newest
+
+
+@dataclass(frozen=True, slots=True)
 class Span:
     """What one gateway counted for one model between two lines."""
 
@@ -81,13 +105,13 @@ class GatewayWindow:
     """When a request for a model last came, waited or ran, by `namespace/name`, on the reader's clock."""
 
     @property
-    def latest(self) -> Heard | None:
-        """The last line."""
-        return self.lines[-1] if self.lines else None
+    def latest(self) -> Heard:
+        """The last line. There is one as soon as anything was heard."""
+        return self.lines[-1]
 
     def hear(self, line: SignalsLine, now: float) -> "GatewayWindow":
         """With one more line. A line of another run of the gateway ends all comparisons with those before."""
-        last = self.latest
+        last = self.lines[-1] if self.lines else None
         same_run = last is not None and last.line.gateway == line.gateway
         lines = self.lines if same_run else ()
         if last is not None and same_run and line.uptime_seconds < last.line.uptime_seconds:
@@ -101,7 +125,7 @@ class GatewayWindow:
 
     def span(self, model: str, seconds: float) -> Span:
         """The last so many seconds; less where the gateway was not yet running or not yet followed then."""
-        latest = self.lines[-1].line
+        latest = self.latest.line
         begin, now = latest.uptime_seconds - seconds, latest.models.get(model, _NOTHING)
         if begin <= 0.0:
             return Span(latest.uptime_seconds, now, _NOTHING)  # counters began at zero with the gateway
@@ -111,7 +135,7 @@ class GatewayWindow:
 
     def least(self, model: str, name: str, seconds: float) -> float:
         """The smallest that a figure was within the last so many seconds."""
-        begin = self.lines[-1].line.uptime_seconds - seconds
+        begin = self.latest.line.uptime_seconds - seconds
         first = bisect_left(self.lines, begin, key=lambda heard: heard.line.uptime_seconds)
         return min(float(getattr(heard.line.models.get(model, _NOTHING), name)) for heard in self.lines[first:])
 
@@ -140,15 +164,15 @@ class Readings:
 
     def demand(self, model: str, window: float = LONGEST_DEMAND_WINDOW) -> Demand:
         """For one model, by `namespace/name`, measured over `window` seconds (`policy.demand_window`)."""
-        heard = [(each, each.latest) for each in self.windows]
-        windows, latest = [each for each, last in heard if last], [last for _, last in heard if last]
+        windows, latest = self.windows, [each.latest for each in self.windows]
         now = [last.line.models.get(model, _NOTHING) for last in latest]
         spans, recent, workload = (
             [each.span(model, seconds) for each in windows]
             for seconds in (window, SHORTEST_DEMAND_WINDOW, LONGEST_DEMAND_WINDOW)
         )
         ages = [self.time - last.time for last in latest]
-        loads = _newest_loads(model, latest, self.time)
+        oldest = self.time - LOAD_STALE_SECONDS
+        loads = {uid: said.load for uid, said in newest_loads(latest, model).items() if said.time >= oldest}
         minute, last = [each.arrivals for each in workload], [each.arrivals for each in recent]
         lasting = [each.arrivals for each in spans]
         sure = max(min(sum(map(_sure_rate, lasting)), sum(map(_sure_rate, minute))), at_least(last))
@@ -219,13 +243,3 @@ def _waiting_uncached(now: Sequence[ModelSignals]) -> float:
     """Tokens to compute per waiting request: all that is known before the first one was sent to a replica."""
     waiting = sum(each.waiting for each in now)
     return sum(each.waiting_uncached_tokens for each in now) / waiting if waiting else 0.0
-
-
-def _newest_loads(model: str, latest: Iterable[Heard], now: float) -> Mapping[str, ReplicaSignals]:
-    newest: dict[str, tuple[float, ReplicaSignals]] = {}
-    for heard in latest:
-        for uid, load in heard.line.models.get(model, _NOTHING).replicas.items():
-            age = now - heard.time + load.age_seconds
-            if age <= LOAD_STALE_SECONDS and (uid not in newest or age < newest[uid][0]):
-                newest[uid] = age, load
-    return {uid: load for uid, (_, load) in newest.items()}

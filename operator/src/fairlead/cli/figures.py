@@ -5,9 +5,9 @@ The autoscaler reads the same windows, but cautiously (`autoscaler.readings.Read
 
 from dataclasses import dataclass, field
 
-from fairlead.api.signals_message import ModelSignals, ReplicaSignals
+from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings, Span
+from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings, Span, newest_loads
 
 WINDOW_SECONDS = 10.0
 """What rates and percentiles are taken over."""
@@ -34,11 +34,7 @@ class Figures:
 
 def speaking(readings: Readings) -> list[GatewayWindow]:
     """Gateways that have said something lately."""
-    return [
-        window
-        for window in readings.windows
-        if window.latest is not None and readings.time - window.latest.time < STALE_SECONDS
-    ]
+    return [window for window in readings.windows if readings.time - window.latest.time < STALE_SECONDS]
 
 
 def is_measured(readings: Readings) -> bool:
@@ -49,7 +45,7 @@ def is_measured(readings: Readings) -> bool:
 
 def figures(readings: Readings, model: str) -> Figures | None:
     """Of `namespace/name`; None where no gateway speaks of it."""
-    windows = [window for window in speaking(readings) if _newest(window, model) is not None]
+    windows = [window for window in speaking(readings) if model in window.latest.line.models]
     if not windows:
         return None
     spans = [window.span(model, WINDOW_SECONDS) for window in windows]
@@ -65,24 +61,11 @@ def figures(readings: Readings, model: str) -> Figures | None:
         ttft_p50_seconds=ttft.percentile(50),
         ttft_p90_seconds=ttft.percentile(90),
         cached_ratio=max(0.0, 1 - uncached / prompt) if prompt else None,
-        replicas=_newest_replicas(spans),
+        replicas={uid: each.load for uid, each in newest_loads((w.latest for w in windows), model).items()},
     )
-
-
-def _newest(window: GatewayWindow, model: str) -> ModelSignals | None:
-    return window.latest.line.models.get(model) if window.latest is not None else None
 
 
 def _per_second(spans: list[Span], name: str) -> float | None:
     """None where every gateway has spoken but once: nothing can be compared yet."""
     measured = [span for span in spans if span.seconds > 0]
     return sum(span.count(name) / span.seconds for span in measured) if measured else None
-
-
-def _newest_replicas(spans: list[Span]) -> dict[str, ReplicaSignals]:
-    found: dict[str, ReplicaSignals] = {}
-    for span in spans:
-        for uid, replica in span.now.replicas.items():
-            if uid not in found or replica.age_seconds < found[uid].age_seconds:
-                found[uid] = replica
-    return found

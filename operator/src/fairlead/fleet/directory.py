@@ -1,6 +1,7 @@
-"""The directory: which pool a name, a canonical path or a Host header means. Built anew on every change; pure."""
+"""The directory: which pool a name, a canonical path or a Host header means. Pure, and built anew on every change by a
+Fleet: `KubernetesFleet` (kubernetes.py) in a gateway."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fairlead.fleet.pool import Pool
 from fairlead_protocol.adapters import split_adapter
@@ -18,7 +19,8 @@ class Directory:
     """
 
     def __init__(self, pools: Iterable[Pool] = ()) -> None:
-        self.pools: tuple[Pool, ...] = tuple(sorted(pools, key=_seniority))
+        models = sorted(pools, key=lambda pool: (pool.model.created, pool.model.namespace, pool.model.name))
+        self.pools: tuple[Pool, ...] = tuple(models)
         self._by_key: dict[Key, Pool] = {}
         self._by_name: dict[str, Pool] = {}
         for pool in self.pools:
@@ -56,12 +58,40 @@ class Directory:
         return list(dict.fromkeys(plain))
 
 
-def _seniority(pool: Pool) -> tuple[float, str, str]:
-    """Smaller goes first."""
-    return pool.model.created, pool.model.namespace, pool.model.name
-
-
 def answers_to(pool: Pool, name: str) -> bool:
     """Whether `name` is one of this pool's own, whoever else claims it; for requests by path or Host. It may have an
     adapter."""
     return split_adapter(name, pool.model.names)[0] in pool.model.names
+
+
+OnChange = Callable[[Directory], None]
+"""Called with each new directory, on the event loop; must not block."""
+
+
+class Fleet:
+    """The newest directory, and a word to who asked whenever there is a newer one. What follows the world publishes."""
+
+    def __init__(self) -> None:
+        self.directory = Directory()
+        """What is known now. Immutable: a change makes a new one."""
+        self._followers: list[OnChange] = []
+
+    @property
+    def synced(self) -> bool:
+        """Whether everything that exists has been seen once; before that, absence means nothing."""
+        raise NotImplementedError
+
+    def subscribe(self, on_change: OnChange) -> None:
+        """`on_change` is called at once with the present directory, and with every later one."""
+        self._followers.append(on_change)
+        on_change(self.directory)
+
+    def publish(self, pools: Iterable[Pool]) -> None:
+        """Makes a directory of `pools` the newest one."""
+        self.directory = Directory(pools)
+        for on_change in self._followers:
+            on_change(self.directory)
+
+    async def run(self) -> None:
+        """Follows the world until cancelled."""
+        raise NotImplementedError

@@ -10,26 +10,55 @@ more. An engine without these endpoints is followed by nobody, and is as good a 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import aiohttp
 import msgspec
 
 from fairlead.addresses import authority
-from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.stream_lines import MAX_LINE_BYTES, Listing, hashes_of
 from fairlead.kube.backoff import Backoff
 from fairlead.kube.lines import lines
 from fairlead.routing.load import Load
 from fairlead.routing.replica import Replica
+from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, StreamLine
 
 logger = logging.getLogger(__name__)
 
 MAX_LIST_BYTES = 512 * 1024 * 1024
 """A longer listing is not read; some ten million blocks."""
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""One step's change: some hundred thousand blocks."""
+SLICE_BYTES = 256 * 1024
+"""Of a listing that is told at once: some 7,000 blocks, one or two milliseconds for whoever listens."""
+
+
+class EngineListener(Protocol):
+    """Hears of every replica's blocks and load, by the pod's uid, on the event loop. Calls must return at once.
+    A gateway's pools are one."""
+
+    def blocks_listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
+        """The replica's cache holds exactly these, as of `seq`: at the start, after a restart, after a gap."""
+        ...
+
+    def blocks_changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
+        """The next change: first everything in `removed` goes, then everything in `stored` comes."""
+        ...
+
+    def load_changed(self, uid: str, load: Load) -> None:
+        """A load line came."""
+        ...
+
+    def lost(self, uid: str) -> None:
+        """The stream broke or fell silent: load and blocks are unknown until they are listed again."""
+        ...
+
+    def left(self, uid: str) -> None:
+        """The replica is gone for good."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +151,13 @@ class _Follower:
             except _Gone as reason:
                 logger.debug("listing %s again: %s", self._replica.name, reason)
             except _TooOld:
-                self._do_without()
+                self._fail(logging.INFO, "%s does not tell its blocks and loads: it is used without")
                 await backoff.wait(self._times.too_old)
                 continue
             except TimeoutError:
-                self._fail("nothing came in time")
+                self._fail(logging.WARNING, "the stream of %s broke: nothing came in time")
             except (_Broken, aiohttp.ClientError, OSError, ValueError) as error:
-                self._fail(str(error) or type(error).__name__)
+                self._fail(logging.WARNING, "the stream of %s broke: %s", str(error) or type(error).__name__)
             except Exception:
                 logger.exception("what the stream of %s told could not be used", self._replica.name)
                 self._lose()
@@ -181,8 +210,9 @@ class _Follower:
             if line.seq != self._seq + 1:
                 raise _Gone(f"change {line.seq} came after {self._seq}")
             self._seq = line.seq
+            stored = [bytes.fromhex(each) for blocks in line.stored for each in blocks.hashes]
             removed = [bytes.fromhex(each) for each in line.removed]
-            self._listener.blocks_changed(uid, line.seq, hashes_of(line.stored), removed)
+            self._listener.blocks_changed(uid, line.seq, stored, removed)
 
     @asynccontextmanager
     async def _get(self, path: str, query: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -197,19 +227,59 @@ class _Follower:
                 raise _Broken(f"HTTP {response.status}")
             yield response
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, level: int, message: str, *details: str) -> None:
+        """Nothing is known any more; the first time since it went well, that is logged."""
         self._lose()
         if not self._is_failing:
-            logger.warning("the stream of %s broke: %s", self._replica.name, reason)
-        self._is_failing = True
-
-    def _do_without(self) -> None:
-        self._lose()
-        if not self._is_failing:
-            logger.info("%s does not tell its blocks and loads: it is used without", self._replica.name)
+            logger.log(level, message, self._replica.name, *details)
         self._is_failing = True
 
     def _lose(self) -> None:
         if self._is_known:
             self._is_known = False
             self._listener.lost(self._replica.uid)
+
+
+class _Chain(msgspec.Struct):
+    """The part of `StoredBlocks` that is used here."""
+
+    hashes: list[str]
+
+
+class _Blocks(msgspec.Struct):
+    """`KVBlocks` with its chains still encoded."""
+
+    epoch: str
+    seq: int
+    blocks: list[msgspec.Raw]
+
+
+class Listing:
+    """An engine's blocks. There may be a million, so they are decoded and told a slice at a time.
+
+    Finding the slices takes 10 to 80 ms for a million blocks (35 to 108 MB), each slice one or two.
+    """
+
+    def __init__(self, body: bytes | bytearray) -> None:
+        """`body`: a `KVBlocks` as it came. Raises ValueError where it is none."""
+        blocks = msgspec.json.decode(body, type=_Blocks)
+        self.epoch = blocks.epoch
+        self.seq = blocks.seq
+        self._slices: list[list[msgspec.Raw]] = [[]]  # one is told even where there is no block
+        num_bytes = 0
+        for chain in blocks.blocks:
+            if num_bytes >= SLICE_BYTES:
+                self._slices.append([])
+                num_bytes = 0
+            self._slices[-1].append(chain)
+            num_bytes += memoryview(chain).nbytes
+
+    def slices(self) -> Iterator[tuple[int, list[BlockHash]]]:
+        """Blocks to tell, each time with a number: the first ones as a listing, the others as changes that complete it.
+
+        The numbers are counted back from the listing's own, which the last slice has: each follows the one before, as
+        those of changes do.
+        """
+        decode = msgspec.json.Decoder(_Chain).decode
+        for number, chains in enumerate(self._slices, self.seq - len(self._slices) + 1):
+            yield number, [bytes.fromhex(each) for chain in chains for each in decode(chain).hashes]

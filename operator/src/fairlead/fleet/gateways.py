@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from fairlead.api.signals_message import PATH_SIGNALS, ReplicaSignals, SignalsLine
-from fairlead.autoscaler.readings import GatewayWindow, Readings
+from fairlead.api.signals_message import PATH_SIGNALS, SignalsLine
+from fairlead.autoscaler.readings import GatewayWindow, HeardLoad, Readings, newest_loads
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.backoff import Backoff
 from fairlead.kube.client import JsonObject, KubeClient
@@ -46,16 +46,6 @@ class Hanging:
     """The LLMDeployment that it serves: `namespace/name`."""
     seconds: float
     """How long the step has been running."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """What a gateway said of one engine."""
-
-    at: float
-    """When the engine told it."""
-    model: str
-    replica: ReplicaSignals
 
 
 class GatewayFollower:
@@ -97,7 +87,13 @@ class GatewayFollower:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                self._follow_pods(session, tasks)
+                pods = self._by_uid()
+                for uid in self._following.keys() - pods.keys():
+                    self._following[uid].cancel()
+                for uid, pod in pods.items():
+                    if ready_since(pod) is not None and uid not in self._following:
+                        task = self._following[uid] = tasks.create_task(self._follow(session, uid, pod))
+                        task.add_done_callback(partial(self._forget, uid))
 
     def readings(self) -> Readings:
         """Every gateway that is ready, or still serves."""
@@ -107,43 +103,33 @@ class GatewayFollower:
 
     def running(self) -> Mapping[str, int]:
         """Requests that each engine runs or holds, by its pod's uid, as the gateway that heard of it last says."""
-        return {uid: each.replica.running + each.replica.waiting for uid, each in self._newest().items()}
+        return {uid: each.load.running + each.load.waiting for uid, each in self._newest_loads().items()}
 
     def hanging(self) -> Mapping[str, Hanging]:
         """The engines that hang in a step, by their pods' uids, as the gateway that heard of each last says."""
         now = self._clock()
         return {
-            uid: Hanging(each.model, now - each.at + each.replica.step_age_seconds)
-            for uid, each in self._newest().items()
-            if each.replica.hangs and now - each.at <= REMEMBERED_SECONDS
+            uid: Hanging(each.model, now - each.time + each.load.step_age_seconds)
+            for uid, each in self._newest_loads().items()
+            if each.load.hangs and now - each.time <= REMEMBERED_SECONDS
         }
 
-    def _newest(self) -> Mapping[str, _Said]:
-        """The last word on each engine, by its pod's uid."""
-        newest: dict[str, _Said] = {}
-        for heard in filter(None, (window.latest for window in self._windows.values())):
-            for name, model in heard.line.models.items():
-                for uid, replica in model.replicas.items():
-                    at = heard.time - replica.age_seconds
-                    if uid not in newest or newest[uid].at < at:
-                        newest[uid] = _Said(at, name, replica)
-        return newest
-
-    def _follow_pods(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
-        """Starts with pods that became ready, and ends with those that are gone."""
-        pods = self._by_uid()
-        for uid in self._following.keys() - pods.keys():
-            self._following[uid].cancel()
-        for uid, pod in pods.items():
-            if ready_since(pod) is not None and uid not in self._following:
-                task = self._following[uid] = tasks.create_task(self._follow(session, uid, pod))
-                task.add_done_callback(partial(self._forget, uid))
+    def _newest_loads(self) -> Mapping[str, HeardLoad]:
+        return newest_loads(window.latest for window in self._windows.values())
 
     async def _follow(self, session: aiohttp.ClientSession, uid: str, pod: JsonObject) -> None:
         """One gateway, until its stream ends while the pod is not ready, or the pod is gone."""
         backoff = Backoff(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, sleep=self._sleep)
         while True:
-            problem, spoke = await self._listen(session, uid, pod)
+            problem, spoke = "its stream of signals ended", False
+            try:
+                async with session.get(control_url(pod, PATH_SIGNALS)) as response:
+                    response.raise_for_status()
+                    async for line in lines(response.content, limit=MAX_LINE_BYTES):
+                        self._hear(uid, self._decoder.decode(line), is_first=not spoke)
+                        spoke = True
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # a bad line is a ValueError
+                problem = str(error) or type(error).__name__
             now = self._by_uid().get(uid)
             if now is None or ready_since(now) is None:
                 return
@@ -160,19 +146,6 @@ class GatewayFollower:
         self._windows.pop(uid, None)
         self._silent.discard(uid)
         self._changed.set()  # it may have become ready again in this very moment
-
-    async def _listen(self, session: aiohttp.ClientSession, uid: str, pod: JsonObject) -> tuple[str, bool]:
-        """Takes in what a gateway says until its stream ends; why that was, and whether it said anything."""
-        spoke = False
-        try:
-            async with session.get(control_url(pod, PATH_SIGNALS)) as response:
-                response.raise_for_status()
-                async for line in lines(response.content, limit=MAX_LINE_BYTES):
-                    self._hear(uid, self._decoder.decode(line), is_first=not spoke)
-                    spoke = True
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # a bad line is a ValueError
-            return str(error) or type(error).__name__, spoke
-        return "its stream of signals ended", spoke
 
     def _hear(self, uid: str, line: SignalsLine, *, is_first: bool) -> None:
         self._windows[uid] = self._windows.get(uid, GatewayWindow()).hear(line, self._clock())

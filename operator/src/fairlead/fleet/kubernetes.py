@@ -10,13 +10,13 @@ import logging
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
-from fairlead.fleet.directory import Key
-from fairlead.fleet.fleet import Published
-from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.model_info import ModelInfoClient, ModelInfoSource, TokenizerBook
+from fairlead.fleet.directory import Fleet, Key
+from fairlead.fleet.engine_stream import EngineListener
+from fairlead.fleet.model_info import ModelInfoClient, TokenizerBook
 from fairlead.fleet.models import outlook, served_model
 from fairlead.fleet.namespaces import LOST_SECONDS, Namespace
 from fairlead.fleet.pods import owner_of, ready_since, replica_of
@@ -33,15 +33,23 @@ ASKED_AT_ONCE = 3
 """Namespaces that are asked for, to judge whether another one is lost."""
 
 
-class KubernetesFleet(Published):
-    """Wires namespaces to one `PoolBook`. `run` it as a task."""
+@dataclass(slots=True)
+class _Joined:
+    """A pod that is ready: the replica it is, and since when."""
+
+    replica: Replica
+    ready_since: str
+
+
+class KubernetesFleet(Fleet):
+    """Events in, pools out. `run` it as a task."""
 
     def __init__(
         self,
         client: KubeClient,
         *,
         namespaces: Iterable[str] | None = None,
-        model_info: ModelInfoSource | None = None,
+        model_info: ModelInfoClient | None = None,
         listener: EngineListener | None = None,
         tokenizers: TokenizerBook | None = None,
         lost_seconds: float = LOST_SECONDS,
@@ -54,19 +62,24 @@ class KubernetesFleet(Published):
         """
         super().__init__()
         self._model_info = model_info or ModelInfoClient(tokenizers=tokenizers)
-        self._book = PoolBook(self, self._model_info, listener)
+        self._tasks = ReplicaTasks(self._model_info, listener)
         places = (None,) if namespaces is None else tuple(dict.fromkeys(namespaces))
         self._namespaces = [
             Namespace(
                 client,
                 place,
-                on_deployment=self._book.on_deployment,
-                on_pod=self._book.on_pod,
+                on_deployment=self.on_deployment,
+                on_pod=self.on_pod,
                 another_is_shown=self._another_is_shown,
                 lost_seconds=lost_seconds,
             )
             for place in places
         ]
+        self._deployments: dict[Key, LLMDeployment] = {}
+        self._pods: dict[Key, dict[str, JsonObject]] = {}
+        """Pods by owner, then by uid."""
+        self._joined: dict[str, _Joined] = {}
+        self._pools: dict[Key, Pool] = {}
 
     @property
     def synced(self) -> bool:
@@ -79,39 +92,12 @@ class KubernetesFleet(Published):
                 for namespace in self._namespaces:
                     tasks.create_task(namespace.run())
         finally:
-            await self._book.close()
-            await self._model_info.close()
+            await self.close()
 
-    async def _another_is_shown(self, than: Namespace) -> bool:
-        """Asks for a few: where everything is refused, every namespace wants to know."""
-        others = [each for each in self._namespaces if each is not than]
-        for each in random.sample(others, min(ASKED_AT_ONCE, len(others))):
-            if await each.is_shown():
-                return True
-        return False
-
-
-@dataclass(slots=True)
-class _Joined:
-    """A pod that is ready: the replica it is, and since when."""
-
-    replica: Replica
-    ready_since: str
-
-
-class PoolBook:
-    """Events in, pools out. Needs a running loop, since a pod that joins is asked for its limits and followed."""
-
-    def __init__(
-        self, published: Published, model_info: ModelInfoSource, listener: EngineListener | None = None
-    ) -> None:
-        self._published = published
-        self._tasks = ReplicaTasks(model_info, listener)
-        self._deployments: dict[Key, LLMDeployment] = {}
-        self._pods: dict[Key, dict[str, JsonObject]] = {}
-        """Pods by owner, then by uid."""
-        self._joined: dict[str, _Joined] = {}
-        self._pools: dict[Key, Pool] = {}
+    async def close(self) -> None:
+        """Stops asking and following."""
+        await self._tasks.close()
+        await self._model_info.close()
 
     def on_deployment(self, event_type: str, body: JsonObject) -> None:
         """An LLMDeployment was added, changed or deleted."""
@@ -128,33 +114,23 @@ class PoolBook:
         self._rebuild(key)
 
     def on_pod(self, event_type: str, pod: JsonObject) -> None:
-        """An engine pod was added, changed or deleted."""
+        """An engine pod was added, changed or deleted. Needs a running loop: one that joins is asked and followed."""
         owner, uid = owner_of(pod), pod["metadata"]["uid"]
-        pods = self._pods.setdefault(owner, {})
+        pods, since = self._pods.setdefault(owner, {}), None
         if event_type == "DELETED":
             pods.pop(uid, None)
         else:
-            pods[uid] = pod
-        self._join_or_leave(owner, uid, pods.get(uid))
+            pods[uid], since = pod, ready_since(pod)
+        if uid in self._joined and self._joined[uid].ready_since != since:
+            self._tasks.leave(uid)  # gone, or restarted: another cache, and perhaps other limits
+            del self._joined[uid]
+        if since is not None and uid not in self._joined:
+            replica = replica_of(pod)
+            self._joined[uid] = _Joined(replica, since)
+            self._tasks.join(replica, partial(self._known, owner))
         if not pods:
             del self._pods[owner]
         self._rebuild(owner)
-
-    async def close(self) -> None:
-        """Stops asking and following."""
-        await self._tasks.close()
-
-    def _join_or_leave(self, owner: Key, uid: str, pod: JsonObject | None) -> None:
-        since = None if pod is None else ready_since(pod)
-        joined = self._joined.get(uid)
-        if joined is not None and (since is None or joined.ready_since != since):
-            self._tasks.leave(uid)  # gone, or restarted: another cache, and perhaps other limits
-            del self._joined[uid]
-            joined = None
-        if pod is not None and since is not None and joined is None:
-            replica = replica_of(pod)
-            self._joined[uid] = _Joined(replica, since)
-            self._tasks.join(replica, lambda known: self._known(owner, known))
 
     def _known(self, owner: Key, replica: Replica) -> None:
         self._joined[replica.uid].replica = replica
@@ -173,4 +149,12 @@ class PoolBook:
             changed = self._pools.get(key) != pool
             self._pools[key] = pool
         if changed:
-            self._published.publish(self._pools.values())
+            self.publish(self._pools.values())
+
+    async def _another_is_shown(self, than: Namespace) -> bool:
+        """Asks for a few: where everything is refused, every namespace wants to know."""
+        others = [each for each in self._namespaces if each is not than]
+        for each in random.sample(others, min(ASKED_AT_ONCE, len(others))):
+            if await each.is_shown():
+                return True
+        return False

@@ -1,9 +1,8 @@
-"""Asks an engine what it is: `GET /fairlead/v1/model`, with a timeout, again and again until it answers.
+"""Asks an engine what it is: `GET /fairlead/v1/model`, with a timeout.
 
 What it says of its limits goes into the `Replica`; its tokenizer goes to whoever keeps those.
 """
 
-import logging
 from dataclasses import replace
 from typing import Protocol
 
@@ -11,15 +10,10 @@ import aiohttp
 import msgspec
 
 from fairlead.addresses import authority
-from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.messages import PATH_MODEL, ModelBrief, ModelInfo
 
-logger = logging.getLogger(__name__)
-
 TIMEOUT_SECONDS = 5.0
-FIRST_BACKOFF_SECONDS = 0.2
-LAST_BACKOFF_SECONDS = 10.0
 
 
 class TokenizerBook(Protocol):
@@ -38,18 +32,6 @@ class ModelInfoError(Exception):
     """The engine did not tell; the text says why."""
 
 
-class ModelInfoSource(Protocol):
-    """Where replicas' limits and names come from; a fake needs only this."""
-
-    async def fetch(self, replica: Replica) -> Replica:
-        """The same replica with what its engine says of itself. One attempt; raises ModelInfoError."""
-        ...
-
-    async def close(self) -> None:
-        """Lets go of connections."""
-        ...
-
-
 class ModelInfoClient:
     """Asks over HTTP. Close it when done."""
 
@@ -60,10 +42,12 @@ class ModelInfoClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch(self, replica: Replica) -> Replica:
+        """The same replica with what its engine says of itself. One attempt; raises ModelInfoError."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=self._timeout, connector=aiohttp.TCPConnector(limit=32))
         try:
-            async with self._session.get(_url(replica)) as response:
+            url = f"http://{authority(replica.host, replica.port)}{PATH_MODEL}"
+            async with self._session.get(url) as response:
                 if response.status != 200:
                     raise ModelInfoError(f"HTTP {response.status}")
                 body = await response.read()
@@ -88,20 +72,6 @@ class ModelInfoClient:
         )
 
     async def close(self) -> None:
+        """Lets go of connections."""
         if self._session is not None:
             await self._session.close()
-
-
-async def fetch_until_known(source: ModelInfoSource, replica: Replica) -> Replica:
-    """The replica, completed, however long it takes, with growing pauses. Cancel it when the replica leaves."""
-    backoff = Backoff(FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS)
-    while True:
-        try:
-            return await source.fetch(replica)
-        except ModelInfoError as error:
-            logger.warning("asking %s what it is: %s; again in %.1f s", replica.name, error, backoff.seconds)
-        await backoff.pause()
-
-
-def _url(replica: Replica) -> str:
-    return f"http://{authority(replica.host, replica.port)}{PATH_MODEL}"

@@ -81,7 +81,13 @@ class Namespace:
                     self.is_lost = False
                     logger.info("the namespace %s can be read again", self.name)
             elif self._is_long_refused() and await self._another_is_shown(self) and self._is_long_refused():
-                self._lose()
+                logger.warning(
+                    "the namespace %s is lost, because the API server refuses to show it: its models are served as "
+                    "they were last seen, and by gateways that start not at all. Create it again, and its Roles by "
+                    "`helm upgrade`, or take it out of watch.namespaces",
+                    self.name,
+                )
+                self.is_lost = True
 
     @property
     def _refused_since(self) -> float | None:
@@ -91,12 +97,3 @@ class Namespace:
     def _is_long_refused(self) -> bool:
         since = self._refused_since
         return since is not None and asyncio.get_running_loop().time() - since >= self._lost_seconds
-
-    def _lose(self) -> None:
-        logger.warning(
-            "the namespace %s is lost, because the API server refuses to show it: its models are served as they were "
-            "last seen, and by gateways that start not at all. Create it again, and its Roles by `helm upgrade`, or "
-            "take it out of watch.namespaces",
-            self.name,
-        )
-        self.is_lost = True

@@ -1,12 +1,18 @@
 """What goes on for a replica that has joined: it is asked what it is, and its stream is followed until it leaves."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
-from fairlead.fleet.engine_stream import EngineStreams
-from fairlead.fleet.listener import EngineListener
-from fairlead.fleet.model_info import ModelInfoSource, fetch_until_known
+from fairlead.fleet.engine_stream import EngineListener, EngineStreams
+from fairlead.fleet.model_info import ModelInfoClient, ModelInfoError
+from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+FIRST_BACKOFF_SECONDS = 0.2
+LAST_BACKOFF_SECONDS = 10.0
 
 OnKnown = Callable[[Replica], None]
 """Called once with the replica, completed by what its engine says of itself."""
@@ -15,7 +21,7 @@ OnKnown = Callable[[Replica], None]
 class ReplicaTasks:
     """One task per joined replica, by its uid. Needs a running loop."""
 
-    def __init__(self, model_info: ModelInfoSource, listener: EngineListener | None = None) -> None:
+    def __init__(self, model_info: ModelInfoClient, listener: EngineListener | None = None) -> None:
         """`listener`: None = streams are not followed."""
         self._model_info = model_info
         self._listener = listener
@@ -49,7 +55,14 @@ class ReplicaTasks:
             await self._streams.close()
 
     async def _attend(self, replica: Replica, on_known: OnKnown) -> None:
-        known = await fetch_until_known(self._model_info, replica)
+        backoff = Backoff(FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS)
+        while True:
+            try:
+                known = await self._model_info.fetch(replica)
+                break
+            except ModelInfoError as error:
+                logger.warning("asking %s what it is: %s; again in %.1f s", replica.name, error, backoff.seconds)
+            await backoff.pause()
         on_known(known)
         if self._streams is not None:
             await self._streams.follow(known)

@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.kubernetes import KubernetesFleet
-from fairlead.fleet.listener import EngineListener
 from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
 from fairlead.gateway.access.keys import KeysError
 from fairlead.gateway.gateway_settings import GatewaySettings, SettingsError

@@ -9,8 +9,8 @@ import secrets
 import signal
 from collections.abc import Callable
 
-from fairlead.fleet.fleet import Fleet
-from fairlead.fleet.listener import EngineListener
+from fairlead.fleet.directory import Fleet
+from fairlead.fleet.engine_stream import EngineListener
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
 from fairlead.gateway.director import Director

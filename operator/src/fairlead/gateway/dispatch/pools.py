@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from fairlead.fleet.directory import Directory, answers_to
-from fairlead.fleet.fleet import Fleet
+from fairlead.fleet.directory import Directory, Fleet, answers_to
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.openai.errors import bad_request, model_not_found, not_synced

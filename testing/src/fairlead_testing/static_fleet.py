@@ -1,67 +1,19 @@
-"""Fleet: what the gateway follows. `StaticFleet` is told; `KubernetesFleet` (kubernetes.py) finds out."""
+"""A fleet that a test makes."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
 
-from fairlead.fleet.directory import Directory
-from fairlead.fleet.listener import EngineListener
+from fairlead.fleet.directory import Fleet
+from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.model_info import ModelInfoClient, TokenizerBook
 from fairlead.fleet.pool import Pool
 from fairlead.fleet.replica_tasks import ReplicaTasks
 from fairlead.routing.replica import Replica
 
-OnChange = Callable[[Directory], None]
-"""Called with each new directory, on the event loop; must not block."""
 
-
-class Fleet(Protocol):
-    """The newest directory, and a word whenever there is a newer one."""
-
-    @property
-    def directory(self) -> Directory:
-        """What is known now. Immutable: a change makes a new one."""
-        ...
-
-    @property
-    def synced(self) -> bool:
-        """Whether everything that exists has been seen once; before that, absence means nothing."""
-        ...
-
-    def subscribe(self, on_change: OnChange) -> None:
-        """`on_change` is called at once with the present directory, and with every later one."""
-        ...
-
-    async def run(self) -> None:
-        """Follows the world until cancelled."""
-        ...
-
-
-class Published:
-    """The subscriber side of a fleet: keeps the newest directory and tells who asked."""
-
-    def __init__(self) -> None:
-        self._directory = Directory()
-        self._followers: list[OnChange] = []
-
-    @property
-    def directory(self) -> Directory:
-        return self._directory
-
-    def subscribe(self, on_change: OnChange) -> None:
-        self._followers.append(on_change)
-        on_change(self._directory)
-
-    def publish(self, pools: Iterable[Pool]) -> None:
-        """Makes a directory of `pools` the newest one."""
-        self._directory = Directory(pools)
-        for on_change in self._followers:
-            on_change(self._directory)
-
-
-class StaticFleet(Published):
-    """A fleet that is what it was told to be: for tests, and for engines that no Kubernetes looks after.
+class StaticFleet(Fleet):
+    """A fleet that is what it was told to be: for engines that no Kubernetes looks after.
 
     With a `listener` its replicas are asked what they are, and their streams are followed, as long as `run` does.
     """
