@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from fairlead_protocol.http.connections import SPARE, allow_descriptors
+from fairlead_protocol.http.connections import SPARE, allow_descriptors, listening_socket
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -42,3 +42,9 @@ def test_a_system_that_says_no_is_no_reason_not_to_start(monkeypatch, caplog) ->
     allow_descriptors(1000, per_connection=2)
     assert "the limit of open files stays at 1024" in caplog.text
     assert "1024 open files are enough for 384 connections" in caplog.text
+
+
+@pytest.mark.parametrize("host", ["a" * 300, "a..b", "\udcff", "no.such.host.invalid"])
+def test_a_host_that_cannot_be_listened_on_is_named(host: str) -> None:
+    with pytest.raises(OSError, match=r"cannot listen on .*:80: ."):
+        listening_socket(host, 80)

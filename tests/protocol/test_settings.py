@@ -56,6 +56,9 @@ def test_help_has_the_texts_and_defaults(capsys: pytest.CaptureFixture[str]) -> 
         (("--watch", "4 bells"), "--watch must be a number, not '4 bells'; a number may be followed by one of ms"),
         (("--hold", "1e999"), "--hold must be a whole number, not '1e999'"),
         (("--num-masts", "null"), "--num-masts must have a value"),
+        (("--num-masts", "9" * 19), "--num-masts must be a whole number from -2^63 to 2^63 - 1"),
+        (("--watch", "inf"), "--watch must be a number from"), (("--watch", "nan"), "--watch must be a number from"),
+        (("--name", "\udcff"), "--name must be text, not '\\udcff'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_by_name(arguments: tuple[str, ...], message: str) -> None:
@@ -71,10 +74,23 @@ def test_a_file_says_the_same_and_a_typo_is_named(tmp_path: Path) -> None:
     file.write_text("num-mast: 3\n")
     with pytest.raises(SettingError, match="did you mean num-masts"):
         read_file(file, [Rigging])
-    for text in ("[1]", "a: [", "\0"):
+    for text in ("[1]", "a: [", "\0", "a: 2024-99-99", "a: !!int x", "a: !!bool x", f"a: {'9' * 5000}", "[" * 5000):
         file.write_text(text)
         with pytest.raises(SettingError, match="--config"):
             read_file(file, [Rigging])
+
+
+def test_a_text_may_be_the_word_null_and_numbers_must_fit(tmp_path: Path) -> None:
+    assert parsed("--name", "null") == Rigging(name="null")
+    file = tmp_path / "rigging.yaml"
+    file.write_text("name: 'null'\nhold: null\n")
+    assert Rigging(**values_of(Rigging, read_file(file, [Rigging]))) == Rigging(name="null")
+    for name in ("num-masts", "watch"):
+        file.write_text(f"{name}: {'9' * 400}\n")
+        with pytest.raises(SettingError, match=r"2\^63"):
+            values_of(Rigging, read_file(file, [Rigging]))
+    with pytest.raises(SettingError, match=r"--config .* cannot be read"):
+        read_file(Path("a\0b"), [Rigging])
 
 
 @for_all(st.text(max_size=8) | st.integers() | st.floats() | st.booleans() | st.none() | st.lists(st.integers()))

@@ -94,3 +94,14 @@ def test_a_broken_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot be read"):
         PromptTokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_a_file_that_is_no_text_is_named(folder: Path, tmp_path: Path, name: str) -> None:
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    (copy / name).write_bytes(b"\xff")
+    with pytest.raises(TokenizerError, match=f"{name} cannot be read"):
+        PromptTokenizer.from_folder(copy)

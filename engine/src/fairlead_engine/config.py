@@ -75,9 +75,11 @@ class EngineConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("device", self.device, DEVICES)
         _one_of("attention_backend", self.attention_backend, ATTENTION_BACKENDS)
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_tokens", "num_threads"):
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_tokens"):
             _at_least(name, getattr(self, name), 1)
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)
+        if self.num_threads is not None:
+            _within("num_threads", self.num_threads, 1, 4096)
         _within("block_size", self.block_size, 1, 1024)
         _within("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
         _within("seed", self.seed, -(2**63), 2**63 - 1)

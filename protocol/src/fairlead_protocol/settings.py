@@ -27,6 +27,8 @@ class Units:
 BYTES = Units((("k", 1e3), ("M", 1e6), ("G", 1e9), ("Ki", 2**10), ("Mi", 2**20), ("Gi", 2**30), ("Ti", 2**40)))
 SECONDS = Units((("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)))
 _ARTICLES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_INT64 = 2**63
+"""Greater numbers, and those that are not finite, are nobody's setting and cannot be sent to other processes."""
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
 
 
@@ -101,10 +103,12 @@ def read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
     import yaml  # only where a file is given: the command line alone starts without it
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise SettingError("config", f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    try:
+        content = yaml.safe_load(text)
+    except Exception as error:  # besides YAMLError, whatever `2024-99-99` or `!!int x` make its constructors raise
         raise SettingError("config", f"{path} is neither YAML nor JSON: {error}") from error
     if content is None:
         content = {}
@@ -120,18 +124,19 @@ def read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
 
 
 def _value(setting: Setting, written: Any) -> Any:
-    """Text stands for any type, as flags and environment-filled files give it."""
-    if written is None or written == "null":
+    """Text stands for any type, as flags and environment-filled files give it. As text itself, `null` is a name."""
+    if written is None or (written == "null" and setting.type is not str):
         if setting.is_optional:
             return None
         raise SettingError(setting.name, "must have a value")
-    if isinstance(written, str) and setting.type is not str:
-        return _from_text(setting, written)
-    if setting.type is float and type(written) is int:
-        return float(written)
-    if type(written) is not setting.type:
+    value = _from_text(setting, written) if isinstance(written, str) else written
+    if isinstance(value, int | float) and not -_INT64 <= value < _INT64:  # nor NaN
+        raise SettingError(setting.name, f"must be {_ARTICLES[setting.type]} from -2^63 to 2^63 - 1")
+    if setting.type is float and type(value) is int:
+        return float(value)
+    if type(value) is not setting.type:
         raise SettingError(setting.name, f"must be {_ARTICLES[setting.type]}, not {written!r}")
-    return written
+    return value
 
 
 def _from_text(setting: Setting, text: str) -> Any:
@@ -143,6 +148,7 @@ def _from_text(setting: Setting, text: str) -> Any:
             number = text.rstrip("".join(units))
             unit = text[len(number) :].strip()
             return setting.type(float(number) * (units[unit] if unit else 1.0))
+        text.encode()  # a name or a number with bytes that are no UTF-8 could be told to nobody
         return setting.type(text)
     except (ValueError, KeyError, OverflowError):
         hint = f"a number may be followed by one of {', '.join(units)}" if units else None

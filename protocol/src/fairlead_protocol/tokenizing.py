@@ -49,9 +49,10 @@ class PromptTokenizer:
         path = folder / "tokenizer.json"
         try:
             tokenizer_json = path.read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
+            problem = error.strerror if isinstance(error, OSError) else error
             raise TokenizerError(
-                f"{path} cannot be read ({error.strerror}); a model's folder needs a fast tokenizer's tokenizer.json"
+                f"{path} cannot be read ({problem}); a model's folder needs a fast tokenizer's tokenizer.json"
             ) from error
         config = _read_json(folder / "tokenizer_config.json")
         return cls(
@@ -125,7 +126,10 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
     """A template in its own file wins over the one in tokenizer_config.json, as in transformers."""
     path = folder / "chat_template.jinja"
     if path.exists():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokenizerError(f"{path} cannot be read: {error}") from error
     template = config.get("chat_template")
     if isinstance(template, list):  # several named templates
         named = {entry["name"]: entry["template"] for entry in template}

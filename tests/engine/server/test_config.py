@@ -55,6 +55,11 @@ def test_a_json_file_is_read_too_and_null_means_the_default(tmp_path: Path) -> N
     assert engine.max_num_seqs is None
 
 
+def test_a_model_may_be_called_null(tmp_path: Path) -> None:
+    assert parse("--config", write(tmp_path, {"model": "/m", "served-name": "null"}))[0].name == "null"
+    assert parse("--config", write(tmp_path, {"model": "/m", "served-name": None}))[0].name == "m"
+
+
 def test_the_served_name_defaults_to_the_last_part_of_the_model() -> None:
     assert parse("--model", "demo://dinghy")[0].name == "dinghy"
     assert parse("--model", "/models/llama/")[0].name == "llama"
@@ -82,6 +87,10 @@ def test_the_served_name_defaults_to_the_last_part_of_the_model() -> None:
         ({"model": "/m", "port": None}, "port", "must have a value"),
         ({"model": "/m", "enable-prefix-caching": "perhaps"}, "enable_prefix_caching", "true or false"),
         ({"model": "/m", "log-level": "loud"}, "log_level", "debug"),
+        ({"model": "/m", "num-threads": 0}, "num_threads", "from 1 to 4096"),
+        ({"model": "/m", "num-threads": 10**9}, "num_threads", "from 1 to 4096"),
+        ({"model": "/m", "max-num-batched-tokens": 10**30}, "max_num_batched_tokens", "2^63"),
+        ({"model": "/m", "block-size": 10**400}, "block_size", "2^63"),
         ({"model": "/m", "max-num-seqs": 64, "max-num-batched-tokens": 32}, "max_num_batched_tokens", "max-num-seqs"),
         ({"model": ""}, "model", "is empty"),
         ({}, "model", "is not given"),

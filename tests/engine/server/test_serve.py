@@ -408,6 +408,44 @@ def test_a_model_that_cannot_be_loaded_ends_in_the_termination_log(
     assert says in words["message"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "reason", "says"),
+    [
+        (("--model", b"x\xff"), "InvalidConfig", "model: must be text"),
+        (("--model", "demo://dinghy", "--config", b"/x\xff"), "InvalidConfig", "/x\\udcff cannot be read"),
+        (("--model", "demo://dinghy", "--fl\xe4g"), "InvalidConfig", "command-line"),
+        (("--model", "a" * 5000), "ModelNotFound", "cannot be looked into"),
+        (("--model", "~nobody-has-this-name/m"), "ModelNotFound", "cannot be looked into"),
+        (("--model", "demo://dinghy", "--host", "a" * 300), "AddressUnavailable", "choose another --port or --host"),
+    ],
+)  # fmt: skip
+def test_what_no_system_call_takes_is_refused_in_a_sentence(
+    start_engine: Any, flags: tuple[Any, ...], reason: str, says: str
+) -> None:
+    engine = start_engine(*flags)
+    assert engine.wait_exit() != 0
+    words = last_words(engine)
+    assert words["reason"] == reason
+    assert says in words["message"]
+    assert "Traceback" not in engine.log.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else may become another user")
+def test_a_folder_that_may_not_be_read_is_said_to_be_one(checkpoint: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint, tmp_path / "closed" / "model")
+    ask = (
+        "import os, sys, tokenizers\n"
+        "from fairlead_engine.demo import resolve_model\n"
+        "from fairlead_engine.errors import ModelLoadError\n"
+        "os.setuid(65534)\n"
+        "try: resolve_model(sys.argv[1])\n"
+        "except ModelLoadError as error: print(error)\n"
+    )
+    folder.parent.chmod(0o700)
+    done = subprocess.run([sys.executable, "-c", ask, str(folder)], capture_output=True, text=True, check=False)
+    assert f"{folder} cannot be looked into (Permission denied)" in done.stdout, done.stderr
+
+
 def test_too_little_memory_for_the_cache_ends_in_the_termination_log(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint), "--kv-cache-memory", "4k")
     assert engine.wait_exit() == 1

@@ -30,11 +30,15 @@ def resolve_model(source: str) -> Path:
             ModelLoadReason.MODEL_NOT_FOUND,
             f"{source!r} is not a source this engine can open; give a folder that holds the model, or demo://NAME",
         )
-    folder = Path(source).expanduser()
-    if not (folder / "config.json").is_file():
+    folder = Path(source)
+    try:
+        folder = folder.expanduser()
+        if (folder / "config.json").is_file():
+            return folder
         problem = "has no config.json" if folder.is_dir() else "does not exist or is not a folder"
-        raise ModelLoadError(
-            ModelLoadReason.MODEL_NOT_FOUND,
-            f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json",
-        )
-    return folder
+    except (OSError, RuntimeError) as error:  # not for this user, too long a name, nobody's home
+        problem = f"cannot be looked into ({error.strerror if isinstance(error, OSError) else error})"
+    raise ModelLoadError(
+        ModelLoadReason.MODEL_NOT_FOUND,
+        f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json",
+    )

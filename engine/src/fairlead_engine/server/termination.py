@@ -15,7 +15,9 @@ DEFAULT_PATH = Path("/dev/termination-log")
 
 def report(error: EngineError) -> None:
     """Writes `{"reason", "message"}` to the termination log, where there is one, and to stderr."""
-    text = msgspec.json.encode(error.to_dict()).decode()
+    # Bytes of a command line that are no UTF-8 are lone surrogates, which JSON cannot hold.
+    words = {name: value.encode(errors="backslashreplace").decode() for name, value in error.to_dict().items()}
+    text = msgspec.json.encode(words).decode()
     print(text, file=sys.stderr, flush=True)
     given = os.environ.get(VARIABLE)
     path = Path(given) if given else DEFAULT_PATH

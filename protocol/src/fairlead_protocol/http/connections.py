@@ -1,6 +1,7 @@
 """Clients' connections: where they come in, as many file descriptors as they need, and a count and a log line for each
 that is cut without an answer."""
 
+import errno
 import logging
 import resource
 import socket
@@ -53,6 +54,8 @@ def listening_socket(host: str, port: int, *, backlog: int = 128) -> socket.sock
         return socket.create_server(found[4][:2], family=found[0], backlog=backlog)
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+    except UnicodeError as error:  # no DNS name at all
+        raise OSError(errno.EINVAL, f"cannot listen on {host}:{port}: {error}") from error
 
 
 def allow_descriptors(num_connections: int, *, per_connection: int) -> None:
