@@ -32,6 +32,7 @@ from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.dispatch.refusals import QueueOutcome
 from fairlead.gateway.gateway_command import add_arguments as add_gateway_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
@@ -45,7 +46,6 @@ from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, Profile
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket
-from fairlead.routing.queue_outcomes import QueueOutcome
 from fairlead.routing.replica import Decision, Replica
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.errors import ModelLoadReason
@@ -367,7 +367,7 @@ def _gateway_scrape() -> str:
     datastore, tokenizers = Datastore(), Tokenizers()
     reader = PromptReader(tokenizers, Pacer())
     shared = Shared(limits, "gateway", datastore, tokenizers, reader)
-    pools = Pools(StaticFleet([make_pool([replica])]), shared, Upstream(limits))
+    pools = Pools(lambda *_: StaticFleet([make_pool([replica])]), shared, Upstream(limits))
     seen = GatewayMetrics(pools, datastore, reader)
     request = Observation("id", "/v1/completions", observers=(seen,), client="client", stream=True, usage=Usage())
     decision = Decision(replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0)
@@ -376,7 +376,7 @@ def _gateway_scrape() -> str:
     request.routed(decision, ReadPrompt())
     request.first_token()
     request.ended(200)
-    seen.watch_connections("clients", ())
+    seen.connections.labels("clients")
     seen.attempt_failed(request, "engine_full")
     return seen.exposition().decode()
 
@@ -433,7 +433,7 @@ def http_endpoints() -> str:
                 ["", "`/{namespace}/{name}` before any of these",
                  "The same for this LLMDeployment; `Host: {name}.{namespace}` says it, too."]]  # fmt: skip
     head = ["Method", "Path", "What it does"]
-    outcomes = [[f"`{outcome.label}`", str(outcome.http_status or ""), docstrings(QueueOutcome)[outcome.name]]
+    outcomes = [[f"`{outcome.label}`", str(outcome.http_status), docstrings(QueueOutcome)[outcome.name]]
                 for outcome in QueueOutcome]  # fmt: skip
     outcomes += [[f"`{outcome}`", "", docstrings(RequestOutcome)[outcome.name]] for outcome in RequestOutcome]
     return "\n\n".join((

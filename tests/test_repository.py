@@ -186,14 +186,15 @@ def test_every_sentence_that_the_troubleshooting_quotes_is_printed_somewhere() -
 
 
 def test_the_troubleshooting_has_every_reason_and_code_that_means_trouble() -> None:
+    import fairlead.gateway
     from fairlead.api.conditions import Reason
-    from fairlead.gateway.openai import errors
-    from fairlead.routing.queue_outcomes import QueueOutcome
+    from fairlead.gateway.dispatch.refusals import QueueOutcome
     from fairlead_engine.errors import ModelLoadReason
 
     words = {str(reason) for reason in (*Reason, *ModelLoadReason)} - FINE
-    words |= {outcome.label for outcome in QueueOutcome if outcome.http_status}
-    words |= set(re.findall(r'code="(\w+)"', Path(errors.__file__).read_text()))
+    words |= {outcome.label for outcome in QueueOutcome}
+    gateway = "".join(path.read_text() for path in Path(fairlead.gateway.__file__).parent.rglob("*.py"))
+    words |= set(re.findall(r'code="(\w+)"', gateway))
     text = TROUBLESHOOTING.read_text()
     assert sorted(word for word in words if f"`{word}`" not in text) == []
 

@@ -22,9 +22,9 @@ from monitoring.expressions import Labels, Wrong, labels_of, selectors
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.reconcile import ReconcileOutcome
+from fairlead.gateway.dispatch.refusals import QueueOutcome
 from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.routing.health import Failure
-from fairlead.routing.queue_outcomes import QueueOutcome
 
 VARIABLES = {"model": ".+", "namespace": "[^/]+", "replica": ".+", "__rate_interval": "1m", "datasource": "prometheus"}
 QUERIES = [query for path in DASHBOARDS for query in queries(path)]

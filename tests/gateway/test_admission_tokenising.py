@@ -21,7 +21,7 @@ def test_a_prompt_is_tokenised_once_before_it_waits() -> None:
             room.ask(name, seconds=1.0)
         await asyncio.sleep(0.5)
         assert room.reader.read_log == [("a", "x"), ("b", "x"), ("c", "x")]
-        assert all("x" in prompt.by_digest for prompt in room.model_pool.waiting_prompts())
+        assert all("x" in ticket.prompt.by_digest for ticket in room.model_pool.queue)
         room.model_pool.update(pool_of(replica(digest="x"), replica("b", digest="x")))
         await room.end()
         assert len(room.reader.read_log) == 3

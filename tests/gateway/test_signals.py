@@ -11,8 +11,7 @@ import pytest
 
 from fairlead.api.signals_message import SECONDS_BOUNDS, TOKENS_BOUNDS, ModelSignals, SignalsLine
 from fairlead.gateway.dispatch import admission
-from fairlead.gateway.dispatch.counters import ModelCounters
-from fairlead.gateway.observation import Observation
+from fairlead.gateway.observation import ModelCounters, Observation
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import PromptTokensDetails, Usage
 from fairlead.routing.load import Load
@@ -232,7 +231,7 @@ async def test_what_waits_is_weighed_from_a_sample_where_much_waits(start) -> No
     pool.router.expected_uncached = expected_uncached
     model = setup.gateway.signals.line().models["default/fake"]
     assert asked <= 64
-    assert model.waiting_uncached_tokens == sum(prompt.num_tokens for prompt in pool.waiting_prompts())
+    assert model.waiting_uncached_tokens == sum(ticket.prompt.num_tokens for ticket in pool.queue)
     assert model.oldest_wait_seconds > 0.0
     for task in asking:
         task.cancel()

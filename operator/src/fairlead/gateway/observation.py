@@ -1,11 +1,11 @@
-"""What is seen of one request: the figures that metrics, signals and the log line are made of. One Observation per
-request."""
+"""What is seen of requests: of each the figures that metrics and its log line are made of, and of a model's what the
+operator scales by."""
 
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from fairlead.api.signals_message import ModelSignals, count_seconds, count_tokens
 from fairlead.fleet.pool import ServedModel
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
@@ -21,34 +21,6 @@ from fairlead_protocol.line_budget import LineBudget
 logger = logging.getLogger("fairlead.gateway.requests")
 
 
-def _now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-class Observer(Protocol):
-    """Hears of a request's milestones as they happen; the figures are in the Observation."""
-
-    def arrived(self, seen: "Observation") -> None:
-        """It asks something of a model that the model's replicas could do."""
-        ...
-
-    def dispatched(self, seen: "Observation") -> None:
-        """An attempt begins."""
-        ...
-
-    def attempt_failed(self, seen: "Observation", failure: str) -> None:
-        """The replica of the last attempt did not serve it; `failure` is a metric label."""
-        ...
-
-    def first_token(self, seen: "Observation") -> None:
-        """The first token has come; of an answer that is not streamed, all of it."""
-        ...
-
-    def ended(self, seen: "Observation") -> None:
-        """The request is over, however it ended."""
-        ...
-
-
 REFUSALS_LOGGED_AT_ONCE = 20
 REFUSALS_LOGGED_PER_SECOND = 1.0
 """Lines about requests that are refused before they are for any model. Whoever reaches the port can send any number;
@@ -57,6 +29,31 @@ _LEAST_SECONDS = 1e-6
 """What an error is a part of is never less."""
 MAX_LOGGED_PATH_LENGTH = 200
 """Characters of a path that may be anything, because nobody is known to have asked for it."""
+
+
+class Observer:
+    """Hears of a request's milestones as they happen, as far as it cares; the figures are in the Observation."""
+
+    __slots__ = ()
+
+    def arrived(self, seen: "Observation") -> None:
+        """It asks something of a model that the model's replicas could do."""
+
+    def dispatched(self, seen: "Observation") -> None:
+        """An attempt begins."""
+
+    def attempt_failed(self, seen: "Observation", failure: str) -> None:
+        """The replica of the last attempt did not serve it; `failure` is a metric label."""
+
+    def first_token(self, seen: "Observation") -> None:
+        """The first token has come; of an answer that is not streamed, all of it."""
+
+    def ended(self, seen: "Observation") -> None:
+        """The request is over, however it ended."""
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 @dataclass(slots=True)
@@ -82,10 +79,8 @@ class Observation:
     """A RequestOutcome, or the label of a QueueOutcome."""
     policy: str = ""
     """The model's routing policy."""
-    replica: str = ""
-    """The last one tried."""
-    reason: str = ""
-    """Why it was chosen."""
+    decision: Decision | None = None
+    """Of the last attempt."""
     num_attempts: int = 0
     ticket: Ticket | None = None
     """Its place in line."""
@@ -94,12 +89,6 @@ class Observation:
     num_tokens_from_text_cache: int = 0
     """Of those, how many ids came from the cache of texts instead of from the tokenizer."""
     tokenizing_seconds: float = 0.0
-    predicted_cached_tokens: int | None = None
-    """Those that the last replica tried was expected to find in its cache; None = not known."""
-    predicted_uncached_tokens: int | None = None
-    predicted_replica_ttft_seconds: float | None = None
-    """From the last dispatch to the first token, as foreseen at that dispatch: what routing decided by; None = not
-    known."""
     dispatched_after_seconds: float = 0.0
     """When the last attempt began."""
     ttft_seconds: float | None = None
@@ -145,9 +134,9 @@ class Observation:
     @property
     def cached_tokens_error(self) -> int | None:
         """How far the prediction was off, in tokens of either direction; None where either figure is missing."""
-        if self.usage is None or self.predicted_cached_tokens is None:
+        if self.usage is None or self.decision is None or self.decision.cached_tokens is None:
             return None
-        return abs(self.predicted_cached_tokens - self.usage.cached_tokens)
+        return abs(self.decision.cached_tokens - self.usage.cached_tokens)
 
     def parsed(self, request: InferenceRequest) -> None:
         """The request could be read."""
@@ -167,14 +156,10 @@ class Observation:
     def routed(self, decision: Decision, prompt: ReadPrompt) -> None:
         """An attempt begins at this replica."""
         self.num_attempts += 1
-        self.replica = decision.replica.name
-        self.reason = decision.reason
+        self.decision = decision
         self.num_prompt_tokens = prompt.num_tokens
         self.tokenizing_seconds = prompt.seconds
         self.num_tokens_from_text_cache = prompt.num_cached_tokens
-        self.predicted_cached_tokens = decision.cached_tokens
-        self.predicted_uncached_tokens = decision.uncached_tokens
-        self.predicted_replica_ttft_seconds = decision.predicted_ttft_seconds
         self.dispatched_after_seconds = _now() - self.arrived
         for observer in self.observers:
             observer.dispatched(self)
@@ -187,7 +172,7 @@ class Observation:
             "request_id": self.request_id,
             "client": self.client,
             "model": self.model,
-            "replica": self.replica,
+            "replica": self.decision.replica.name if self.decision else "",
             "num_attempts": self.num_attempts,
             "failure": label,
             "error": message,
@@ -210,6 +195,39 @@ class Observation:
         self.duration_seconds = _now() - self.arrived
         for observer in self.observers:
             observer.ended(self)
+
+
+class ModelCounters(ModelSignals, Observer):
+    """One LLMDeployment's requests at this gateway, counted since the gateway has known it: the signals that only grow.
+    The others keep their defaults here."""
+
+    def arrived(self, seen: Observation) -> None:
+        self.num_arrivals += 1
+
+    def foreseen(self, ttft_seconds: float) -> None:
+        """When its first token should come, as soon as that could be said."""
+        count_seconds(self.predicted_ttft, ttft_seconds)
+
+    def dispatched(self, seen: Observation) -> None:
+        """It goes to a replica. Further attempts bring no further demand: only the first one counts."""
+        if seen.num_attempts != 1:
+            return
+        predicted = seen.decision.uncached_tokens if seen.decision else None
+        uncached = seen.num_prompt_tokens if predicted is None else predicted
+        self.prompt_tokens += seen.num_prompt_tokens
+        self.uncached_prompt_tokens += uncached
+        count_tokens(self.uncached_per_request, uncached)
+
+    def first_token(self, seen: Observation) -> None:
+        if seen.shows_ttft and seen.ttft_seconds is not None:
+            count_seconds(self.ttft, seen.ttft_seconds)
+
+    def ended(self, seen: Observation) -> None:
+        """It is over, and its usage is known if an engine answered it."""
+        self.num_ended += 1
+        if seen.usage is not None and seen.usage.completion_tokens is not None:
+            self.num_answered += 1
+            self.output_tokens += seen.usage.completion_tokens
 
 
 class Refusals:
@@ -235,7 +253,7 @@ def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None =
     one that had no line of their own, since the last one that had. `error`: what was wrong with it."""
     if not logger.isEnabledFor(logging.INFO):
         return
-    usage = seen.usage
+    usage, decision = seen.usage, seen.decision
     fields = {
         "request_id": seen.request_id,
         "client": seen.client,
@@ -245,17 +263,17 @@ def log_request(seen: Observation, *, num_left_out: int = 0, error: str | None =
         "stream": seen.stream,
         "status": seen.status,
         "outcome": seen.outcome,
-        "replica": seen.replica or None,
-        "reason": seen.reason or None,
+        "replica": decision.replica.name if decision else None,
+        "reason": decision.reason if decision else None,
         "num_attempts": seen.num_attempts,
         "queue_seconds": _rounded(seen.queue_seconds),
         "predicted_ttft_seconds": _rounded(seen.predicted_ttft_seconds),
         "ttft_seconds": _rounded(seen.ttft_seconds),
-        "predicted_replica_ttft_seconds": _rounded(seen.predicted_replica_ttft_seconds),
+        "predicted_replica_ttft_seconds": _rounded(decision.predicted_ttft_seconds if decision else None),
         "replica_ttft_seconds": _rounded(seen.replica_ttft_seconds),
         "duration_seconds": _rounded(seen.duration_seconds),
         "num_prompt_tokens": usage.prompt_tokens if usage else None,
-        "num_predicted_cached_tokens": seen.predicted_cached_tokens,
+        "num_predicted_cached_tokens": decision.cached_tokens if decision else None,
         "num_cached_tokens": usage.cached_tokens if usage else None,
         "num_completion_tokens": usage.completion_tokens if usage else None,
         "num_left_out": num_left_out or None,

@@ -1,4 +1,4 @@
-"""How requests end, beside the queue's own outcomes (`routing/queue_outcomes.py`): a closed set of metric labels."""
+"""How requests end, beside the queue's own outcomes (`dispatch/refusals.py`): a closed set of metric labels."""
 
 from enum import StrEnum
 

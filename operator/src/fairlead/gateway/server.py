@@ -7,16 +7,13 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Callable
+from functools import partial
 
-from fairlead.fleet.directory import Fleet
-from fairlead.fleet.engine_stream import EngineListener
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.admission import Shared
-from fairlead.gateway.dispatch.engines import EngineNews
-from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.dispatch.pools import MakeFleet, Pools
 from fairlead.gateway.dispatch.proxy import Proxy
 from fairlead.gateway.downstream.faults import client_protocol
 from fairlead.gateway.gateway_settings import GatewaySettings
@@ -40,9 +37,6 @@ CONTROL_GRACE_SECONDS = 5
 INTERRUPT_SECONDS = 5.0
 """How long what runs may take after Ctrl-C, when a person waits."""
 
-MakeFleet = Callable[[EngineListener, Tokenizers], Fleet]
-"""Makes the fleet to follow. It tells the listener what engines stream, and adds their tokenizers."""
-
 
 class Gateway:
     """One gateway: `await run()` serves until `drain` or `stop` was called and everything is answered."""
@@ -54,23 +48,22 @@ class Gateway:
         self.id = secrets.token_hex(8)
         """Names this run of the gateway to engines and to the operator."""
         self.datastore = Datastore()
-        tokenizers, news = Tokenizers(), EngineNews(self.datastore)
-        self.fleet = make_fleet(news, tokenizers)
+        tokenizers = Tokenizers()
         self.upstream = Upstream(settings)
         pacer = Pacer()
         self.reader = PromptReader(tokenizers, pacer)
         shared = Shared(settings, self.id, self.datastore, tokenizers, self.reader)
-        self.pools = Pools(self.fleet, shared, self.upstream)
+        self.pools = Pools(make_fleet, shared, self.upstream)
+        self.fleet = self.pools.fleet
         self.signals = SignalsStream(self.pools, self.id)
-        news.on_load = self.pools.load_changed
         self.pools.on_urgent = self.signals.wake
         self.metrics = Metrics(self.pools, self.datastore, self.reader)
-        self.metrics.watch_access(access)
+        self.metrics.keys_current.set_function(lambda: float(access.is_current))
         proxy = Proxy(self.upstream, settings, self.id)
         director = Director(self.pools, proxy, max_attempts=settings.max_attempts)
         refusals = Refusals(self.metrics)
         self.app = GatewayApp(self.pools, director, self.metrics, refusals, pacer, settings, access)
-        self.metrics.watch_readiness(lambda: self.app.ready)
+        self.metrics.ready.set_function(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = listening_socket(settings.host, settings.port, backlog=BACKLOG)
         self._control_socket = listening_socket(control_host, settings.control_port, backlog=BACKLOG)
@@ -83,8 +76,8 @@ class Gateway:
         self._server = self._serving(self.app, 0, grace_seconds=int(settings.drain_timeout))
         control = ControlApp(self.app, self.metrics, self.signals)
         self._control = self._serving(control, 1, grace_seconds=CONTROL_GRACE_SECONDS)
-        self.metrics.watch_connections("clients", self._server.server_state.connections)
-        self.metrics.watch_connections("control", self._control.server_state.connections)
+        for port, server in (("clients", self._server), ("control", self._control)):
+            self.metrics.connections.labels(port).set_function(partial(len, server.server_state.connections))
         self._drain_task: asyncio.Task[None] | None = None
 
     def _serving(self, app: GatewayApp | ControlApp, number: int, *, grace_seconds: int) -> HttpServer:

@@ -9,16 +9,17 @@ It does no network I/O: the director awaits it, the fleet and the engines' strea
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
-from fairlead.gateway.dispatch.counters import ModelCounters
 from fairlead.gateway.dispatch.hang_watch import Hangs
-from fairlead.gateway.dispatch.refusals import refusal, unfit
+from fairlead.gateway.dispatch.refusals import QueueOutcome, refusal, unfit
 from fairlead.gateway.dispatch.warm_ups import WarmUps
 from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.gateway.observation import ModelCounters
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
@@ -28,8 +29,6 @@ from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.load import Load
 from fairlead.routing.policies import make_policy
 from fairlead.routing.queue import PoolQueue, deadline
-from fairlead.routing.queue_outcomes import QueueOutcome
-from fairlead.routing.replica import Replica
 from fairlead.routing.router import Router
 from fairlead_protocol.adapters import split_adapter
 from fairlead_protocol.prompts import PromptError
@@ -108,10 +107,6 @@ class ModelPool:
         """Replicas that may be sent requests: neither brand new nor on their way out."""
         return len(self.router.replicas) - len(self._draining)
 
-    def waiting_prompts(self) -> list[ReadPrompt]:
-        """Of who is in line, in its order."""
-        return [ticket.prompt for ticket in self.queue]
-
     # What the director calls.
 
     def ticket(self, request: InferenceRequest) -> RequestTicket:
@@ -126,7 +121,7 @@ class ModelPool:
         if self._is_hopeless or (len(self.queue) and not self.queue.has_room(ticket.num_bytes)):
             return  # nothing is spent on what `wait` is going to refuse
         await self._read(ticket)
-        self._raise_if_unfit(ticket)
+        self._raise_if_unfit(ticket.prompt)
 
     async def _read(self, ticket: RequestTicket) -> None:
         """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
@@ -139,9 +134,16 @@ class ModelPool:
             ticket.digests_read |= missing
         ticket.is_read = True
 
-    def admit(self, ticket: RequestTicket) -> Attempt:
-        """`async with` it: waits for a replica with room. Raises OpenAIError."""
-        return Attempt(self, ticket)
+    @asynccontextmanager
+    async def admit(self, ticket: RequestTicket) -> AsyncIterator[Attempt]:
+        """Waits for a replica with room; gives its slot back, however the attempt ended. Raises OpenAIError."""
+        sent = await self.wait(ticket)
+        ticket.admitted = True
+        try:
+            yield Attempt(ticket, sent, self.router, self.now, on_first_token=self._let_suspects_go)
+        finally:
+            self.router.release(sent, self.now())
+            self.pump()
 
     async def wait(self, ticket: RequestTicket) -> InFlightRequest:
         """Until it is this ticket's turn. Raises OpenAIError; whoever is cancelled leaves the line."""
@@ -150,8 +152,10 @@ class ModelPool:
             self._on_urgent()
         if self._is_hopeless:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
-        self._raise_if_unfit(ticket)
-        if self._is_next(ticket, now) and self._has_been_read(ticket):
+        self._raise_if_unfit(ticket.prompt)
+        first = self._first_in_line(now)
+        is_next = (first is None or ticket.order < first.order) and not self._is_held_back(ticket, now)
+        if is_next and self._has_been_read(ticket):
             sent = self._route(ticket, now)
             if sent is not None:
                 self._foresee(ticket, sent.decision.predicted_ttft_seconds, now)
@@ -190,11 +194,6 @@ class ModelPool:
         if len(self.queue) and self._next_pump is None:
             self._next_pump = self._loop.call_at(max(self.now(), self._pumped_at + PUMP_GAP_SECONDS), self.pump)
 
-    def proven(self) -> None:
-        """A request has had its first token: a suspect that is kept apart from it may have waited for that."""
-        if self._num_suspects:
-            self.pump()
-
     def remove(self) -> None:
         """The LLMDeployment is gone: nobody waits any longer, and a request that comes back finds nothing."""
         self._refuse_all(QueueOutcome.MODEL_REMOVED)
@@ -226,16 +225,14 @@ class ModelPool:
 
     # The line.
 
+    def _let_suspects_go(self) -> None:
+        """A request has had its first token: a suspect that is kept apart from it may have waited for that."""
+        if self._num_suspects:
+            self.pump()
+
     def _route(self, ticket: RequestTicket, now: float) -> InFlightRequest | None:
         patient = now < ticket.patient_until
         return self.router.route(ticket.prompt, now, is_suspect=ticket.is_suspect, patient=patient)
-
-    def _is_next(self, ticket: RequestTicket, now: float) -> bool:
-        """Whether a ticket that is not in line would be the first to go."""
-        if self._is_held_back(ticket, now):
-            return False
-        first = self._first_in_line(now)
-        return first is None or ticket.order < first.order
 
     def _first_in_line(self, now: float) -> RequestTicket | None:
         """Who is to go next. Suspects that are kept apart hold up nobody else; where one is, all others of them are."""
@@ -330,7 +327,7 @@ class ModelPool:
 
     async def _read_who_waits(self) -> None:
         try:
-            while (ticket := self._first_unread()) is not None:
+            while (ticket := next((each for each in self.queue if not self._has_been_read(each)), None)) is not None:
                 try:
                     await self._read(ticket)
                 except Exception:
@@ -340,13 +337,16 @@ class ModelPool:
         finally:
             self._reading = None
 
-    def _first_unread(self) -> RequestTicket | None:
-        return next((ticket for ticket in self.queue if not self._has_been_read(ticket)), None)
-
     # The state of the replicas.
 
     def _take_replicas(self) -> None:
-        replicas = self._warm_replicas()
+        """Those that are not brand new, and a timer for the next that will not be."""
+        now = self.now()
+        replicas = self._warm_ups.warm(self.pool.replicas, now, lambda uid: self.datastore.load(uid, now) is not None)
+        if self._warm_up is not None:
+            self._warm_up.cancel()
+        due = self._warm_ups.next_due(now)
+        self._warm_up = None if due is None else self._loop.call_at(due, self.update, self.pool)
         self.router.set_replicas(replicas)
         self._hangs.keep(self.pool.replicas)
         if replicas:
@@ -355,20 +355,6 @@ class ModelPool:
             self._knows_engines |= any(replica.uid not in self._outdated for replica in replicas)
             self._read_line()
         self._note_readiness()
-
-    def _warm_replicas(self) -> tuple[Replica, ...]:
-        """Those that are not brand new, and a timer for the next that will not be."""
-        now = self.now()
-        warm = self._warm_ups.warm(self.pool.replicas, now, lambda uid: self.datastore.load(uid, now) is not None)
-        if self._warm_up is not None:
-            self._warm_up.cancel()
-        due = self._warm_ups.next_due(now)
-        self._warm_up = None if due is None else self._loop.call_at(due, self._end_warm_up)
-        return warm
-
-    def _end_warm_up(self) -> None:
-        self._take_replicas()
-        self.pump()
 
     def _note_readiness(self) -> None:
         """Which limit holds for who waits depends on whether a replica is ready, and since when."""
@@ -387,20 +373,19 @@ class ModelPool:
         """Whether nothing is ready and nothing is going to be."""
         return not self.pool.replicas and not self.pool.outlook.starting
 
-    def _raise_if_unfit(self, ticket: RequestTicket) -> None:
-        if (misfit := self._misfit(ticket.prompt)) is not None:
-            raise unfit(misfit)
-
-    def _misfit(self, prompt: ReadPrompt) -> PromptError | None:
-        """Why no replica could ever serve it. While there is none: by what those said that there were, or else by what
-        the spec says, so that nothing is started for it."""
+    def _raise_if_unfit(self, prompt: ReadPrompt) -> None:
+        """Raises OpenAIError where no replica could ever serve it. While there is none: by what those said that there
+        were, or else by what the spec says, so that nothing is started for it."""
+        misfit: PromptError | None = None
         if self.router.replicas:
-            return self.router.misfit(prompt, self.now())
-        errors = [prompt.too_long.get(digest) for digest in self.digests] if self._knows_engines else []
-        if errors:
-            return errors[0] if None not in errors else None
-        limit = self.model.max_model_len
-        return None if limit is None else prompt.excess(limit)
+            misfit = self.router.misfit(prompt, self.now())
+        elif self._knows_engines and self.digests:
+            errors = [prompt.too_long.get(digest) for digest in self.digests]
+            misfit = errors[0] if None not in errors else None
+        elif self.model.max_model_len is not None:
+            misfit = prompt.excess(self.model.max_model_len)
+        if misfit is not None:
+            raise unfit(misfit)
 
     def _expire(self, ticket: RequestTicket) -> None:
         if not self.num_ready:

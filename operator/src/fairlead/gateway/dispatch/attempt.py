@@ -4,8 +4,6 @@ admission. They pass on to the router what becomes of the attempt; they decide n
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Protocol
 
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
@@ -48,38 +46,23 @@ class RequestTicket(Ticket):
         self.prompt = ReadPrompt()
 
 
-class Line(Protocol):
-    """What an attempt needs of the model whose line it stands in."""
-
-    router: Router
-    now: Callable[[], float]
-
-    async def wait(self, ticket: RequestTicket) -> InFlightRequest: ...
-
-    def pump(self) -> None: ...
-
-    def proven(self) -> None: ...
-
-
 class Attempt:
-    """One attempt: entering waits for a replica with room, leaving gives its slot back, however the attempt ended."""
+    """One attempt at a replica, for as long as `ModelPool.admit` keeps a slot of it."""
 
-    def __init__(self, line: Line, ticket: RequestTicket) -> None:
-        self._line = line
-        self.ticket = ticket
-        self._sent: InFlightRequest = None  # type: ignore[assignment]  # set by __aenter__
-        self._is_plural = not ticket.request.fields.keys().isdisjoint(_PLURAL_FIELDS)
-
-    async def __aenter__(self) -> "Attempt":
-        self._sent = await self._line.wait(self.ticket)
-        self.ticket.admitted = True
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def __init__(
+        self,
+        ticket: RequestTicket,
+        sent: InFlightRequest,
+        router: Router,
+        now: Callable[[], float],
+        on_first_token: Callable[[], object],
     ) -> None:
-        self._line.router.release(self._sent, self._line.now())
-        self._line.pump()
+        self.ticket = ticket
+        self._sent = sent
+        self._router = router
+        self._now = now
+        self._on_first_token = on_first_token
+        self._is_plural = not ticket.request.fields.keys().isdisjoint(_PLURAL_FIELDS)
 
     @property
     def decision(self) -> Decision:
@@ -93,18 +76,18 @@ class Attempt:
 
     def accepted(self) -> None:
         """The replica has begun to answer."""
-        self._line.router.accepted(self._sent)
+        self._router.accepted(self._sent)
 
     def first_token(self, *, whole: bool = False) -> None:
         """The first token has come, so the prompt has been computed. `whole`: all tokens have come, so it is not known
         when the first one was there."""
-        self._line.router.first_token(self._sent, self._line.now(), learn=not whole)
-        self._line.proven()
+        self._router.first_token(self._sent, self._now(), learn=not whole)
+        self._on_first_token()
 
     def generated(self, num_tokens: int | None) -> None:
         """So many tokens came, if that is known."""
         if num_tokens is not None and not self._is_plural:
-            self._line.router.generated(self._sent, num_tokens)
+            self._router.generated(self._sent, num_tokens)
 
     def begun(self) -> None:
         """The client has got a byte, so this attempt is the last."""
@@ -112,11 +95,11 @@ class Attempt:
 
     def failed(self, failure: Failure | None) -> Suspicion:
         """The replica failed the request; None: it is well, but full. Whether a death may have been its doing."""
-        now = self._line.now()
+        now = self._now()
         if failure is None:
-            self._line.router.full(self._sent, now)
+            self._router.full(self._sent, now)
             return Suspicion.NONE
-        suspicion = self._line.router.failed(self._sent, failure, now)
+        suspicion = self._router.failed(self._sent, failure, now)
         if suspicion is not Suspicion.NONE:
             self.ticket.is_suspect, self.ticket.patient_until = True, now + PATIENCE_SECONDS
         return suspicion

@@ -1,20 +1,28 @@
-"""Pools: one ModelPool per LLMDeployment, kept in step with the fleet; finds the one that a request means."""
+"""Pools: one ModelPool per LLMDeployment, kept in step with the fleet and with what its engines stream; finds the one
+that a request means."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fairlead.fleet.directory import Directory, Fleet, answers_to
+from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.pool import Pool
 from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.openai.errors import bad_request, model_not_found, not_synced
+from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.load import Load
+from fairlead_protocol.blocks import BlockHash
+
+MakeFleet = Callable[[EngineListener, Tokenizers], Fleet]
+"""Makes the fleet to follow. It tells the listener what engines stream, and adds their tokenizers."""
 
 
 class Pools:
-    """Follows `fleet`. Queues and in-flight counts are kept by the LLMDeployment's uid, so they survive its changes."""
+    """Follows a fleet and is its EngineListener: what engines tell goes to the Datastore, and to the pool whose line
+    may move. Queues and in-flight counts are kept by the LLMDeployment's uid, so they survive its changes."""
 
-    def __init__(self, fleet: Fleet, shared: Shared, upstream: Upstream) -> None:
-        self._fleet = fleet
+    def __init__(self, make_fleet: MakeFleet, shared: Shared, upstream: Upstream) -> None:
+        self.fleet = make_fleet(self, shared.tokenizers)
         self._shared = shared
         self._upstream = upstream
         self._by_uid: dict[str, ModelPool] = {}
@@ -22,7 +30,7 @@ class Pools:
         """By the uid of each of its replicas."""
         self.on_urgent: Callable[[], None] = lambda: None
         """Called when the autoscaler should hear of a model at once."""
-        fleet.subscribe(self._follow)
+        self.fleet.subscribe(self._follow)
 
     def __iter__(self) -> Iterator[ModelPool]:
         return iter(self._by_uid.values())
@@ -30,12 +38,12 @@ class Pools:
     @property
     def directory(self) -> Directory:
         """What is served now."""
-        return self._fleet.directory
+        return self.fleet.directory
 
     @property
     def synced(self) -> bool:
         """Whether every model that exists is known."""
-        return self._fleet.synced
+        return self.fleet.synced
 
     def find(self, model: str, chosen: Pool | None) -> ModelPool:
         """The pool for a request. `chosen`: the one its path or Host says; None = only the body's `model` does.
@@ -54,11 +62,26 @@ class Pools:
             raise model_not_found(model) if self.synced else not_synced()
         return self._by_uid[pool.model.uid]
 
-    def load_changed(self, uid: str, load: Load | None) -> None:
-        """A replica has told its load; None: what it told does not hold any more."""
-        pool = self._by_replica.get(uid)
-        if pool is not None:
+    def blocks_listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:
+        self._shared.datastore.listed(uid, seq, hashes)
+
+    def blocks_changed(self, uid: str, seq: int, stored: Iterable[BlockHash], removed: Iterable[BlockHash]) -> None:
+        self._shared.datastore.changed(uid, seq, stored, removed)
+
+    def load_changed(self, uid: str, load: Load) -> None:
+        self._shared.datastore.loaded(uid, load)
+        if (pool := self._by_replica.get(uid)) is not None:
             pool.load_changed(uid, load)
+
+    def lost(self, uid: str) -> None:
+        self._shared.datastore.lost(uid)
+        if (pool := self._by_replica.get(uid)) is not None:
+            pool.load_changed(uid, None)
+
+    def left(self, uid: str) -> None:
+        self._shared.datastore.forget(uid)
+        if (pool := self._by_replica.get(uid)) is not None:
+            pool.load_changed(uid, None)
 
     def _follow(self, directory: Directory) -> None:
         present = {pool.model.uid for pool in directory.pools}
@@ -67,13 +90,10 @@ class Pools:
         for pool in directory.pools:
             known = self._by_uid.get(pool.model.uid)
             if known is None:
-                self._by_uid[pool.model.uid] = ModelPool(pool, self._shared, self._tell_urgently)
+                self._by_uid[pool.model.uid] = ModelPool(pool, self._shared, lambda: self.on_urgent())
             elif known.pool != pool:
                 known.update(pool)
         self._by_replica = {replica.uid: pool for pool in self for replica in pool.pool.replicas}
         self._shared.tokenizers.keep(digest for pool in self for digest in pool.digests)
         replicas = (replica for pool in directory.pools for replica in pool.replicas)
         self._upstream.keep_only(frozenset((replica.host, replica.port) for replica in replicas))
-
-    def _tell_urgently(self) -> None:
-        self.on_urgent()

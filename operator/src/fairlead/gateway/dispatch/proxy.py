@@ -13,9 +13,15 @@ from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import Header, OpenAIError, answer_too_large, upstream_failed, upstream_timed_out
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.request_outcomes import RequestOutcome
-from fairlead.gateway.upstream.connection import AnswerTooLarge, ConnectFailed, UpstreamError, UpstreamSilent
+from fairlead.gateway.upstream.connection import (
+    AnswerTooLarge,
+    ConnectFailed,
+    Connection,
+    UpstreamError,
+    UpstreamSilent,
+)
 from fairlead.gateway.upstream.sse import UsageFilter, error_code_of, usage_of
-from fairlead.gateway.upstream.upstream import Upstream, UpstreamResponse
+from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.health import Failure
 from fairlead.routing.replica import Decision, Replica
 from fairlead_protocol.messages import (
@@ -101,7 +107,7 @@ class Proxy:
             raise _failed(replica, error, begun=client.started) from error
 
     async def _pass_events(
-        self, attempt: Attempt, response: UpstreamResponse, request: InferenceRequest, client: Client, seen: Observation
+        self, attempt: Attempt, response: Connection, request: InferenceRequest, client: Client, seen: Observation
     ) -> None:
         """Event by event as they come. The client gets its headers with the first: until then a retry is possible."""
         events = UsageFilter(hide_usage=not request.wants_usage)
@@ -136,9 +142,7 @@ class Proxy:
             seen.attempt_failed(Failure.DIED, "Its engine died in the middle of the answer.", again=False)
         await client.finish()
 
-    async def _pass_whole(
-        self, attempt: Attempt, response: UpstreamResponse, client: Client, seen: Observation
-    ) -> None:
+    async def _pass_whole(self, attempt: Attempt, response: Connection, client: Client, seen: Observation) -> None:
         """The whole answer at once."""
         replica = attempt.decision.replica
         body = await response.read(self._settings.max_reply_bytes)
@@ -164,7 +168,7 @@ class Proxy:
         await client.finish(body)
 
 
-def _raise_if_refused(replica: Replica, response: UpstreamResponse) -> None:
+def _raise_if_refused(replica: Replica, response: Connection) -> None:
     """Raises ReplicaFailed for an answer that says "not me": nothing was computed, or nothing can be."""
     reason = response.headers.get(_REASON)
     if reason in _REFUSALS:
@@ -199,7 +203,7 @@ def _head(replica: Replica, request: InferenceRequest, num_bytes: int, *, dispat
     return b"".join(lines)
 
 
-def _headers(decision: Decision, response: UpstreamResponse, seen: Observation) -> list[Header]:
+def _headers(decision: Decision, response: Connection, seen: Observation) -> list[Header]:
     """The engine's headers that clients get, which replica it was after what wait, and what was expected of it."""
     headers = [(_REPLICA, decision.replica.name.encode()), (_QUEUE_MS, f"{1000 * seen.queue_seconds:.1f}".encode())]
     if decision.cached_tokens is not None:

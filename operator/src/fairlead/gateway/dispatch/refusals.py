@@ -1,8 +1,9 @@
 """How a model's line turns requests away: why → the sentence, status and Retry-After that the client gets. Pure."""
 
+from enum import Enum
+
 from fairlead.fleet.pool import Pool
-from fairlead.gateway.openai.errors import OpenAIError, adapter_not_found, bad_request, refused
-from fairlead.routing.queue_outcomes import QueueOutcome
+from fairlead.gateway.openai.errors import OpenAIError, bad_request
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError
 
@@ -11,33 +12,53 @@ COLD_RETRY_AFTER_SECONDS = 10.0
 LONGEST_RETRY_AFTER_SECONDS = 30.0
 
 
+class QueueOutcome(Enum):
+    """How a request's wait for a replica ends in vain: (metric label, HTTP status, what the client is told). 429 means
+    "try later", 503 "nothing can serve this"."""
+
+    QUEUE_FULL = ("queue_full", 429, "Too many requests wait for the model {name!r} already; try again later.")
+    """As many requests wait already as may."""
+    QUEUE_TIMEOUT = (
+        "queue_timeout",
+        429,
+        "Every replica of the model {name!r} was full for {limits.max_queue_time:g} seconds; try again later.",
+    )
+    """Replicas are ready but none had room within maxQueueTime."""
+    NO_REPLICAS = ("no_replicas", 503, "Nothing serves the model {name!r}. {outlook}")
+    """No replica is ready and none is going to be."""
+    COLD_START_TIMEOUT = (
+        "cold_start_timeout",
+        503,
+        "No replica of the model {name!r} became ready within {limits.cold_start_timeout:g} seconds. {outlook}",
+    )
+    """No replica became ready within coldStartTimeout."""
+    REPLICAS_FAILING = ("replicas_failing", 503, "Every replica of the model {name!r} fails at the moment.")
+    """Replicas are listed as ready, but requests to them fail."""
+    MODEL_REMOVED = ("model_removed", 404, "The model {name!r} was removed.")
+    """The LLMDeployment was deleted while the request waited."""
+
+    def __init__(self, label: str, http_status: int, sentence: str) -> None:
+        self.label = label
+        self.http_status = http_status
+        self.sentence = sentence
+
+
 def unfit(error: PromptError) -> OpenAIError:
     """400 for a prompt that no replica could serve, whenever it comes, 404 for an adapter that none holds: the same
     answer as an engine's."""
     if isinstance(error, UnknownAdapter):
-        return adapter_not_found(error.message)
+        return OpenAIError(404, error.message, param="model", code="model_not_found")
     return bad_request(error.message, param=error.field, code=error.code)
 
 
 def refusal(outcome: QueueOutcome, pool: Pool, *, oldest_wait_seconds: float) -> OpenAIError:
     """`oldest_wait_seconds`: of the line, which is what a client that comes again may expect to wait."""
-    model, outlook = pool.model, pool.outlook
-    name = model.served_name
-    retry_after = min(max(1.0, oldest_wait_seconds), LONGEST_RETRY_AFTER_SECONDS)
-    if outcome is QueueOutcome.QUEUE_FULL:
-        message = f"Too many requests wait for the model {name!r} already; try again later."
-    elif outcome is QueueOutcome.QUEUE_TIMEOUT:
-        seconds = model.routing.max_queue_time
-        message = f"Every replica of the model {name!r} was full for {seconds:g} seconds; try again later."
-    elif outcome is QueueOutcome.REPLICAS_FAILING:
-        message = f"Every replica of the model {name!r} fails at the moment."
-    elif outcome is QueueOutcome.COLD_START_TIMEOUT:
+    model = pool.model
+    message = outcome.sentence.format(name=model.served_name, limits=model.routing, outlook=pool.outlook.message)
+    retry_after: float | None = min(max(1.0, oldest_wait_seconds), LONGEST_RETRY_AFTER_SECONDS)
+    if outcome in (QueueOutcome.NO_REPLICAS, QueueOutcome.COLD_START_TIMEOUT):
         retry_after = COLD_RETRY_AFTER_SECONDS
-        limit = f"{model.routing.cold_start_timeout:g} seconds"
-        message = f"No replica of the model {name!r} became ready within {limit}. {outlook.message}"
-    elif outcome is QueueOutcome.NO_REPLICAS:
-        retry_after = COLD_RETRY_AFTER_SECONDS
-        message = f"Nothing serves the model {name!r}. {outlook.message}"
-    else:
-        return refused(outcome, f"The model {name!r} was removed.", retry_after=None)
-    return refused(outcome, message.rstrip(), retry_after=retry_after)
+    elif outcome is QueueOutcome.MODEL_REMOVED:
+        retry_after = None
+    status, label = outcome.http_status, outcome.label
+    return OpenAIError(status, message.rstrip(), code=label, outcome=label, retry_after=retry_after)

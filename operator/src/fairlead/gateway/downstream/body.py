@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from fairlead.gateway.downstream.request_client import Message, Receive
-from fairlead.gateway.openai.errors import body_too_large, body_too_slow, too_many_bodies, unsupported_encoding
+from fairlead.gateway.openai.errors import body_refusal, unsupported_encoding
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
 
 
@@ -21,19 +21,7 @@ async def read_body(bodies: BodyReader, headers: Mapping[bytes, bytes], receive:
     try:
         return await bodies.read(headers.get(b"content-length", b""), receive, held)
     except BodyError as error:
-        raise _refusal(error.fault, bodies) from error
-
-
-def _refusal(fault: BodyFault, bodies: BodyReader) -> Exception:
-    match fault:
-        case BodyFault.CLIENT_GONE:
-            return ClientGone()
-        case BodyFault.TOO_LARGE:
-            return body_too_large(bodies.limit)
-        case BodyFault.TOO_SLOW:
-            return body_too_slow(bodies.timeout)
-        case BodyFault.TOO_MANY:
-            return too_many_bodies()
+        raise ClientGone if error.fault is BodyFault.CLIENT_GONE else body_refusal(error.fault, bodies) from error
 
 
 class ClientWatch:

@@ -3,15 +3,7 @@
 from collections.abc import Callable
 
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.gateway.openai.errors import (
-    OpenAIError,
-    bad_request,
-    headers_too_large,
-    too_many_connections,
-    too_many_headers,
-    too_many_requests_ahead,
-    too_much_framing,
-)
+from fairlead.gateway.openai.errors import OpenAIError, http_refusal
 from fairlead_protocol.http.framing import Fault
 from fairlead_protocol.http.limited import HttpLimits, LimitedProtocol, OnCut, WholeAnswer, make_protocol
 
@@ -23,7 +15,7 @@ def client_protocol(
     come."""
 
     def refuse(fault: Fault, sentence: str, target: str) -> WholeAnswer:
-        error = _error(fault, sentence, settings)
+        error = http_refusal(fault, sentence, settings)
         on_refused(error, target)
         return WholeAnswer(error.status, error.headers, error.body())
 
@@ -37,19 +29,3 @@ def client_protocol(
         unread_timeout=settings.client_stall_timeout,
     )
     return make_protocol(limits, refuse, on_cut)
-
-
-def _error(fault: Fault, sentence: str, settings: GatewaySettings) -> OpenAIError:
-    match fault:
-        case Fault.FIELDS:
-            return too_many_headers(settings.max_headers)
-        case Fault.HEAD:
-            return headers_too_large(settings.max_header_bytes)
-        case Fault.FRAMING:
-            return too_much_framing(settings.max_header_bytes)
-        case Fault.CONNECTIONS:
-            return too_many_connections(settings.max_connections)
-        case Fault.AHEAD:
-            return too_many_requests_ahead()
-        case Fault.INVALID:
-            return bad_request(sentence, code="invalid_http")

@@ -5,15 +5,14 @@ Counters and histograms are kept as requests go on and end; gauges are read from
 that they cost the data path nothing and vanish with what they describe.
 """
 
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairlead.gateway.access.check import Access
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.observation import Observation
+from fairlead.gateway.observation import Observation, Observer
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.replica_state import is_hanging
@@ -26,8 +25,8 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metrics:
-    """One registry per gateway, so that several can live in one process. An Observer of every request."""
+class Metrics(Observer):
+    """One registry per gateway, so that several can live in one process."""
 
     def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
         self.registry = CollectorRegistry()
@@ -89,7 +88,7 @@ class Metrics:
             ["model", "failure"],
             registry=self.registry,
         )
-        self._ready = Gauge(
+        self.ready = Gauge(
             "fairlead_gateway_ready",
             "1 while clients should be sent to this gateway; 0 before it knows the models, and while it drains",
             registry=self.registry,
@@ -111,7 +110,7 @@ class Metrics:
             "1 while the API keys that are checked are those configured; 0: these cannot be read, and older ones hold",
             registry=self.registry,
         )
-        self._connections = Gauge(
+        self.connections = Gauge(
             "fairlead_gateway_open_connections",
             "Connections that are open, idle ones included; port is clients or control (metrics, signals and probes)",
             ["port"],
@@ -128,20 +127,9 @@ class Metrics:
         self.registry.register(_Gauges(pools, datastore, reader))
         ProcessCollector(namespace="fairlead_gateway", registry=self.registry)
 
-    def watch_readiness(self, is_ready: Callable[[], bool]) -> None:
-        """Where a scrape reads whether clients should be sent here."""
-        self._ready.set_function(is_ready)
-
-    def watch_connections(self, port: str, connections: Sized) -> None:
-        """Where a scrape reads how many connections a port has."""
-        self._connections.labels(port).set_function(lambda: len(connections))
-
     def cut(self, reason: CutReason) -> None:
         """A connection was ended without an answer."""
         self._connections_cut.labels(reason).inc()
-
-    def arrived(self, seen: Observation) -> None:
-        """Nothing to count: requests are counted as they end."""
 
     def dispatched(self, seen: Observation) -> None:
         """Counts a decision; of the first attempt also what went before it."""
@@ -170,20 +158,19 @@ class Metrics:
         self.duration.labels(model).observe(seen.duration_seconds)
         if seen.num_attempts or seen.queue_seconds:  # who waited in vain waited longest
             self.queue_wait.labels(model).observe(seen.queue_seconds)
-        if (usage := seen.usage) is not None:
-            self.tokens.labels(model, "prompt").inc(usage.prompt_tokens)
-            self.tokens.labels(model, "cached").inc(usage.cached_tokens)
-            self.tokens.labels(model, "completion").inc(usage.completion_tokens or 0)
-            if (error := seen.cached_tokens_error) is not None:
-                self.tokens.labels(model, "predicted_cached").inc(seen.predicted_cached_tokens or 0)
-                self.cached_tokens_error.labels(model).observe(error)
-
         if seen.client is not None:
-            self._count_for_client(seen.client, seen)
-
-    def watch_access(self, access: Access) -> None:
-        """Shows whether `access` decides by what is configured."""
-        self.keys_current.set_function(lambda: float(access.is_current))
+            self.client_requests.labels(seen.client, str(seen.outcome)).inc()
+        if (usage := seen.usage) is None:
+            return
+        counts = {"prompt": usage.prompt_tokens, "completion": usage.completion_tokens or 0}
+        for kind, number in counts.items():
+            self.tokens.labels(model, kind).inc(number)
+            if seen.client is not None:
+                self.client_tokens.labels(seen.client, kind).inc(number)
+        self.tokens.labels(model, "cached").inc(usage.cached_tokens)
+        if seen.decision is not None and (error := seen.cached_tokens_error) is not None:
+            self.tokens.labels(model, "predicted_cached").inc(seen.decision.cached_tokens or 0)
+            self.cached_tokens_error.labels(model).observe(error)
 
     def attempt_failed(self, seen: Observation, failure: str) -> None:
         """Counts an attempt that a replica did not serve."""
@@ -192,12 +179,6 @@ class Metrics:
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
-
-    def _count_for_client(self, client: str, seen: Observation) -> None:
-        self.client_requests.labels(client, str(seen.outcome)).inc()
-        if (usage := seen.usage) is not None:
-            self.client_tokens.labels(client, "prompt").inc(usage.prompt_tokens)
-            self.client_tokens.labels(client, "completion").inc(usage.completion_tokens or 0)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
         return Histogram(f"fairlead_gateway_{name}", text, ["model"], buckets=buckets, registry=self.registry)

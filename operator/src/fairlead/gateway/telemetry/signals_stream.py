@@ -9,12 +9,13 @@ import logging
 
 import msgspec
 
-from fairlead.api.signals_message import INTERVAL_SECONDS, SignalsLine
+from fairlead.api.signals_message import INTERVAL_SECONDS, ModelSignals, ReplicaSignals, SignalsLine
+from fairlead.gateway.dispatch.admission import ModelPool
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.downstream.body import ClientGone, ClientWatch, read_body
 from fairlead.gateway.downstream.request_client import Client, Receive, Send
-from fairlead.gateway.openai.errors import too_many_followers
-from fairlead.gateway.telemetry.signals_counting import model_signals
+from fairlead.gateway.openai.errors import overloaded
+from fairlead.routing.replica_state import is_hanging
 from fairlead_protocol.http.bodies import BodyReader
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ SLOW_FOLLOWER_SECONDS = 10.0
 MAX_FOLLOWERS = 64
 """Of one gateway, at once. There is one for each operator that looks after its models; each more costs a write a second
 on the loop that tokens pass through."""
+MAX_PROMPTS_LOOKED_AT = 64
+"""Waiting prompts that are looked up in the replicas' caches for one line; of a longer queue, a sample this large."""
 _NDJSON = b"application/x-ndjson"
 _BODY_LIMIT_BYTES = 1024
 
@@ -84,7 +87,8 @@ class SignalsStream:
     async def serve(self, receive: Receive, send: Send, request_id: str) -> None:
         """One follower, from its first line to its leaving or ours. Raises OpenAIError (503): there are too many."""
         if self.num_followers >= MAX_FOLLOWERS:
-            raise too_many_followers(MAX_FOLLOWERS)
+            message = f"This gateway's signals are followed by {MAX_FOLLOWERS} already."
+            raise overloaded(message, code="too_many_followers")
         watch = ClientWatch(receive)
         client = Client(send, request_id=request_id, stall_timeout=SLOW_FOLLOWER_SECONDS, on_gone=watch.leave)
         self.num_followers += 1
@@ -133,3 +137,30 @@ class SignalsStream:
             draining=self._draining,
             models={pool.model.key: model_signals(pool, now) for pool in self._pools},
         )
+
+
+def model_signals(pool: ModelPool, now: float) -> ModelSignals:
+    """Everything this gateway can say of one model at this moment."""
+    prompts = [ticket.prompt for ticket in pool.queue]
+    stride = -(-len(prompts) // MAX_PROMPTS_LOOKED_AT) or 1
+    sample = prompts[::stride]
+    uncached = sum(pool.router.expected_uncached(prompt) for prompt in sample)
+    if stride > 1:
+        sampled_tokens = max(1, sum(prompt.num_tokens for prompt in sample))
+        uncached = round(uncached * sum(prompt.num_tokens for prompt in prompts) / sampled_tokens)
+    loads = [(replica, pool.datastore.load(replica.uid, now)) for replica in pool.router.replicas]
+    return msgspec.structs.replace(
+        pool.counters,
+        waiting=len(pool.queue),
+        waiting_uncached_tokens=uncached,
+        oldest_wait_seconds=pool.queue.oldest_wait_seconds(now),
+        running=pool.router.in_flight.total,
+        num_ready=pool.num_ready,
+        replicas={
+            replica.uid: ReplicaSignals(
+                name=replica.name, age_seconds=max(0.0, now - load.time), hangs=is_hanging(load), **load.figures
+            )
+            for replica, load in loads
+            if load is not None
+        },
+    )

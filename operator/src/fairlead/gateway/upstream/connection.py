@@ -22,6 +22,9 @@ MAX_HEAD_BYTES = 64 * 1024
 """Largest response status line and headers, and most bytes that frame a body beyond the body's own size."""
 MAX_FIELDS = 128
 """Most headers and trailers of a response together."""
+KEEP_ALIVE_OPTIONS = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""The kernel asks whether the other host still exists, and gives it up after about 30 seconds: a lost node sends no
+farewell, and the timeouts for silence have to be long."""
 MAX_STATUS = 599
 """The last that has a meaning, and that a client can be sent."""
 
@@ -62,8 +65,8 @@ class AnswerTooLarge(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """One exchange at a time: `send`, then `head`, then `chunk` until it is empty. `reusable` says whether another
-    may follow."""
+    """One exchange at a time: `send`, then `head`, then `chunk` until it is empty, or `read`. `reusable` says whether
+    another may follow. Header names are in lower case."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -71,7 +74,6 @@ class Connection(asyncio.Protocol):
         self._timer = StallTimer(loop, 0.0, self._on_silence)
         self._idle_timeout = 0.0
         self._waiter: asyncio.Future[None] | None = None
-        self._writable: asyncio.Future[None] | None = None
         self._write_paused = False
         self.closed = False
         self.served = 0
@@ -109,7 +111,8 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write(head)
         for start in range(0, len(body), WRITE_SLICE_BYTES):
-            await self._until_writable()
+            while self._write_paused and self._error is None and not self._head_complete:
+                await self._something()
             if self._head_complete or self._error is not None:
                 return
             self._transport.write(body[start : start + WRITE_SLICE_BYTES])
@@ -140,6 +143,16 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
+    async def read(self, limit: int) -> bytes:
+        """The whole body. Raises UpstreamError, and AnswerTooLarge where it is larger than `limit` bytes."""
+        chunks, size = [], 0
+        while chunk := await self.chunk():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                raise AnswerTooLarge(f"more than {limit} bytes")
+        return b"".join(chunks)
+
     @property
     def reusable(self) -> bool:
         """Whether the exchange is over and the replica keeps the connection open."""
@@ -161,24 +174,13 @@ class Connection(asyncio.Protocol):
             self._waiter = None
             self._timer.end()
 
-    async def _until_writable(self) -> None:
-        while self._write_paused and self._error is None and not self._head_complete:
-            self._writable = self._loop.create_future()
-            self._timer.begin()
-            try:
-                await self._writable
-            finally:
-                self._writable = None
-                self._timer.end()
-
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _wake(self) -> None:
-        for waiter in (self._waiter, self._writable):
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _fail(self, kind: type[UpstreamError], message: str) -> None:
         if self._error is None and not self._complete:
@@ -197,7 +199,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but inheritance
-        _detect_dead_hosts(transport.get_extra_info("socket"))
+        sock: socket.socket = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE_OPTIONS.items():
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def data_received(self, data: bytes) -> None:
         self._begun = True
@@ -265,14 +271,3 @@ class Connection(asyncio.Protocol):
         self._complete = True
         self.served += 1
         self._wake()
-
-
-def _detect_dead_hosts(sock: socket.socket) -> None:
-    """Has the kernel ask now and then whether the other host still exists: a lost node sends no farewell.
-
-    Without it, only the timeouts for silence would notice, which have to be long. About 30 seconds where options exist.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if (option := getattr(socket, name, None)) is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
