@@ -239,6 +239,10 @@ class SequenceOutput(msgspec.Struct, kw_only=True):
     """For `FinishReason.ERROR` and `REJECTED`: what happened, fit to show the client."""
 
 
+NO_SLOT = -1
+"""Of a sequence that does not run."""
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request inside the engine: its tokens, its block table and its counters. The scheduler alone mutates it."""
@@ -256,6 +260,10 @@ class Sequence:
     """What is made of its hidden states (`EngineRequest.pooling`)."""
     part_of: str | None = None
     """The API request that it is a part of (`EngineRequest.part_of`)."""
+    max_num_tokens: int = 0
+    """It ends when it has so many: its prompt and the output that is wanted, or a full context."""
+    end_token_ids: frozenset[int] = frozenset()
+    """It ends with any of these, once its output is long enough."""
     num_parts_before: int = 0
     """Parts of the same request that waited or ran when it came."""
     max_queue_seconds: float | None = None
@@ -268,8 +276,10 @@ class Sequence:
     num_read_tokens: int = 0
     """Prompt tokens of which something was read off the hidden states, where all of them are; not undone by
     preemption."""
+    slot: int = NO_SLOT
+    """While it runs: which of the rows that the runner keeps is its own."""
     block_table: list[int] = field(default_factory=list)
-    """Physical block of each logical block, in order."""
+    """Physical block of each logical block, in order; another list each time it begins to run."""
     block_hashes: list[BlockHash] = field(default_factory=list)
     """Hashes of its whole blocks so far, extended as tokens come."""
     num_expected_cached_tokens: int = 0
@@ -307,44 +317,44 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
 
-@dataclass(slots=True)
 class ScheduledSequence:
     """A sequence's share of one step: tokens `[start, end)` of it are computed.
 
-    What is settled when the step is planned stays true after it, when the sequence has moved on.
+    What is settled when the step is planned stays true after it, when the sequence has moved on. Hundreds are made for
+    every step, so the plain decode, which reads nothing of its prompt, takes the short way.
     """
 
-    sequence: Sequence
-    num_tokens: int
-    start: int = field(init=False)
-    samples: bool = field(init=False)
-    """Whether this step reaches the sequence's last token, so that a new one is chosen, if one is wanted."""
-    scores: range = field(init=False)
-    """Positions, in the sequence, of the prompt's tokens whose log-probabilities this step tells."""
-    prompt_logprobs: list[TokenLogprobs] = field(init=False, default_factory=list)
-    """Theirs, filled in by the runner."""
-    pools: range = field(init=False)
-    """Positions whose hidden states go into the sequence's vector in this step."""
-    embedding: bytes | None = field(init=False, default=None)
-    """That vector, filled in by the runner where this step `embeds`."""
+    __slots__ = (
+        "embedding", "end", "num_tokens", "pools", "prompt_logprobs", "reads_prompt", "samples", "scores", "sequence",
+        "start",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        sequence = self.sequence
-        self.start = sequence.num_computed_tokens
-        self.samples = self.end == sequence.num_tokens and sequence.sampling.max_tokens != 0
-        self.scores = range(0)
-        if sequence.sampling.prompt_logprobs is not None:
-            first = max(self.start, sequence.num_read_tokens) + 1
-            self.scores = range(first, min(self.end + 1, sequence.num_prompt_tokens))
-        self.pools = range(0)
-        if sequence.pooling is Pooling.MEAN:
-            self.pools = range(max(self.start, sequence.num_read_tokens), self.end)
-        elif self.embeds:
-            self.pools = range(self.end - 1, self.end)
-
-    @property
-    def end(self) -> int:
-        return self.start + self.num_tokens
+    def __init__(self, sequence: Sequence, num_tokens: int) -> None:
+        self.sequence = sequence
+        self.num_tokens = num_tokens
+        self.start = start = sequence.num_computed_tokens
+        self.end = end = start + num_tokens
+        sampling = sequence.sampling
+        self.samples = end == len(sequence.token_ids) and sampling.max_tokens != 0
+        """Whether this step reaches the sequence's last token, so that a new one is chosen, if one is wanted."""
+        self.scores = _NOWHERE
+        """Positions, in the sequence, of the prompt's tokens whose log-probabilities this step tells."""
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        """Theirs, filled in by the runner."""
+        self.pools = _NOWHERE
+        """Positions whose hidden states go into the sequence's vector in this step."""
+        self.embedding: bytes | None = None
+        """That vector, filled in by the runner where this step `embeds`."""
+        if sampling.prompt_logprobs is not None:
+            first = max(start, sequence.num_read_tokens) + 1
+            self.scores = range(first, min(end + 1, sequence.num_prompt_tokens))
+        if sequence.pooling is not None:
+            if sequence.pooling is Pooling.MEAN:
+                self.pools = range(max(start, sequence.num_read_tokens), end)
+            elif self.embeds:
+                self.pools = range(end - 1, end)
+        self.reads_prompt = bool(self.scores or self.pools)
+        """Whether something of the prompt is told in this step beside the next token."""
 
     @property
     def embeds(self) -> bool:
@@ -357,6 +367,9 @@ class ScheduledSequence:
         if self.embeds and self.embedding is None:
             return True
         return any(math.isnan(each.logprob) for each in self.prompt_logprobs)
+
+
+_NOWHERE = range(0)
 
 
 @dataclass(slots=True)
@@ -377,8 +390,7 @@ class Batch:
         return sum(item.num_tokens for item in self.items)
 
 
-@dataclass(slots=True, frozen=True)
-class SampledToken:
+class SampledToken(msgspec.Struct, frozen=True):
     """A token the runner chose for one item of a batch."""
 
     token_id: int

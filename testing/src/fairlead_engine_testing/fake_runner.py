@@ -64,7 +64,7 @@ class FakeRunner:
     def kv_bytes_per_block(self) -> int:
         return BYTES_PER_SLOT * self.block_size
 
-    def allocate_kv_cache(self, num_blocks: int) -> None:
+    def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._store = [None] * (num_blocks * self.block_size)
 
     def launch(self, batch: Batch) -> Batch:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -38,8 +38,15 @@ class Conversation:
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
-    table: list[int]
+    blocks: list[int]
+    slot: int
+    table: list[int] = field(default_factory=list)
+    """Its first blocks, as far as it has got."""
     num_done: int = 0
+
+    def grow(self, num_tokens: int, block_size: int) -> None:
+        """Gives it blocks for so many tokens; in odd slots one more than that."""
+        self.table += self.blocks[len(self.table) : -(-num_tokens // block_size) + self.slot % 2]
 
     def expected(self, start: int, end: int) -> torch.Tensor:
         """One softmax per token and head, as the definition says: [end - start, heads, head_dim]."""
@@ -59,23 +66,28 @@ def make_conversations(lengths: list[int], layout: CacheLayout, num_heads: int, 
         random.Random(len(lengths)).shuffle(free)
     found = []
     for length in lengths:
-        num_blocks = -(-length // layout.block_size) + len(found) % 2  # some tables go beyond their tokens
+        slot = len(found)
+        num_blocks = -(-length // layout.block_size) + slot % 2
         key, value = torch.randn(2, length, layout.num_kv_heads, HEAD_DIM)
-        found.append(Conversation(torch.randn(length, num_heads, HEAD_DIM), key, value, free[:num_blocks]))
+        found.append(Conversation(torch.randn(length, num_heads, HEAD_DIM), key, value, free[:num_blocks], slot))
         free = free[num_blocks:]
     return found
 
 
-def run_step(backend, layout, cache, shares: list[tuple[Conversation, int]]) -> None:
+def run_step(backend, tables, cache, shares: list[tuple[Conversation, int]]) -> None:
     """One step computes so many further tokens of each; what comes out is the definition's."""
     ends = [each.num_done + num for each, num in shares]
-    batch = DeviceBatch(layout, [num for _, num in shares], ends, [each.table for each, _ in shares])
+    for (each, _), end in zip(shares, ends, strict=True):
+        each.grow(end, tables.layout.block_size)
+    batch = DeviceBatch(
+        [each.slot for each, _ in shares], [num for _, num in shares], ends, [each.table for each, _ in shares]
+    )
     parts = [slice(each.num_done, end) for (each, _), end in zip(shares, ends, strict=True)]
     query, key, value = (
         torch.cat([getattr(each, name)[part] for (each, _), part in zip(shares, parts, strict=True)])
         for name in ("query", "key", "value")
     )
-    found = backend.forward(query, key, value, cache, backend.prepare(batch))
+    found = backend.forward(query, key, value, cache, backend.prepare(batch, tables))
     expected = torch.cat([each.expected(part.start, part.stop) for (each, _), part in zip(shares, parts, strict=True)])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     for (each, _), end in zip(shares, ends, strict=True):
@@ -102,21 +114,23 @@ def spoilt_cache(backend, layout):
     bounds=st.sampled_from([(2**16, 2**25), (20, 100), (1, 1)]),
 )
 def test_any_steps_equal_the_definition(name, device, block_size, heads, lengths, widths, scatter, bounds):
-    """Prefills in chunks of any widths beside decodes, until all tokens are done."""
+    """Prefills in chunks of any widths beside decodes, until all tokens are done; others in the same slots follow."""
     num_heads, num_kv_heads = heads
     layout = make_layout(block_size, num_kv_heads, torch.device(device))
     backend = BACKENDS[name]()
-    cache = spoilt_cache(backend, layout)
-    with layout.device:
-        conversations = make_conversations(lengths, layout, num_heads, scatter)
+    tables = backend.tables(layout, len(lengths), NUM_BLOCKS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_tables, "MAX_GATHERED", bounds[0])
         patch.setattr(block_tables, "MAX_SCORES", bounds[1])
-        while left := [each for each in conversations if each.num_done < len(each.query)]:
-            shares = [(each, min(widths.pop() if widths else 9, len(each.query) - each.num_done)) for each in left]
-            shares = sorted(((each, num) for each, num in shares if num), key=lambda share: share[1] > 1)
-            if shares:
-                run_step(backend, layout, cache, shares)
+        for some in (lengths, lengths[::-1]):
+            cache = spoilt_cache(backend, layout)
+            with layout.device:
+                conversations = make_conversations(some, layout, num_heads, scatter)
+            while left := [each for each in conversations if each.num_done < len(each.query)]:
+                shares = [(each, min(widths.pop() if widths else 9, len(each.query) - each.num_done)) for each in left]
+                shares = sorted(((each, num) for each, num in shares if num), key=lambda share: share[1] > 1)
+                if shares:
+                    run_step(backend, tables, cache, shares)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
@@ -127,9 +141,10 @@ def test_one_spoilt_sequence_spoils_no_other(name):
     spoilt.key.fill_(float("nan"))
     spoilt.value.fill_(float("inf"))
     shares = [(spoilt, 6), (short, 5), (long, 9)]
-    batch = DeviceBatch(layout, [6, 5, 9], [6, 5, 9], [each.table for each, _ in shares])
+    batch = DeviceBatch([0, 1, 2], [6, 5, 9], [6, 5, 9], [each.blocks for each, _ in shares])
+    metadata = backend.prepare(batch, backend.tables(layout, 3, NUM_BLOCKS))
     query, key, value = (torch.cat([getattr(each, kind) for each, _ in shares]) for kind in ("query", "key", "value"))
-    found = backend.forward(query, key, value, spoilt_cache(backend, layout), backend.prepare(batch))
+    found = backend.forward(query, key, value, spoilt_cache(backend, layout), metadata)
     torch.testing.assert_close(found[6:11], short.expected(0, 5), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[11:], long.expected(0, 9), rtol=1e-4, atol=1e-5)
 
@@ -140,7 +155,7 @@ def test_stored_tokens_take_their_slots_and_no_others(name):
     backend = BACKENDS[name]()
     cache = spoilt_cache(backend, layout)
     (conversation,) = make_conversations([6], layout, 4, scatter=True)
-    run_step(backend, layout, cache, [(conversation, 6)])
+    run_step(backend, backend.tables(layout, 1, NUM_BLOCKS), cache, [(conversation, 6)])
     num_stored = 6 * layout.num_kv_heads * HEAD_DIM
     assert int(cache.keys.isfinite().sum()) == num_stored == int(cache.values.isfinite().sum())
 
@@ -152,18 +167,21 @@ def test_a_caches_size_is_what_its_layout_says(name):
     assert sum(each.keys.nbytes + each.values.nbytes for each in caches) == 7 * layout.bytes_per_block
 
 
+def block_table_metadata(batch: DeviceBatch) -> block_tables.BlockTableMetadata:
+    backend = block_tables.BlockTables()
+    return backend.prepare(batch, backend.tables(make_layout(4), len(batch.slots), 5))
+
+
 def test_block_tables_hold_what_a_kernel_needs():
-    batch = DeviceBatch(make_layout(4), [1, 3], [6, 3], [[7, 2, 9], [5]])
-    found = BACKENDS["block_tables"]().prepare(batch)
-    assert found.block_tables.tolist() == [[7, 2], [5, 0]]
+    found = block_table_metadata(DeviceBatch([1, 0], [1, 3], [6, 3], [[7, 2, 9], [5]]))
+    assert [row[:num] for row, num in zip(found.block_tables.tolist(), (2, 1), strict=True)] == [[7, 2], [5]]
     assert found.context_lens.tolist() == [6, 3]
     assert found.query_starts.tolist() == [0, 1, 4]
     assert found.slot_mapping.tolist() == [9, 20, 21, 22]
 
 
 def test_single_queries_are_not_padded_to_chunks():
-    batch = DeviceBatch(make_layout(4), [1, 1, 3, 2], [6, 2, 3, 2], [[7, 2], [1], [5], [4]])
-    groups = BACKENDS["block_tables"]().prepare(batch).groups
+    groups = block_table_metadata(DeviceBatch([0, 1, 2, 3], [1, 1, 3, 2], [6, 2, 3, 2], [[7, 2], [1], [5], [4]])).groups
     assert [tuple(group.visible.shape) for group in groups] == [(2, 1, 6), (2, 3, 3)]
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
-from fairlead_engine.kernels.attention.cpu_spans import CPUSpans, causal_mask
+from fairlead_engine.kernels.attention.cpu_spans import CPUSpans, SpanMetadata, causal_mask
 
 
 def make_layout(block_size: int, dtype: torch.dtype = torch.float32) -> CacheLayout:
@@ -15,13 +15,17 @@ def make_layout(block_size: int, dtype: torch.dtype = torch.float32) -> CacheLay
     )
 
 
+def prepare(layout: CacheLayout, batch: DeviceBatch) -> SpanMetadata:
+    backend = CPUSpans()
+    return backend.prepare(batch, backend.tables(layout, len(batch.slots), 20))
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.one_of(st.permutations(range(12)), st.just(list(range(3, 15)))), st.integers(1, 9), st.data())
 def test_contexts_and_slots_follow_the_block_table(table, block_size, data):
     context = data.draw(st.integers(1, block_size * len(table)))
     start = data.draw(st.integers(0, context - 1))
-    batch = DeviceBatch(make_layout(block_size), [context - start], [context], [list(table)])
-    step = CPUSpans().prepare(batch)
+    step = prepare(make_layout(block_size), DeviceBatch([0], [context - start], [context], [list(table)]))
     expected = [table[i // block_size] * block_size + i % block_size for i in range(context)]
     assert step.slots.tolist() == expected[start:]
     (span,) = step.spans
@@ -32,7 +36,7 @@ def test_contexts_and_slots_follow_the_block_table(table, block_size, data):
 
 
 def test_blocks_beyond_the_tokens_do_not_make_a_table_scattered():
-    (span,) = CPUSpans().prepare(DeviceBatch(make_layout(16), [1], [32], [[7, 8, 2]])).spans
+    (span,) = prepare(make_layout(16), DeviceBatch([0], [1], [32], [[7, 8, 2]])).spans
     assert span.slots is None
     assert span.first_slot == 112
 
@@ -40,7 +44,7 @@ def test_blocks_beyond_the_tokens_do_not_make_a_table_scattered():
 def test_only_a_chunk_that_looks_back_needs_a_mask():
     whole, later, single = ([0], 3, 3), ([1], 4, 3), ([2], 4, 1)
     tables, contexts, queries = (list(each) for each in zip(whole, later, single, strict=True))
-    spans = CPUSpans().prepare(DeviceBatch(make_layout(4, torch.bfloat16), queries, contexts, tables)).spans
+    spans = prepare(make_layout(4, torch.bfloat16), DeviceBatch([0, 1, 2], queries, contexts, tables)).spans
     assert [span.mask is None for span in spans] == [True, False, True]
     assert spans[1].mask.shape == (3, 4)
     assert spans[1].mask.dtype == torch.bfloat16

@@ -32,7 +32,7 @@ def test_a_blocks_bytes_are_keys_and_values_of_all_layers(dtype, size, folder):
 
 def test_the_last_block_of_the_cache_can_be_used(folder):
     runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
-    runner.allocate_kv_cache(3)
+    runner.allocate_kv_cache(3, 2, 3)
     sequence = Sequence("r", [5, 6, 7, 8, 9], 5, SamplingParams(temperature=0.0), block_table=[1, 2])
     (token,) = run(runner, sequence)
     assert 0 <= token.token_id < runner.model_config.vocab_size
@@ -40,9 +40,9 @@ def test_the_last_block_of_the_cache_can_be_used(folder):
 
 def test_running_a_batch_changes_no_sequence(folder):
     runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
-    runner.allocate_kv_cache(4)
+    runner.allocate_kv_cache(4, 2, 4)
     sampling = SamplingParams(presence_penalty=1.0, top_p=0.9, logprobs=2, min_tokens=3)
-    sequence = Sequence("r", [5, 6, 7], 3, sampling, block_table=[0])
+    sequence = Sequence("r", [5, 6, 7], 3, sampling, slot=0, block_table=[0])
     for _ in range(2):
         run(runner, sequence)
     assert (sequence.token_ids, sequence.block_table, sequence.num_computed_tokens) == ([5, 6, 7], [0], 0)
@@ -58,18 +58,18 @@ def test_a_checkpoint_that_cannot_be_served_fails_at_construction(tmp_path):
 
 def test_inference_builds_no_gradients(folder):
     runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
-    runner.allocate_kv_cache(1)
+    runner.allocate_kv_cache(1, 2, 1)
     with torch.enable_grad():
-        sequence = Sequence("r", [5, 6], 2, SamplingParams(temperature=0.0), block_table=[0])
+        sequence = Sequence("r", [5, 6], 2, SamplingParams(temperature=0.0), slot=0, block_table=[0])
         assert run(runner, sequence)[0] is not None
 
 
 def test_two_batches_may_be_under_way_before_the_first_is_collected(folder):
     """Steps of sequences that share nothing: what is launched does not depend on what was collected."""
     runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
-    runner.allocate_kv_cache(4)
+    runner.allocate_kv_cache(4, 2, 4)
     greedy = SamplingParams(temperature=0.0)
-    first, second = (Sequence(name, ids, 3, greedy, block_table=[block]) for name, ids, block in (
+    first, second = (Sequence(name, ids, 3, greedy, slot=block, block_table=[block]) for name, ids, block in (
         ("a", [5, 6, 7], 0), ("b", [9, 8, 7], 1),
     ))  # fmt: skip
     alone = [run(runner, sequence) for sequence in (first, second)]

@@ -62,7 +62,7 @@ def make_runner(folder: Path, *, backend: str = "auto", block_size: int = 16, dt
     runner = ModelRunner(
         folder, dtype=dtype, device="cpu", block_size=block_size, num_threads=1, attention_backend=backend
     )
-    runner.allocate_kv_cache(NUM_BLOCKS)
+    runner.allocate_kv_cache(NUM_BLOCKS, 8, NUM_BLOCKS)
     return runner
 
 
@@ -82,7 +82,7 @@ def place(
     for index, prompt in enumerate(prompts):
         num_blocks = -(-(len(prompt) + num_new) // block_size)
         table, free = free[:num_blocks], free[num_blocks:]
-        sequences.append(Sequence(f"r{index}", list(prompt), len(prompt), GREEDY, block_table=table))
+        sequences.append(Sequence(f"r{index}", list(prompt), len(prompt), GREEDY, slot=index, block_table=table))
     return sequences
 
 

@@ -186,7 +186,7 @@ class BlockManager:
             self._ref_count[block] -= 1
             if not self._ref_count[block]:
                 self._free.release(block, evictable=self._hash_of[block] is not None)
-        sequence.block_table.clear()
+        sequence.block_table = []
 
     # -- invariants ------------------------------------------------------------------------------------------------
 

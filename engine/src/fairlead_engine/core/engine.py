@@ -63,7 +63,8 @@ class Engine:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_queued_tokens=config.max_num_queued_tokens,
         )
-        self.runner.allocate_kv_cache(size.num_blocks)
+        blocks_per_slot = -(-size.max_model_len // config.block_size)
+        self.runner.allocate_kv_cache(size.num_blocks, limits.max_num_seqs, blocks_per_slot)
         self.blocks = BlockManager(
             size.num_blocks,
             config.block_size,
@@ -138,9 +139,10 @@ class Engine:
     def load(self) -> EngineLoad:
         """How loaded the engine is now, and its counters since start."""
         scheduler, counters = self.scheduler, self.scheduler.counters
+        num_held_back = scheduler.num_held_back
         return EngineLoad(
-            waiting=len(scheduler.waiting) - scheduler.num_held_back,
-            held_back=scheduler.num_held_back,
+            waiting=len(scheduler.waiting) - num_held_back,
+            held_back=num_held_back,
             running=len(scheduler.running),
             queued_prefill_tokens=scheduler.num_prefill_tokens,
             kv_blocks_free=self.blocks.num_free,
@@ -183,9 +185,8 @@ class Engine:
         )
 
     def check(self) -> None:
-        """Raises AssertionError when a block is leaked, shared wrongly or counted wrongly."""
-        self.blocks.check(self.scheduler.sequences())
-        self.scheduler.coming.check(self.scheduler.sequences())
+        """Raises AssertionError when a block or a slot is leaked, shared wrongly or counted wrongly."""
+        self.scheduler.check()
 
     def recheck(self) -> bool:
         """Checks the books while nothing waits or runs, and begins them anew where they are wrong; whether they are.

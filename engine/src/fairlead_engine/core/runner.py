@@ -53,8 +53,9 @@ class Runner(Protocol[Launched]):
         """Bytes of cache that one block takes."""
         ...
 
-    def allocate_kv_cache(self, num_blocks: int) -> None:
-        """Makes room for blocks 0 to `num_blocks - 1`; called once, before the first `launch`."""
+    def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
+        """Makes room for blocks 0 to `num_blocks - 1`, and for as many sequences at once, each of at most so many of
+        them; called once, before the first `launch`."""
         ...
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:

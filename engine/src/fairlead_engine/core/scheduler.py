@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
-from fairlead_engine.types import NO_TOKEN, Batch, FinishReason, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.types import NO_SLOT, NO_TOKEN, Batch, FinishReason, SampledToken, ScheduledSequence, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,7 @@ class Scheduler:
         # The last token of a full context is never fed back, so it needs no room in the cache.
         self.max_len = min(limits.max_model_len, blocks.num_blocks * blocks.block_size + 1)
         self._sequences: dict[str, Sequence] = {}
+        self._free_slots = list(range(limits.max_num_seqs))
         self.mean_output_tokens = _USUAL_OUTPUT_TOKENS
         """Fading mean over the sequences that ended."""
         self._now = now
@@ -122,6 +123,7 @@ class Scheduler:
             refusal = self._no_room_in_queue(sequence)
         if refusal is None:
             self._sequences[sequence.request_id] = sequence
+            self._settle_end(sequence)
             self.coming.expect(sequence)
             insort_right(self.waiting, sequence, key=_rank)
         return refusal
@@ -159,13 +161,13 @@ class Scheduler:
     @property
     def num_prefill_tokens(self) -> int:
         """Tokens still to be computed that are not decodes: all that wait, and what is left of running prompts."""
-        unfinished = (sequence.num_uncomputed_tokens for sequence in self.running)
-        return self.num_queued_tokens + sum(num_tokens for num_tokens in unfinished if num_tokens > 1)
+        unfinished = [len(sequence.token_ids) - sequence.num_computed_tokens for sequence in self.running]
+        return self.num_queued_tokens + sum([num_tokens for num_tokens in unfinished if num_tokens > 1])
 
     @property
     def num_kv_tokens(self) -> int:
         """Tokens of running sequences that are in the cache."""
-        return sum(sequence.num_computed_tokens for sequence in self.running)
+        return sum([sequence.num_computed_tokens for sequence in self.running])
 
     def _cannot_run(self, sequence: Sequence) -> Refusal | None:
         if not sequence.num_tokens:
@@ -203,6 +205,15 @@ class Scheduler:
             is_full = seconds > longest
         return Refusal(FinishReason.REJECTED, f"the queue is full: {problem}") if is_full else None
 
+    def _settle_end(self, sequence: Sequence) -> None:
+        """What will end it, as sets and numbers that every step compares with."""
+        sampling = sequence.sampling
+        sequence.max_num_tokens = self.max_len
+        if sampling.max_tokens is not None:
+            sequence.max_num_tokens = min(self.max_len, sequence.num_prompt_tokens + sampling.max_tokens)
+        ends = frozenset(sampling.stop_token_ids)
+        sequence.end_token_ids = ends if sampling.ignore_eos else ends | self.eos_token_ids
+
     def _look_up(self, sequence: Sequence) -> list[int]:
         """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
         matched = self.blocks.match(sequence)
@@ -214,32 +225,41 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """Plans one step: shares out the token budget and sees that every block it writes exists."""
-        num_preemptions = self.counters.num_preemptions
-        items = self._schedule_running(self.limits.max_num_batched_tokens)
-        if self.counters.num_preemptions == num_preemptions:
-            items += self._admit_waiting(self.limits.max_num_batched_tokens - sum(item.num_tokens for item in items))
-        items.sort(key=lambda item: item.num_tokens > 1)
+        num_preemptions, limit = self.counters.num_preemptions, self.limits.max_num_batched_tokens
+        items = self._schedule_running(limit)
+        num_tokens = sum([item.num_tokens for item in items])
+        if self.waiting and self.counters.num_preemptions == num_preemptions:
+            admitted = self._admit_waiting(limit - num_tokens)
+            items += admitted
+            num_tokens += sum([item.num_tokens for item in admitted])
+        if num_tokens > len(items):
+            items.sort(key=lambda item: item.num_tokens > 1)
         return Batch(items)
 
     def _schedule_running(self, budget: int) -> list[ScheduledSequence]:
         items: list[ScheduledSequence] = []
-        while len(items) < len(self.running):
-            sequence = self.running[len(items)]
-            # One token is kept for each sequence behind it, so that a long prompt never stops others' decodes.
-            num_behind = len(self.running) - len(items) - 1
-            num_tokens = min(sequence.num_uncomputed_tokens, budget - num_behind)
+        running, blocks, block_size = self.running, self.blocks, self.blocks.block_size
+        while len(items) < len(running):
+            sequence = running[len(items)]
+            num_tokens = len(sequence.token_ids) - sequence.num_computed_tokens
+            if num_tokens > 1:
+                # One token is kept for each sequence behind it, so that a long prompt never stops others' decodes.
+                num_tokens = min(num_tokens, budget - (len(running) - len(items) - 1))
             end = sequence.num_computed_tokens + num_tokens
-            while not (self.blocks.covers(sequence, end) or self.blocks.can_extend(sequence, end)):
-                victim = self.running[-1]
-                self._preempt(victim)
-                if victim is sequence:
-                    return items
-            items.append(self._take(sequence, num_tokens))
+            if end > len(sequence.block_table) * block_size:
+                while not blocks.can_extend(sequence, end):
+                    victim = running[-1]
+                    self._preempt(victim)
+                    if victim is sequence:
+                        return items
+                self._extend(sequence, end)
+            items.append(ScheduledSequence(sequence, num_tokens))
             budget -= num_tokens
         return items
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self._free_slot(sequence)
         self.coming.gone(sequence)
         self.blocks.free(sequence)
         sequence.num_computed_tokens = 0
@@ -276,7 +296,8 @@ class Scheduler:
                 continue
             del self.waiting[position]
             self._admit(sequence, matched)
-            items.append(self._take(sequence, min(sequence.num_uncomputed_tokens, budget)))
+            items.append(ScheduledSequence(sequence, min(sequence.num_uncomputed_tokens, budget)))
+            self._extend(sequence, items[-1].end)
             budget -= items[-1].num_tokens
         return items
 
@@ -292,12 +313,13 @@ class Scheduler:
 
         Who is admitted leaves these free, or it would soon preempt somebody or be preempted.
         """
-        blocks = self.blocks
+        block_size = self.blocks.block_size
         return sum(
-            blocks.num_blocks_for(sequence.num_tokens) + 1 - len(sequence.block_table) for sequence in self.running
+            [-(-len(sequence.token_ids) // block_size) + 1 - len(sequence.block_table) for sequence in self.running]
         )
 
     def _admit(self, sequence: Sequence, matched: list[int]) -> None:
+        sequence.slot = self._free_slots.pop()
         self.blocks.share(sequence, matched)
         self.coming.begin(sequence, len(matched))
         sequence.num_computed_tokens = len(matched) * self.blocks.block_size
@@ -308,16 +330,11 @@ class Scheduler:
             self.counters.prefix_hit_tokens += sequence.num_cached_tokens
         insort_right(self.running, sequence, key=_rank)
 
-    def _take(self, sequence: Sequence, num_tokens: int) -> ScheduledSequence:
-        """The next tokens of a sequence, in blocks. It is expected to grow to its share of the cache at most, which is
-        what it has if all were as long."""
-        item = ScheduledSequence(sequence, num_tokens)
-        if not self.blocks.covers(sequence, item.end):
-            most = sequence.sampling.max_tokens
-            longest = self.max_len if most is None else min(self.max_len, sequence.num_prompt_tokens + most)
-            share = self.blocks.num_blocks * self.blocks.block_size // self.limits.max_num_seqs
-            self.blocks.extend(sequence, item.end, max(sequence.num_tokens, min(longest, share)))
-        return item
+    def _extend(self, sequence: Sequence, end: int) -> None:
+        """Blocks for its tokens up to `end`. It is expected to grow to its share of the cache at most, which is what it
+        has if all were as long."""
+        share = self.blocks.num_blocks * self.blocks.block_size // self.limits.max_num_seqs
+        self.blocks.extend(sequence, end, max(sequence.num_tokens, min(sequence.max_num_tokens, share)))
 
     # -- after the step --------------------------------------------------------------------------------------------
 
@@ -328,27 +345,33 @@ class Scheduler:
         One without a token, or with scores that are no numbers, ends with ERROR, and nobody reuses its blocks: what
         spoilt its logits may be in them.
         """
-        spoilt = [token is NO_TOKEN or item.is_spoilt for item, token in zip(batch.items, sampled, strict=True)]
-        finished = [item.sequence for item, is_spoilt in zip(batch.items, spoilt, strict=True) if is_spoilt]
-        for sequence in finished:
+        spoilt = [
+            item.sequence
+            for item, token in zip(batch.items, sampled, strict=True)
+            if token is NO_TOKEN or (item.reads_prompt and item.is_spoilt)
+        ]
+        for sequence in spoilt:
             sequence.finish_reason = FinishReason.ERROR
             self.blocks.retract(sequence)
-        for item, token, is_spoilt in zip(batch.items, sampled, spoilt, strict=True):
-            sequence = item.sequence
+        block_size, finished = self.blocks.block_size, spoilt
+        for item, token in zip(batch.items, sampled, strict=True):
+            sequence, end = item.sequence, item.end
             assert item.samples == (token is not None), (
                 "the runner must sample exactly where a sequence's end is reached"
             )
-            if is_spoilt:
+            if sequence.finish_reason is not None:
                 continue
-            sequence.num_computed_tokens = item.end
-            self.blocks.publish(sequence, item.start)
-            self.coming.made(sequence, item.start, item.end)
-            sequence.num_read_tokens += len(item.scores) + len(item.pools)
+            sequence.num_computed_tokens = end
+            if end // block_size > item.start // block_size:
+                self.blocks.publish(sequence, item.start)
+                self.coming.made(sequence, item.start, end)
             if token is not None:
                 self._append(sequence, token.token_id)
-            elif item.end == sequence.num_tokens:  # no more than its prompt was wanted
+            elif end == len(sequence.token_ids):  # no more than its prompt was wanted
                 sequence.finish_reason = FinishReason.LENGTH if sequence.pooling is None else FinishReason.STOP
                 self.counters.prompt_tokens += sequence.num_prompt_tokens
+            if item.reads_prompt:
+                sequence.num_read_tokens += len(item.scores) + len(item.pools)
             if sequence.finish_reason is not None:
                 finished.append(sequence)
         self._remove(finished)
@@ -356,14 +379,14 @@ class Scheduler:
 
     def _append(self, sequence: Sequence, token_id: int) -> None:
         sequence.token_ids.append(token_id)
+        num_tokens = len(sequence.token_ids)
+        num_output_tokens = num_tokens - sequence.num_prompt_tokens
         self.counters.generation_tokens += 1
-        if sequence.num_output_tokens == 1:
+        if num_output_tokens == 1:
             self.counters.prompt_tokens += sequence.num_prompt_tokens
-        sampling = sequence.sampling
-        is_end = token_id in sampling.stop_token_ids or (token_id in self.eos_token_ids and not sampling.ignore_eos)
-        if is_end and sequence.num_output_tokens >= sampling.min_tokens:
+        if token_id in sequence.end_token_ids and num_output_tokens >= sequence.sampling.min_tokens:
             sequence.finish_reason = FinishReason.STOP
-        elif sequence.num_output_tokens == sampling.max_tokens or sequence.num_tokens >= self.max_len:
+        elif num_tokens >= sequence.max_num_tokens:
             sequence.finish_reason = FinishReason.LENGTH
 
     def _remove(self, ended: list[Sequence]) -> None:
@@ -374,7 +397,21 @@ class Scheduler:
             if sequence.num_output_tokens:
                 self.mean_output_tokens += (sequence.num_output_tokens - self.mean_output_tokens) / 32
             self.coming.gone(sequence)
+            self._free_slot(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
         self.waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
+
+    def _free_slot(self, sequence: Sequence) -> None:
+        if sequence.slot != NO_SLOT:
+            self._free_slots.append(sequence.slot)
+            sequence.slot = NO_SLOT
+
+    def check(self) -> None:
+        """Raises AssertionError when a block or a slot is leaked, shared wrongly or counted wrongly."""
+        self.blocks.check(self.sequences())
+        self.coming.check(self.sequences())
+        slots = sorted(self._free_slots + [sequence.slot for sequence in self.running])
+        assert slots == list(range(self.limits.max_num_seqs)), "a slot is leaked or shared"
+        assert all(sequence.slot == NO_SLOT for sequence in self.waiting), "who waits has a slot"

@@ -52,6 +52,7 @@ def _sequences(limits: Limits, block_size: int, num_blocks: int, vocab_size: int
             token_ids=[token % vocab_size for token in range(length)],
             num_prompt_tokens=length,
             sampling=SamplingParams(temperature=float(index % 2), ignore_eos=True),
+            slot=index,
             block_table=list(range(start, end)),
         )
 

@@ -29,7 +29,7 @@ class ForwardInput:
     """int64 [tokens]: place of each token in its sequence."""
     logit_rows: Tensor
     """int64 [rows]: which tokens' logits are wanted."""
-    backend: AttentionBackend[Any]
+    backend: AttentionBackend[Any, Any]
     attention: Any
     """What the backend prepared for this step."""
 

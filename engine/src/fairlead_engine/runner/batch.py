@@ -2,15 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLayout, DeviceBatch
+from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch
 from fairlead_engine.model.layers import ForwardInput
 from fairlead_engine.types import Batch
 
 
-def prepare(batch: Batch, layout: CacheLayout, backend: AttentionBackend[Any]) -> ForwardInput:
-    """Flattens a batch's tokens in item order.
+def prepare(batch: Batch, backend: AttentionBackend[Any, Any], tables: Any, device: torch.device) -> ForwardInput:
+    """Flattens a batch's tokens in item order; `tables` are the backend's.
 
     Hidden states are wanted of the rows that choose a token, in item order, then of those that score prompts, then of
     those that go into vectors.
@@ -21,16 +22,21 @@ def prepare(batch: Batch, layout: CacheLayout, backend: AttentionBackend[Any]) -
     score_rows: list[int] = []
     pool_rows: list[int] = []
     for item in batch.items:
-        row = len(token_ids)
-        token_ids += item.sequence.token_ids[item.start : item.end]
-        positions += range(item.start, item.end)
+        row, start = len(token_ids), item.start
+        if item.num_tokens == 1:
+            token_ids.append(item.sequence.token_ids[start])
+            positions.append(start)
+        else:
+            token_ids += item.sequence.token_ids[start : item.end]
+            positions += range(start, item.end)
         if item.samples:
             sample_rows.append(row + item.num_tokens - 1)
-        score_rows += [row + position - 1 - item.start for position in item.scores]  # logits tell of the next token
-        pool_rows += [row + position - item.start for position in item.pools]
-    per_token = torch.tensor([token_ids, positions], dtype=torch.int64).to(layout.device)
+        if item.reads_prompt:
+            score_rows += [row + position - 1 - start for position in item.scores]  # logits tell of the next token
+            pool_rows += [row + position - start for position in item.pools]
+    per_token = torch.from_numpy(np.array([token_ids, positions])).to(device)
     device_batch = DeviceBatch(
-        layout=layout,
+        slots=[item.sequence.slot for item in batch.items],
         num_queries=[item.num_tokens for item in batch.items],
         context_lens=[item.end for item in batch.items],
         block_tables=[item.sequence.block_table for item in batch.items],
@@ -38,7 +44,7 @@ def prepare(batch: Batch, layout: CacheLayout, backend: AttentionBackend[Any]) -
     return ForwardInput(
         token_ids=per_token[0],
         positions=per_token[1],
-        logit_rows=torch.tensor(sample_rows + score_rows + pool_rows, dtype=torch.int64).to(layout.device),
+        logit_rows=torch.tensor(sample_rows + score_rows + pool_rows, dtype=torch.int64).to(device),
         backend=backend,
-        attention=backend.prepare(device_batch),
+        attention=backend.prepare(device_batch, tables),
     )

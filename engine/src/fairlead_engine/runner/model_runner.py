@@ -6,6 +6,7 @@ The core's engine calls it. It never decides what runs, and only reads the seque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,6 +69,7 @@ class ModelRunner:
         self._backend = BACKENDS[self.attention_backend]()
         self._model = load_model(model_folder, self.model_config, self.dtype, self.device)
         self._caches: list[LayerCache] = []
+        self._tables: Any = None
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
         self._pooler = Pooler()
 
@@ -83,10 +85,12 @@ class ModelRunner:
         """Bytes that one block takes, keys and values of all layers."""
         return self.layout.bytes_per_block
 
-    def allocate_kv_cache(self, num_blocks: int) -> None:
-        """Makes room for blocks 0 to `num_blocks - 1`, and forgets what an earlier cache held."""
+    def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
+        """Makes room for blocks 0 to `num_blocks - 1` and for the tables of sequences in slots 0 to `num_slots - 1`, of
+        at most `blocks_per_slot` blocks each; forgets what an earlier cache held."""
         self._caches = []  # frees the earlier one first
         self._caches = self._backend.allocate(self.layout, num_blocks)
+        self._tables = self._backend.tables(self.layout, num_slots, blocks_per_slot)
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Places tables as suits the attention backend."""
@@ -97,7 +101,7 @@ class ModelRunner:
         """Begins a batch's forward pass; the items' keys and values will be in the cache after it."""
         if not batch:
             return Launched(batch, torch.empty(0), torch.empty(0), torch.empty(0))
-        hidden = self._model(prepare(batch, self.layout, self._backend), self._caches)
+        hidden = self._model(prepare(batch, self._backend, self._tables, self.device), self._caches)
         num_sampled = sum(item.samples for item in batch.items)
         num_told = num_sampled + sum(len(item.scores) for item in batch.items)
         logits = self._model.logits(hidden[:num_sampled])

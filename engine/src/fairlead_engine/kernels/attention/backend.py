@@ -1,7 +1,7 @@
 """What attention is asked: the protocol of a backend, and what it is told of the cache and of a step.
 
-The runner calls `allocate` once and `prepare` once per step, each layer calls `forward`. Requests and scheduling stay
-outside: a step is rows of tokens, and for each sequence how many of them are its own.
+The runner calls `allocate` and `tables` once and `prepare` once per step, each layer calls `forward`. Requests and
+scheduling stay outside: a step is rows of tokens, and for each sequence how many of them are its own.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 
+Tables = TypeVar("Tables")
+"""What a backend keeps of every slot's block table from step to step: that backend's business."""
 Metadata = TypeVar("Metadata")
-"""What a backend's `prepare` hands to its `forward`: that backend's business."""
+"""What its `prepare` hands to its `forward`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +49,18 @@ class LayerCache:
 class DeviceBatch:
     """The sequences of one step in the order of their rows; sequence i has the next `num_queries[i]` rows."""
 
-    layout: CacheLayout
+    slots: list[int]
+    """Where each is kept as long as it runs: no two sequences share one."""
     num_queries: list[int]
     """Tokens computed in this step: the last ones of the context."""
     context_lens: list[int]
     """Tokens that may be attended to, those of this step included."""
     block_tables: list[list[int]]
-    """The blocks of each sequence, in order; they cover its context and may go beyond it."""
+    """The blocks of each sequence, in order; they cover its context and may go beyond it. A list only ever grows, and
+    who gets a slot anew brings another list: so what was known of a slot need not be read again."""
 
 
-class AttentionBackend(Protocol[Metadata]):
+class AttentionBackend(Protocol[Tables, Metadata]):
     """Causal grouped-query attention of a step's tokens to the cache. Holds no state of a step or of a model."""
 
     def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
@@ -67,8 +71,12 @@ class AttentionBackend(Protocol[Metadata]):
         """Which free block a table gets next, as suits this backend; all blocks are empty."""
         ...
 
-    def prepare(self, batch: DeviceBatch) -> Metadata:
-        """What all layers of one step share; called once per step, on the host."""
+    def tables(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> Tables:
+        """Room for the block tables of as many sequences, each of at most so many blocks; nothing is in them."""
+        ...
+
+    def prepare(self, batch: DeviceBatch, tables: Tables) -> Metadata:
+        """What all layers of one step share; called once per step, on the host. Brings the tables up to date."""
         ...
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: Metadata) -> Tensor:

@@ -7,8 +7,10 @@ and are compared with this.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -39,20 +41,64 @@ class Group:
     """int64 [rows of the group]: where these rows are among the flattened [sequences x queries]."""
 
 
-@dataclass(frozen=True, slots=True)
+class DeviceTables:
+    """Every slot's block table on the device: a step sends the blocks that are new, and nothing else."""
+
+    def __init__(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> None:
+        self.layout = layout
+        self.rows = torch.zeros((num_slots, blocks_per_slot), dtype=torch.int64, device=layout.device)
+        """[slots, blocks]: what is beyond a table's end is anything."""
+        self._known: list[list[int] | None] = [None] * num_slots
+        self._num_known = [0] * num_slots
+
+    def update(self, slots: list[int], block_tables: list[list[int]]) -> None:
+        """Takes in the blocks that came since the last call."""
+        width = self.rows.shape[1]
+        places: list[int] = []
+        blocks: list[int] = []
+        for slot, table in zip(slots, block_tables, strict=True):
+            num_known = self._num_known[slot] if self._known[slot] is table else 0
+            if num_known < len(table):
+                places += range(slot * width + num_known, slot * width + len(table))
+                blocks += table[num_known:]
+                self._known[slot], self._num_known[slot] = table, len(table)
+        if blocks:
+            places_on_device, blocks_on_device = torch.tensor([places, blocks]).to(self.layout.device)
+            self.rows.view(-1).index_copy_(0, places_on_device, blocks_on_device)
+
+
+@dataclass(frozen=True)
 class BlockTableMetadata:
     """One step; all tensors are int64 on the cache's device."""
 
+    batch: DeviceBatch
+    block_size: int
     block_tables: Tensor
-    """[sequences, blocks]: each context's blocks in order; what is beyond them is 0."""
+    """[sequences, blocks]: each context's blocks in order; what is beyond them is anything."""
     context_lens: Tensor
     """[sequences]: tokens that may be attended to."""
     query_starts: Tensor
     """[sequences + 1]: first row of each sequence, then the number of rows."""
+    sequence_of: Tensor
+    """[tokens]: which sequence each row belongs to."""
+    positions: Tensor
+    """[tokens]: where in its sequence each row is."""
     slot_mapping: Tensor
     """[tokens]: slot that each row's key and value go to."""
-    groups: list[Group]
-    """All sequences in order: single queries together, chunks beside them, each as far as the memory allows."""
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        """All sequences in order: single queries together, chunks beside them, each as far as the memory allows."""
+        batch, found = self.batch, []
+        starts = list(accumulate(batch.num_queries, initial=0))
+        for first, end in _stretches(batch):
+            queries, context = max(batch.num_queries[first:end]), max(batch.context_lens[first:end])
+            rows = slice(starts[first], starts[end])
+            offset = torch.arange(rows.start, rows.stop, device=self.query_starts.device)
+            sequence = self.sequence_of[rows]
+            kept = (sequence - first) * queries + offset - self.query_starts[sequence]
+            found.append(_group(self, slice(first, end), queries, context, kept))
+        return found
 
 
 class BlockTables:
@@ -69,33 +115,33 @@ class BlockTables:
     def allocator(self, num_blocks: int) -> LRUBlocks:
         return LRUBlocks(num_blocks)
 
-    def prepare(self, batch: DeviceBatch) -> BlockTableMetadata:
-        layout, size = batch.layout, batch.layout.block_size
-        num_blocks = [-(-context // size) for context in batch.context_lens]
-        width = max(num_blocks)
-        tables = [table[:num] + [0] * (width - num) for table, num in zip(batch.block_tables, num_blocks, strict=True)]
-        block_tables = torch.tensor(tables, dtype=torch.int64).to(layout.device)
-        lengths = torch.tensor([batch.num_queries, batch.context_lens], dtype=torch.int64).to(layout.device)
-        num_queries, context_lens = lengths
+    def tables(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> DeviceTables:
+        return DeviceTables(layout, num_slots, blocks_per_slot)
+
+    def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> BlockTableMetadata:
+        tables.update(batch.slots, batch.block_tables)
+        layout, size, num_rows = tables.layout, tables.layout.block_size, sum(batch.num_queries)
+        width = -(-max(batch.context_lens) // size)
+        per_sequence = np.array([batch.slots, batch.num_queries, batch.context_lens])
+        slots, num_queries, context_lens = torch.from_numpy(per_sequence).to(layout.device)
+        block_tables = tables.rows[slots, :width]
         query_starts = pad(num_queries.cumsum(0), (1, 0))
-        num_rows = sum(batch.num_queries)
-        sequence = torch.repeat_interleave(num_queries, output_size=num_rows)
-        offset = torch.arange(num_rows, device=layout.device) - query_starts[sequence]
-        position = offset + (context_lens - num_queries)[sequence]
-        metadata = BlockTableMetadata(
+        if num_rows == len(batch.slots):
+            sequence_of, positions = torch.arange(num_rows, device=layout.device), context_lens - 1
+        else:
+            sequence_of = torch.repeat_interleave(num_queries, output_size=num_rows)
+            first = context_lens - num_queries - query_starts[:-1]
+            positions = torch.arange(num_rows, device=layout.device) + first[sequence_of]
+        return BlockTableMetadata(
+            batch=batch,
+            block_size=size,
             block_tables=block_tables,
             context_lens=context_lens,
             query_starts=query_starts,
-            slot_mapping=block_tables[sequence, position // size] * size + position % size,
-            groups=[],
+            sequence_of=sequence_of,
+            positions=positions,
+            slot_mapping=block_tables[sequence_of, positions // size] * size + positions % size,
         )
-        starts = list(accumulate(batch.num_queries, initial=0))
-        for first, end in _stretches(batch):
-            queries, context = max(batch.num_queries[first:end]), max(batch.context_lens[first:end])
-            rows = slice(starts[first], starts[end])
-            kept = (sequence[rows] - first) * queries + offset[rows]
-            metadata.groups.append(_group(metadata, slice(first, end), queries, context, size, kept))
-        return metadata
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: BlockTableMetadata
@@ -120,19 +166,18 @@ def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
         yield first, len(batch.num_queries)
 
 
-def _group(
-    metadata: BlockTableMetadata, sequences: slice, queries: int, context: int, block_size: int, kept: Tensor
-) -> Group:
+def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context: int, kept: Tensor) -> Group:
     """Some sequences, padded to so many queries and so much context."""
     starts, ends = metadata.query_starts[:-1][sequences, None], metadata.query_starts[1:][sequences, None]
     last_query, last_token = ends - starts - 1, metadata.context_lens[sequences, None] - 1
     query = torch.arange(queries, device=starts.device).minimum(last_query)
     token = torch.arange(context, device=starts.device)
     position = token.minimum(last_token)
-    blocks = metadata.block_tables[sequences].gather(1, position // block_size)
+    size = metadata.block_size
+    blocks = metadata.block_tables[sequences].gather(1, position // size)
     return Group(
         rows=starts + query,
-        slots=blocks * block_size + position % block_size,
+        slots=blocks * size + position % size,
         visible=token <= (last_token - last_query + query).unsqueeze(2),
         kept=kept,
     )

@@ -9,7 +9,7 @@ from fairlead_engine.kernels.attention.backend import AttentionBackend
 from fairlead_engine.kernels.attention.block_tables import BlockTables
 from fairlead_engine.kernels.attention.cpu_spans import CPUSpans
 
-BACKENDS: dict[str, Callable[[], AttentionBackend[Any]]] = {"cpu_spans": CPUSpans, "block_tables": BlockTables}
+BACKENDS: dict[str, Callable[[], AttentionBackend[Any, Any]]] = {"cpu_spans": CPUSpans, "block_tables": BlockTables}
 """As `--attention-backend` spells them; all run on any device."""
 
 

@@ -6,7 +6,10 @@ step of 32 sequences with 400 tokens each a fifth slower. So this backend asks f
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -15,8 +18,7 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, 
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 
 
-@dataclass(frozen=True, slots=True)
-class QuerySpan:
+class QuerySpan(NamedTuple):
     """One sequence's tokens in a step, and the slots of everything they may attend to."""
 
     start: int
@@ -43,6 +45,56 @@ class SpanMetadata:
     """One after the other, covering all rows."""
 
 
+class SlotTable:
+    """The block table of one slot, and the cache's slots of its tokens where its blocks do not follow one another."""
+
+    def __init__(self, block_table: list[int]) -> None:
+        self.block_table = block_table
+        self.num_known = 0
+        self.num_consecutive = 0
+        """Its first blocks that follow one another."""
+        self._token_slots: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._num_listed = 0
+
+    def extend(self) -> None:
+        """Takes in the blocks that came since the last call."""
+        table = self.block_table
+        while self.num_consecutive < len(table) and table[self.num_consecutive] == table[0] + self.num_consecutive:
+            self.num_consecutive += 1
+        self.num_known = len(table)
+
+    def token_slots(self, num_tokens: int, block_size: int) -> Tensor:
+        """int64 [num_tokens]: the slots of its first tokens; a view, valid until the next call."""
+        num_blocks = -(-num_tokens // block_size)
+        if num_blocks > self._num_listed:
+            if num_blocks * block_size > len(self._token_slots):
+                more = np.empty(max(num_blocks * block_size, 2 * len(self._token_slots)), np.int64)
+                more[: len(self._token_slots)] = self._token_slots
+                self._token_slots = more
+            new = np.array(self.block_table[self._num_listed : num_blocks], np.int64)[:, None]
+            rows = self._token_slots[self._num_listed * block_size : num_blocks * block_size].reshape(-1, block_size)
+            np.add(new * block_size, np.arange(block_size), out=rows)
+            self._num_listed = num_blocks
+        return torch.from_numpy(self._token_slots[:num_tokens])
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTables:
+    """What is known of every slot's block table."""
+
+    layout: CacheLayout
+    by_slot: dict[int, SlotTable]
+
+    def table(self, slot: int, block_table: list[int]) -> SlotTable:
+        """The slot's, brought up to date."""
+        known = self.by_slot.get(slot)
+        if known is None or known.block_table is not block_table:
+            known = self.by_slot[slot] = SlotTable(block_table)
+        if known.num_known != len(block_table):
+            known.extend()
+        return known
+
+
 class CPUSpans:
     """Each layer's keys and values are slabs [kv_heads, slots, head_dim]; slot = block x block size + offset in it."""
 
@@ -58,28 +110,30 @@ class CPUSpans:
     def allocator(self, num_blocks: int) -> ConsecutiveBlocks:
         return ConsecutiveBlocks(num_blocks)
 
-    def prepare(self, batch: DeviceBatch) -> SpanMetadata:
+    def tables(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> SpanTables:
+        return SpanTables(layout, {})
+
+    def prepare(self, batch: DeviceBatch, tables: SpanTables) -> SpanMetadata:
         """Slots are listed only for a table with gaps; a mask is needed only where a chunk also looks back."""
-        layout, size = batch.layout, batch.layout.block_size
+        layout, size = tables.layout, tables.layout.block_size
         slots: list[int] = []
         spans = []
-        for num_queries, end, table in zip(batch.num_queries, batch.context_lens, batch.block_tables, strict=True):
-            start = len(slots)
-            slots += [table[i // size] * size + i % size for i in range(end - num_queries, end)]
-            table = table[: -(-end // size)]
-            context_slots = None
-            if table != list(range(table[0], table[0] + len(table))):
-                first = torch.tensor(table, dtype=torch.int64).mul_(size).unsqueeze(1)
-                context_slots = (first + torch.arange(size)).flatten()[:end].to(layout.device)
-            looks_back = 1 < num_queries < end
+        columns = (batch.slots, batch.num_queries, batch.context_lens, batch.block_tables)
+        for slot, num_queries, end, blocks in zip(*columns, strict=True):
+            start, known = len(slots), tables.table(slot, blocks)
+            is_stretch = end <= known.num_consecutive * size
+            if num_queries == 1:
+                slots.append(blocks[(end - 1) // size] * size + (end - 1) % size)
+            else:
+                slots += [blocks[i // size] * size + i % size for i in range(end - num_queries, end)]
             spans.append(
                 QuerySpan(
-                    start=start,
-                    num_queries=num_queries,
-                    context=end,
-                    first_slot=table[0] * size,
-                    slots=context_slots,
-                    mask=causal_mask(num_queries, end, layout) if looks_back else None,
+                    start,
+                    num_queries,
+                    end,
+                    first_slot=blocks[0] * size,
+                    slots=None if is_stretch else known.token_slots(end, size).to(layout.device),
+                    mask=causal_mask(num_queries, end, layout) if 1 < num_queries < end else None,
                 )
             )
         return SpanMetadata(torch.tensor(slots, dtype=torch.int64).to(layout.device), spans)
