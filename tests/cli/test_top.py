@@ -15,8 +15,7 @@ import pytest
 from rich.console import Console
 
 from fairlead.api.crd import crd
-from fairlead.cli.figures import figures, is_measured
-from fairlead.cli.fleet_state import FleetView, Stage, fleet_view
+from fairlead.cli.fleet_state import FleetView, Stage, figures, fleet_view, is_measured
 from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.top import show
 from fairlead.kube.client import KubeClient

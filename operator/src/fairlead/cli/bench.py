@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -162,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
         bench.console.print("Interrupted; so far:")
         bench.finish()
         return 130
-    except (UsageError, PlotUnavailable, argparse.ArgumentTypeError) as error:
+    except (UsageError, PlotUnavailable) as error:
         tell(error)
         return 2
     except ApiError as error:
@@ -202,8 +201,14 @@ class Bench:
         if args.plot:
             require_matplotlib()
         for flag, path in (("--output", args.output), ("--plot", args.plot)):
-            if path is not None and str(path) != "-":
-                _check_writable(flag, path)
+            if path is None or str(path) == "-":
+                continue
+            try:  # rather now than after the work
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.open("ab").close()
+            except OSError as error:
+                sentence = f"{flag} {path}: it cannot be written: {error.strerror}"
+                raise UsageError(sentence, "name another file") from error
 
     async def play(self) -> None:
         """Sends everything. Raises ApiError where there is no model to ask."""
@@ -278,7 +283,12 @@ class Bench:
             self.progress.print(f"hint: {hint}", markup=False)
         written = True
         if args.output:
-            text = json.dumps(to_json(found, samples, _arguments(args)), indent=1)
+            given = {key: value for key, value in vars(args).items() if key not in ("run", "command")}
+            given["rate"] = [
+                {"rate": phase.rate, "seconds": phase.seconds if math.isfinite(phase.seconds) else None}
+                for phase in args.rate or ()
+            ]
+            text = json.dumps(to_json(found, samples, given), indent=1, default=str)
             written = self._written(args.output, lambda: _write(args.output, text))
         if args.plot:
             panels = (
@@ -350,24 +360,6 @@ def progress_line(load: LoadGenerator) -> str:
     if so_far.ttft is not None:
         words.append(f"TTFT p50 {short(so_far.ttft.p50)}, p90 {short(so_far.ttft.p90)}")
     return " · ".join(words)
-
-
-def _arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """As they were understood, as plain data."""
-    plain = {key: value for key, value in vars(args).items() if key not in ("run", "command", "rate")}
-    rate = [{"rate": phase.rate, "seconds": phase.seconds} for phase in args.rate or ()]
-    for phase in rate:
-        phase["seconds"] = None if phase["seconds"] == float("inf") else phase["seconds"]
-    return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items()} | {"rate": rate}
-
-
-def _check_writable(flag: str, path: Path) -> None:
-    """Rather now than after the work. Raises UsageError."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
-    except OSError as error:
-        raise UsageError(f"{flag} {path}: it cannot be written: {error.strerror}", "name another file") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -58,31 +58,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _chat(args: argparse.Namespace) -> int:
+    """A person at a terminal may try again after an error; a script hears of it at once."""
     async with OpenAIClient(base_url(args.gateway), api_key=api_key()) as client:
         conversation = Conversation(client, await chosen_model(client, args.model), args)
         if args.prompt:
             asked = sys.stdin.read() if args.prompt == [FROM_INPUT] else " ".join(args.prompt)
             await conversation.ask(utf8(asked, "the question").strip())
             return 0
-        return await _converse(conversation, args.gateway)
-
-
-async def _converse(conversation: "Conversation", gateway: str) -> int:
-    """A person at a terminal may try again after an error; a script hears of it at once."""
-    is_terminal = sys.stdin.isatty()
-    status = 0
-    while line := await _line_of_a_person() if is_terminal else sys.stdin.readline():
-        if not line.strip():
-            continue
-        try:
-            await conversation.ask(utf8(line, "the question").strip())
-            status = 0
-        except (ApiError, UsageError) as error:
-            if not is_terminal:
-                raise
-            tell(error, gateway)
-            status = 1
-    return status
+        is_terminal, status = sys.stdin.isatty(), 0
+        while line := await _line_of_a_person() if is_terminal else sys.stdin.readline():
+            if not line.strip():
+                continue
+            try:
+                await conversation.ask(utf8(line, "the question").strip())
+                status = 0
+            except (ApiError, UsageError) as error:
+                if not is_terminal:
+                    raise
+                tell(error, args.gateway)
+                status = 1
+        return status
 
 
 async def _line_of_a_person() -> str:
@@ -144,19 +139,17 @@ class Conversation:
         said = ""
         while True:
             await asyncio.sleep(PATIENCE_SECONDS)
-            why = await self._why_waiting()
+            why = f"for a first token; {self._model} has a lot to do, or reads a long prompt"
+            try:
+                listed = (await self._client.models()).get(self._model)
+                if listed is None or not listed.is_ready:
+                    how_far = "`kubectl describe llm` says how far the first one is"
+                    why = f"no replica of {self._model} is ready yet; {how_far}"
+            except ApiError as error:
+                why = f"for a first token; {error}"
             if why != said:
                 print(f"waiting: {why}", file=sys.stderr, flush=True)
                 said = why
-
-    async def _why_waiting(self) -> str:
-        try:
-            listed = (await self._client.models()).get(self._model)
-        except ApiError as error:
-            return f"for a first token; {error}"
-        if listed is None or not listed.is_ready:
-            return f"no replica of {self._model} is ready yet; `kubectl describe llm` says how far the first one is"
-        return f"for a first token; {self._model} has a lot to do, or reads a long prompt"
 
 
 def footnote(completion: Completion) -> str:

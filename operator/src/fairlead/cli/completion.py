@@ -63,12 +63,6 @@ def _flags(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     return [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
 
 
-def _words(parser: argparse.ArgumentParser) -> list[str]:
-    """What may come next: verbs and other closed choices, then flags."""
-    choices = [str(word) for action in parser._actions if not action.option_strings for word in action.choices or ()]
-    return choices + [option for action in _flags(parser) for option in action.option_strings]
-
-
 def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
     choices = [
         f'        "{path} {option}") words="{" ".join(map(str, action.choices))}" ;;'
@@ -77,7 +71,11 @@ def _bash(parsers: dict[str, argparse.ArgumentParser]) -> str:
         if action.choices
         for option in action.option_strings
     ]
-    words = [f'            "{path}") words="{" ".join(_words(parser))}" ;;' for path, parser in parsers.items()]
+    words = []
+    for path, parser in parsers.items():  # what may come next: verbs and other closed choices, then flags
+        found = [str(word) for each in parser._actions if not each.option_strings for word in each.choices or ()]
+        found += [option for action in _flags(parser) for option in action.option_strings]
+        words.append(f'            "{path}") words="{" ".join(found)}" ;;')
     paths = " | ".join(f'"{path}"' for path in parsers if " " in path)
     return _BASH.format(paths=paths, choices="\n".join(choices), words="\n".join(words))
 

@@ -1,16 +1,24 @@
-"""A fleet at one moment: LLMDeployments, pods and signals → the figures that `fairlead top` shows. Pure."""
+"""A fleet at one moment: LLMDeployments, pods and signals → the figures that `fairlead top` shows. Pure.
+
+Rates and percentiles are of what gateways counted in the last seconds. The autoscaler reads the same windows, but
+cautiously (`autoscaler.readings.Readings.demand`).
+"""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.autoscaler.readings import Readings
-from fairlead.cli.figures import Figures, figures, speaking
+from fairlead.autoscaler.buckets import Buckets
+from fairlead.autoscaler.readings import STALE_SECONDS, GatewayWindow, Readings, newest_loads
 from fairlead.fleet.pods import is_finished, is_terminating, owner_of, ready_since
 from fairlead.routing.predictor import step_seconds
+
+WINDOW_SECONDS = 10.0
+"""What rates and percentiles are taken over."""
+UNSEEN = "no operator has seen it yet: `fairlead status` says whether one looks after its namespace"
 
 
 class Stage(StrEnum):
@@ -23,7 +31,23 @@ class Stage(StrEnum):
     DRAINING = "draining"
 
 
-UNSEEN = "no operator has seen it yet: `fairlead status` says whether one looks after its namespace"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One model, as all gateways that speak see it. None = nothing happened that could be measured."""
+
+    waiting: int
+    """Requests that wait in the gateways."""
+    running: int
+    """Requests with a replica."""
+    arrivals_per_second: float | None
+    output_tokens_per_second: float | None
+    ttft_p50_seconds: float | None
+    """From arrival to first token."""
+    ttft_p90_seconds: float | None
+    cached_ratio: float | None
+    """Prompt tokens expected to come from a cache, of those dispatched."""
+    replicas: dict[str, ReplicaSignals] = field(default_factory=dict)
+    """By the pod's uid: the newest word on each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +99,12 @@ class ModelView:
     @property
     def waiting(self) -> int | None:
         """Requests that wait in the gateways; None = unknown."""
-        return self.figures.waiting if self.figures is not None else _whole(self.reported.get("queue"))
+        return self.figures.waiting if self.figures is not None else self.reported.get("queue")
 
     @property
     def running(self) -> int | None:
         """Requests with a replica; None = unknown."""
-        return self.figures.running if self.figures is not None else _whole(self.reported.get("running"))
+        return self.figures.running if self.figures is not None else self.reported.get("running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +132,54 @@ def fleet_view(
     for body in sorted(deployments, key=_owner):
         owner = _owner(body)
         models.append(_model(body, by_owner.get(owner, []), figures(readings, "/".join(owner))))
-    return FleetView(tuple(models), _note(readings))
+    note, num_speaking = "", len(speaking(readings))
+    num_gateways = len(readings.windows) + readings.num_missing
+    if not num_gateways:
+        note = "no gateway is ready: figures are from the objects' status"
+    elif not num_speaking:
+        note = "the gateways' signals cannot be reached from here: figures are from the objects' status, seconds old"
+    elif num_speaking < num_gateways:
+        note = f"{num_gateways - num_speaking} of {num_gateways} gateways cannot be heard: figures lack theirs"
+    return FleetView(tuple(models), note)
+
+
+def speaking(readings: Readings) -> list[GatewayWindow]:
+    """Gateways that have said something lately."""
+    return [window for window in readings.windows if readings.time - window.latest.time < STALE_SECONDS]
+
+
+def is_measured(readings: Readings) -> bool:
+    """Whether every gateway that speaks has said enough to take rates from."""
+    windows = speaking(readings)
+    return bool(windows) and all(window.span("", WINDOW_SECONDS).seconds > 0 for window in windows)
+
+
+def figures(readings: Readings, model: str) -> Figures | None:
+    """Of `namespace/name`; None where no gateway speaks of it."""
+    windows = [window for window in speaking(readings) if model in window.latest.line.models]
+    if not windows:
+        return None
+    spans = [window.span(model, WINDOW_SECONDS) for window in windows]
+    ttft = Buckets.seconds()
+    for span in spans:
+        ttft = ttft.plus(span.buckets("ttft"))
+    prompt, uncached = (sum(span.count(name) for span in spans) for name in ("prompt_tokens", "uncached_prompt_tokens"))
+
+    def per_second(name: str) -> float | None:
+        """None where every gateway has spoken but once: nothing can be compared yet."""
+        measured = [span for span in spans if span.seconds > 0]
+        return sum(span.count(name) / span.seconds for span in measured) if measured else None
+
+    return Figures(
+        waiting=sum(span.now.waiting for span in spans),
+        running=sum(span.now.running for span in spans),
+        arrivals_per_second=per_second("num_arrivals"),
+        output_tokens_per_second=per_second("output_tokens"),
+        ttft_p50_seconds=ttft.percentile(50),
+        ttft_p90_seconds=ttft.percentile(90),
+        cached_ratio=max(0.0, 1 - uncached / prompt) if prompt else None,
+        replicas={uid: each.load for uid, each in newest_loads((w.latest for w in windows), model).items()},
+    )
 
 
 def _owner(body: Mapping[str, Any]) -> tuple[str, str]:
@@ -119,11 +190,15 @@ def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Fig
     status = body.get("status") or {}
     scaling = status.get("scaling") or {}
     loads = seen.replicas if seen is not None else {}
-    sentence, trouble = str(scaling.get("reason") or _message(status, ConditionType.READY)), _trouble(status)
+    kinds = (ConditionType.READY, ConditionType.DEGRADED, ConditionType.PROGRESSING)
+    ready, degraded, progressing = (find_condition(status, kind) or {} for kind in kinds)
+    wrong = progressing if progressing.get("reason") == Reason.PAUSED else {}
+    wrong = degraded if degraded.get("status") == ConditionStatus.TRUE else wrong
+    sentence, trouble = str(scaling.get("reason") or ready.get("message") or ""), str(wrong.get("message") or "")
     replicas = (_replica(pod, loads.get(pod["metadata"]["uid"])) for pod in pods)
     return ModelView(
         key="/".join(_owner(body)),
-        desired=_whole(status.get("desiredReplicas")),
+        desired=status.get("desiredReplicas"),
         replicas=tuple(sorted(replicas, key=lambda each: (list(Stage).index(each.stage), each.name))),
         figures=seen,
         reported=scaling.get("signals") or {},
@@ -139,33 +214,3 @@ def _replica(pod: Mapping[str, Any], load: ReplicaSignals | None) -> ReplicaView
         ready = Stage.HANGING if load is not None and load.hangs else Stage.READY
         stage = ready if ready_since(pod) is not None else Stage.STARTING
     return ReplicaView(pod["metadata"]["name"], stage, load)
-
-
-def _message(status: Mapping[str, Any], kind: ConditionType) -> str:
-    """Of one condition; empty where there is none."""
-    return str((find_condition(status, kind) or {}).get("message") or "")
-
-
-def _trouble(status: Mapping[str, Any]) -> str:
-    degraded, progressing = (
-        find_condition(status, kind) or {} for kind in (ConditionType.DEGRADED, ConditionType.PROGRESSING)
-    )
-    if degraded.get("status") == ConditionStatus.TRUE:
-        return _message(status, ConditionType.DEGRADED)
-    return _message(status, ConditionType.PROGRESSING) if progressing.get("reason") == Reason.PAUSED else ""
-
-
-def _note(readings: Readings) -> str:
-    num_speaking = len(speaking(readings))
-    num_gateways = len(readings.windows) + readings.num_missing
-    if not num_gateways:
-        return "no gateway is ready: figures are from the objects' status"
-    if not num_speaking:
-        return "the gateways' signals cannot be reached from here: figures are from the objects' status, seconds old"
-    if num_speaking < num_gateways:
-        return f"{num_gateways - num_speaking} of {num_gateways} gateways cannot be heard: figures lack theirs"
-    return ""
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None

@@ -1,6 +1,6 @@
 """A fleet at one moment: for a terminal (`renderable`), as plain lines (`lines`), for programs (`to_json`). Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -52,21 +52,19 @@ def lines(view: FleetView, *, replicas: bool = True) -> Iterator[str]:
 
 def to_json(view: FleetView) -> dict[str, Any]:
     """The same figures under their own names: times in seconds, shares from 0 to 1, null = unknown."""
-    return {"models": [_model_json(model) for model in view.models], "note": view.note}
-
-
-def _model_json(model: ModelView) -> dict[str, Any]:
-    figures = {} if model.figures is None else asdict(model.figures)
-    figures.pop("replicas", None)
-    counts = {"waiting": model.waiting, "running": model.running, "desired": model.desired}
-    replicas = [
-        {"name": replica.name, "stage": str(replica.stage), "kv_ratio": replica.kv_ratio}
-        | {"step_seconds": replica.step_seconds, "load": msgspec.to_builtins(replica.load)}
-        for replica in model.replicas
-    ]
-    words = {"sentence": model.sentence, "trouble": model.trouble}
-    namespace, _, name = model.key.partition("/")
-    return {"namespace": namespace, "name": name} | figures | counts | words | {"replicas": replicas}
+    models = []
+    for model in view.models:
+        namespace, _, name = model.key.partition("/")
+        figures = {} if model.figures is None else asdict(model.figures)
+        counts = {"waiting": model.waiting, "running": model.running, "desired": model.desired}
+        words = {"sentence": model.sentence, "trouble": model.trouble}
+        replicas = [
+            {"name": replica.name, "stage": str(replica.stage), "kv_ratio": replica.kv_ratio}
+            | {"step_seconds": replica.step_seconds, "load": msgspec.to_builtins(replica.load)}
+            for replica in model.replicas
+        ]
+        models.append({"namespace": namespace, "name": name} | figures | counts | words | {"replicas": replicas})
+    return {"models": models, "note": view.note}
 
 
 def model_words(model: ModelView) -> str:
@@ -94,11 +92,8 @@ def replica_words(replica: ReplicaView) -> str:
 
 
 def _model_table(model: ModelView) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column == "REPLICAS" else "right")
-    figures = model.figures
-    if figures is not None:
+    live = [NOTHING, NOTHING, str(model.reported.get("ttft", NOTHING)), NOTHING, NOTHING]
+    if (figures := model.figures) is not None:
         live = [
             f"{_rate(figures.arrivals_per_second, 1)}/s",
             short(figures.ttft_p50_seconds),
@@ -106,10 +101,25 @@ def _model_table(model: ModelView) -> Table:
             share(figures.cached_ratio),
             _rate(figures.output_tokens_per_second),
         ]
-    else:
-        live = [NOTHING, NOTHING, str(model.reported.get("ttft", NOTHING)), NOTHING, NOTHING]
-    cells = [_counts(model), _number(model.desired), _number(model.waiting), _number(model.running), *live]
-    table.add_row(*cells)
+    table = _table(_COLUMNS)
+    table.add_row(_counts(model), _number(model.desired), _number(model.waiting), _number(model.running), *live)
+    return table
+
+
+def _replica_table(model: ModelView) -> Table:
+    table = _table(_REPLICA_COLUMNS)
+    for replica in model.replicas:
+        stage, *figures = _replica_cells(replica)
+        table.add_row(replica.name, Text(stage, style=_COLOURS[replica.stage]), *figures)
+    return table
+
+
+def _table(columns: Sequence[str]) -> Table:
+    """Words on the left, numbers on the right. Where there is too little room, words go on in the next line."""
+    table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
+    for column in columns:
+        is_text = column in ("REPLICAS", "replica", "stage")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
     return table
 
 
@@ -117,30 +127,14 @@ def _sentence(text: str, style: str) -> RenderableType:
     return Padding(Text(text, style=style, overflow="fold", no_wrap=False), (0, 0, 0, 1))
 
 
-def _replica_table(model: ModelView) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 1), header_style="dim")
-    for column in _REPLICA_COLUMNS:
-        is_text = column in ("replica", "stage")
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
-    for replica in model.replicas:
-        stage, *figures = _replica_cells(replica)
-        table.add_row(replica.name, Text(stage, style=_COLOURS[replica.stage]), *figures)
-    return table
-
-
 def _replica_cells(replica: ReplicaView) -> list[str]:
-    if replica.load is None:
-        return [_stage_words(replica), NOTHING, NOTHING, NOTHING, NOTHING]
-    load = replica.load
+    stage, load = str(replica.stage), replica.load
+    if load is None:
+        return [stage, NOTHING, NOTHING, NOTHING, NOTHING]
+    if replica.stage is Stage.HANGING:  # with how long it has been in its step
+        stage += f" {load.step_age_seconds + load.age_seconds:.0f}s"
     running = f"{load.running}/{load.max_num_seqs}"
-    return [_stage_words(replica), running, str(load.waiting), share(replica.kv_ratio), short(replica.step_seconds)]
-
-
-def _stage_words(replica: ReplicaView) -> str:
-    """With how long one that hangs has been in its step."""
-    if replica.stage is not Stage.HANGING or replica.load is None:
-        return replica.stage
-    return f"{replica.stage} {replica.load.step_age_seconds + replica.load.age_seconds:.0f}s"
+    return [stage, running, str(load.waiting), share(replica.kv_ratio), short(replica.step_seconds)]
 
 
 def _counts(model: ModelView) -> str:

@@ -4,8 +4,7 @@ demo's live view; what it means is worked out in `fleet_state.py`."""
 import asyncio
 
 from fairlead.api import names
-from fairlead.cli.figures import is_measured
-from fairlead.cli.fleet_state import FleetView, fleet_view
+from fairlead.cli.fleet_state import FleetView, fleet_view, is_measured
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import POD_SELECTOR
 from fairlead.kube.client import KubeClient

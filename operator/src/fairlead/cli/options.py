@@ -14,6 +14,7 @@ from fairlead.addresses import is_http_address
 from fairlead.api.durations import parse_duration
 from fairlead.client.openai import MODEL_NOT_FOUND, ApiError, OpenAIClient
 from fairlead.kube.client import KubeError
+from fairlead.kube.kubeconfig import KubeConfigError
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
@@ -25,8 +26,8 @@ LONGEST_SECONDS = 366 * 86_400.0
 """What timers and reports can take."""
 
 
-class UsageError(Exception):
-    """Arguments that do not fit together; exit status 2."""
+class UsageError(argparse.ArgumentTypeError):
+    """An argument that is none, or arguments that do not fit together; exit status 2."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -35,10 +36,11 @@ class UsageError(Exception):
 
 def add_gateway(parser: argparse.ArgumentParser) -> None:
     """`--gateway` and `--model`."""
+    running = next((found for point in entry_points(group=GATEWAYS_GROUP) if (found := point.load()())), "")
     parser.add_argument(
         "--gateway",
         type=address,
-        default=os.environ.get(GATEWAY_VARIABLE) or _running_gateway() or DEFAULT_GATEWAY,
+        default=os.environ.get(GATEWAY_VARIABLE) or running or DEFAULT_GATEWAY,
         metavar="URL",
         help=f"address of the gateway, or of any OpenAI server (default: ${GATEWAY_VARIABLE}, else that of the "
         f"fleet on this machine, else {DEFAULT_GATEWAY})",
@@ -46,27 +48,10 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=text, help="which model to ask; may be left out where there is only one")
 
 
-def _running_gateway() -> str:
-    """Of a fleet on this machine, as distributions that start such fleets know it; empty where none runs."""
-    return next((found for point in entry_points(group=GATEWAYS_GROUP) if (found := point.load()())), "")
-
-
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """`--kubeconfig` and `--context`."""
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl finds it")
     parser.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: its current one)")
-
-
-def with_hint(error: Exception) -> Exception:
-    """An error of the Kubernetes API or of the way to it, with what to do about it; others as they are."""
-    if isinstance(error, UsageError):
-        return error
-    if isinstance(error, KubeError) and error.status == 404:
-        return UsageError(str(error), "has this cluster Fairlead's CRD? kubectl apply -f crds/")
-    if isinstance(error, KubeError) and error.status == 403:
-        return UsageError(str(error), "name a namespace that you may read: --namespace")
-    hint = "`fairlead local up` prints the kubeconfig to use: export KUBECONFIG=…, or --kubeconfig FILE"
-    return UsageError(str(error), hint)
 
 
 def address(text: str) -> str:
@@ -98,23 +83,26 @@ def tell(error: Exception, gateway: str = "") -> None:
     """The error and what to do about it, on standard error."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(f"error: {error}", markup=False)
-    hint = getattr(error, "hint", "")
-    if isinstance(error, ApiError):
-        hint = _hint(error, gateway)
-    if hint:
-        console.print(f"hint: {hint}", markup=False)
-
-
-def _hint(error: ApiError, gateway: str) -> str:
-    if error.status == 0 and error.code is None:
-        return f"is a gateway running at {gateway}? `fairlead local up` starts one; --gateway names another"
-    if error.status == 401:
-        return f"put the API key that you were given into the environment variable {KEY_VARIABLE}"
-    if error.status == 404 and error.code == MODEL_NOT_FOUND:
-        return f"what there is: curl {base_url(gateway)}/models"
-    if error.status in (429, 503) and error.retry_after is not None:
-        return f"it may work again in {error.retry_after:g} s; `fairlead top` shows what the fleet is doing"
-    return ""
+    match error:
+        case UsageError():
+            hint = error.hint
+        case KubeError(status=404):
+            hint = "has this cluster Fairlead's CRD? kubectl apply -f crds/"
+        case KubeError(status=403):
+            hint = "name a namespace that you may read: --namespace"
+        case KubeError() | KubeConfigError():
+            hint = "`fairlead local up` prints the kubeconfig to use: export KUBECONFIG=…, or --kubeconfig FILE"
+        case ApiError(status=0, code=None):
+            hint = f"is a gateway running at {gateway}? `fairlead local up` starts one; --gateway names another"
+        case ApiError(status=401):
+            hint = f"put the API key that you were given into the environment variable {KEY_VARIABLE}"
+        case ApiError(status=404) if error.code == MODEL_NOT_FOUND:
+            hint = f"what there is: curl {base_url(gateway)}/models"
+        case ApiError(status=429 | 503, retry_after=float(seconds)):
+            hint = f"it may work again in {seconds:g} s; `fairlead top` shows what the fleet is doing"
+        case _:
+            return
+    console.print(f"hint: {hint}", markup=False)
 
 
 @contextmanager
@@ -128,11 +116,7 @@ def naming(path: Path) -> Iterator[None]:
 
 def text(given: str) -> str:
     """An argument that is sent to a server, which takes UTF-8 only."""
-    try:
-        given.encode()
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{given!r} is not UTF-8: byte 0x{_byte(given, error):02x}") from error
-    return given
+    return utf8(given, repr(given))
 
 
 def utf8(given: str, what: str) -> str:
@@ -140,14 +124,11 @@ def utf8(given: str, what: str) -> str:
     try:
         given.encode()
     except UnicodeEncodeError as error:
-        sentence = f"{what} is not UTF-8: byte 0x{_byte(given, error):02x} after {error.start} characters"
+        # The first byte that is none of a character; Python keeps such bytes as the surrogates from 0xDC00 on.
+        byte = (ord(given[error.start]) - 0xDC00) & 0xFF
+        sentence = f"{what} is not UTF-8: byte 0x{byte:02x} after {error.start} characters"
         raise UsageError(sentence, "convert it first, for instance with `iconv -f latin1 -t utf-8`") from error
     return given
-
-
-def _byte(given: str, error: UnicodeEncodeError) -> int:
-    """The first one that is none of a character; Python keeps such bytes as the surrogates from 0xDC00 on."""
-    return (ord(given[error.start]) - 0xDC00) & 0xFF
 
 
 def api_key() -> str | None:

@@ -8,49 +8,42 @@ from rich.table import Table
 
 from fairlead.api.durations import format_duration
 from fairlead.client.load_generator import Sample
-from fairlead.client.report import Percentiles, Report
+from fairlead.client.report import Goodput, Percentiles, Report
 
 NOTHING = "–"
 
 
 def report_table(report: Report, title: str) -> Table:
-    """Two columns: what, and how much."""
-    rows = Table(title=title, title_justify="left", show_header=False)
-    rows.add_column("what")
-    rows.add_column("how much")
-    for what, how_much in report_rows(report):
-        rows.add_row(what, how_much)
-    return rows
-
-
-def report_rows(report: Report) -> list[tuple[str, str]]:
-    """What to tell of a report, in the order people ask for it."""
+    """Two columns: what, and how much, in the order people ask for it."""
+    outcomes = f"{report.num_completed} answered, {report.num_rejected} rejected (429), {report.num_failed} failed"
+    if report.num_unfinished:
+        outcomes += f", {report.num_unfinished} not finished"
+    rates = f"{report.requests_per_second:.2f} requests/s, {report.output_tokens_per_second:.0f} output tokens/s"
     rows = [
-        ("requests", f"{report.num_requests} in {report.seconds:.1f} s: {_outcomes(report)}"),
+        ("requests", f"{report.num_requests} in {report.seconds:.1f} s: {outcomes}"),
         ("first token (TTFT)", percentiles(report.ttft)),
         ("per further token (TPOT)", percentiles(report.tpot)),
         ("whole answer (latency)", percentiles(report.latency)),
-        (
-            "throughput",
-            f"{report.requests_per_second:.2f} requests/s, {report.output_tokens_per_second:.0f} output tokens/s",
-        ),
+        ("throughput", rates),
         ("cached prompt tokens", f"{share(report.cached_ratio)} of {report.prompt_tokens}"),
     ]
     seen = report.predictions
     if seen.num_cached:
-        rows.append(
-            ("predicted cached tokens", f"{share(seen.within_one_block_ratio)} within one block, of {seen.num_cached}")
-        )
+        within = f"{share(seen.within_one_block_ratio)} within one block, of {seen.num_cached}"
+        rows.append(("predicted cached tokens", within))
     if seen.num_ttft:
         rows.append(("predicted TTFT", f"median error {share(seen.ttft_median_error_ratio)}, of {seen.num_ttft}"))
     if report.goodput is not None:
-        rows.append(("goodput", _goodput(report)))
+        rows.append(("goodput", goodput_words(report.goodput)))
     if report.num_checked:
         rows.append(("right answers", f"{report.num_right} of {report.num_checked} with a known answer"))
     if report.by_replica:
         rows.append(("per replica", ", ".join(f"{name}: {number}" for name, number in report.by_replica.items())))
     rows += [(f"error: {kind}", str(number)) for kind, number in report.errors.items()]
-    return rows
+    table = Table("what", "how much", title=title, title_justify="left", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def percentiles(values: Percentiles | None) -> str:
@@ -75,43 +68,37 @@ def share(ratio: float | None) -> str:
     return NOTHING if ratio is None else f"{ratio * 100:.1f} %"
 
 
-def to_json(report: Report, samples: Sequence[Sample], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Everything, for other programs: what was asked for, the report, and each request."""
-    return {"arguments": arguments, "report": asdict(report), "requests": [_sample(sample) for sample in samples]}
-
-
-def _outcomes(report: Report) -> str:
-    words = [f"{report.num_completed} answered", f"{report.num_rejected} rejected (429)", f"{report.num_failed} failed"]
-    return ", ".join([*words, f"{report.num_unfinished} not finished"] if report.num_unfinished else words)
-
-
-def _goodput(report: Report) -> str:
-    assert report.goodput is not None
-    wanted = report.goodput.objectives
+def goodput_words(goodput: Goodput) -> str:
+    """What was asked for, and how much of it came."""
+    wanted = goodput.objectives
     limits = [
         f"{name} ≤ {format_duration(limit)}"
         for name, limit in (("TTFT", wanted.ttft_seconds), ("TPOT", wanted.tpot_seconds))
         if limit is not None
     ]
-    rate = f"{report.goodput.per_second:.2f} requests/s"
-    return f"{share(report.goodput.ratio)} of all requests sent met {' and '.join(limits)}: {rate}"
+    rate = f"{goodput.per_second:.2f} requests/s"
+    return f"{share(goodput.ratio)} of all requests sent met {' and '.join(limits)}: {rate}"
 
 
-def _sample(sample: Sample) -> dict[str, Any]:
-    completion = sample.completion
-    return {
-        "due": sample.due,
-        "sent": sample.sent,
-        "ended": sample.ended,
-        "ttft_seconds": sample.ttft_seconds,
-        "tpot_seconds": completion.tpot_seconds,
-        "prompt_tokens": completion.num_prompt_tokens,
-        "output_tokens": completion.num_completion_tokens,
-        "cached_tokens": completion.num_cached_tokens,
-        "predicted_cached_tokens": completion.predicted_cached_tokens,
-        "predicted_ttft_seconds": completion.predicted_ttft_seconds,
-        "replica": completion.replica,
-        "request_id": completion.request_id,
-        "right": sample.right,
-        "error": None if sample.error is None else str(sample.error),
-    }
+def to_json(report: Report, samples: Sequence[Sample], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Everything, for other programs: what was asked for, the report, and each request."""
+    requests = [
+        {
+            "due": sample.due,
+            "sent": sample.sent,
+            "ended": sample.ended,
+            "ttft_seconds": sample.ttft_seconds,
+            "tpot_seconds": sample.completion.tpot_seconds,
+            "prompt_tokens": sample.completion.num_prompt_tokens,
+            "output_tokens": sample.completion.num_completion_tokens,
+            "cached_tokens": sample.completion.num_cached_tokens,
+            "predicted_cached_tokens": sample.completion.predicted_cached_tokens,
+            "predicted_ttft_seconds": sample.completion.predicted_ttft_seconds,
+            "replica": sample.completion.replica,
+            "request_id": sample.completion.request_id,
+            "right": sample.right,
+            "error": None if sample.error is None else str(sample.error),
+        }
+        for sample in samples
+    ]
+    return {"arguments": arguments, "report": asdict(report), "requests": requests}

@@ -12,8 +12,8 @@ from typing import Any
 
 from fairlead.api import names, presence
 from fairlead.api.presence import Presence
-from fairlead.cli.options import UsageError, add_cluster, tell, with_hint
-from fairlead.cli.status_report import OperatorView, StatusReport, key_of, lines, operator_view, status_report, to_json
+from fairlead.cli.options import UsageError, add_cluster, tell
+from fairlead.cli.status_report import StatusReport, key_of, lines, operator_view, status_report, to_json
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, PODS
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         report = asyncio.run(_look(args))
     except (KubeConfigError, KubeError, UsageError) as error:
-        tell(with_hint(error))
+        tell(error)
         return 1
     if args.output == "json":
         print(json.dumps(to_json(report), indent=2))
@@ -49,33 +49,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _look(args: argparse.Namespace) -> StatusReport:
+    notes, views = [], []
     async with await KubeClient.from_environment(args.kubeconfig, args.context) as client:
         deployments = (await client.list(LLMDEPLOYMENTS, args.namespace))["items"]
-        leases, notes = await _leases(client, args.system_namespace)
-        views = [(lease, await _operator(client, lease)) for lease in leases]
+        leases = await _unless_forbidden(client.list(LEASES, label_selector=LEASE_SELECTOR))
+        if leases is None:
+            where = f"in the namespace {args.system_namespace}"
+            notes = [f"operators were looked for {where} only: you may not list Leases elsewhere"]
+            here = client.list(LEASES, args.system_namespace, label_selector=LEASE_SELECTOR)
+            if (leases := await _unless_forbidden(here)) is None:
+                hint = f"ask for the right to list leases.coordination.k8s.io {where}"
+                raise UsageError("you may not see which operators there are", hint)
+        for lease in leases["items"]:
+            pods = None
+            if said := Presence.from_annotations(lease["metadata"].get("annotations") or {}):
+                gateways = client.list(PODS, said.gateway_namespace, label_selector=said.gateway_selector)
+                pods = await _unless_forbidden(gateways)
+            views.append((lease, operator_view(lease, None if pods is None else pods["items"], datetime.now(UTC))))
     silent = [key_of(lease) for lease, view in views if view is None]
     return status_report([view for _, view in views if view is not None], deployments, silent=silent, notes=notes)
-
-
-async def _leases(client: KubeClient, system_namespace: str) -> tuple[list[JsonObject], list[str]]:
-    """The operators' Leases, and a note where not all of them can be seen."""
-    everywhere = await _unless_forbidden(client.list(LEASES, label_selector=LEASE_SELECTOR))
-    if everywhere is not None:
-        return everywhere["items"], []
-    note = f"operators were looked for in the namespace {system_namespace} only: you may not list Leases elsewhere"
-    here = await _unless_forbidden(client.list(LEASES, system_namespace, label_selector=LEASE_SELECTOR))
-    if here is None:
-        hint = f"ask for the right to list leases.coordination.k8s.io in the namespace {system_namespace}"
-        raise UsageError("you may not see which operators there are", hint)
-    return here["items"], [note]
-
-
-async def _operator(client: KubeClient, lease: JsonObject) -> OperatorView | None:
-    said = Presence.from_annotations(lease["metadata"].get("annotations") or {})
-    if said is None:
-        return None
-    pods = await _unless_forbidden(client.list(PODS, said.gateway_namespace, label_selector=said.gateway_selector))
-    return operator_view(lease, None if pods is None else pods["items"], datetime.now(UTC))
 
 
 async def _unless_forbidden(asked: Awaitable[JsonObject]) -> Any:

@@ -85,12 +85,15 @@ def operator_view(lease: Body, gateways: Sequence[Body] | None, now: datetime) -
     presence = Presence.from_annotations(lease["metadata"].get("annotations") or {})
     if presence is None:
         return None
-    spec = lease.get("spec") or {}
+    spec, silent = lease.get("spec") or {}, 0.0
+    if renewed := spec.get("renewTime"):
+        silent = (now - datetime.fromisoformat(renewed)).total_seconds()
+    is_gone = silent > _PATIENCE * float(spec.get("leaseDurationSeconds") or 0)
     there = None if gateways is None else [pod for pod in gateways if not is_finished(pod)]
     return OperatorView(
         lease=key_of(lease),
         holder=spec.get("holderIdentity") or "",
-        silent_seconds=_silence(spec, now),
+        silent_seconds=silent if is_gone else None,
         namespaces=presence.namespaces,
         gateways_ready=None if there is None else sum(1 for pod in there if ready_since(pod) is not None),
         gateways=None if there is None else len(there),
@@ -127,7 +130,19 @@ def lines(report: StatusReport) -> Iterator[str]:
         yield "operator: none is to be seen: install one (docs/kubernetes.md), or `fairlead local up`"
     yield ""
     if report.deployments:
-        yield from _columns([_HEAD, *(_cells(each, report.operators) for each in report.deployments)])
+        gateways = {each.lease: _gateways(each) for each in report.operators}
+        rows = [
+            (
+                each.namespace,
+                each.name,
+                f"{each.ready}/{NOTHING if each.desired is None else each.desired}",
+                each.reason,
+                gateways[each.operator] if each.operator is not None else NOTHING,
+                each.url or NOTHING,
+            )
+            for each in report.deployments
+        ]
+        yield from _columns([_HEAD, *rows])
     else:
         yield "no LLMDeployment"
     sentences = [
@@ -157,14 +172,6 @@ def _contests(operators: Sequence[OperatorView], namespaces: Iterable[str]) -> I
             )
 
 
-def _silence(spec: Body, now: datetime) -> float | None:
-    renewed = spec.get("renewTime")
-    if not renewed:
-        return None
-    silent = (now - datetime.fromisoformat(renewed)).total_seconds()
-    return silent if silent > _PATIENCE * float(spec.get("leaseDurationSeconds") or 0) else None
-
-
 def _deployment(body: Body, operators: Sequence[OperatorView], *, may_be_watched: bool) -> DeploymentView:
     namespace, status = body["metadata"]["namespace"], body.get("status") or {}
     operator = next((each for each in operators if each.watches(namespace)), None)
@@ -183,10 +190,8 @@ def _deployment(body: Body, operators: Sequence[OperatorView], *, may_be_watched
             "the chart (docs/kubernetes.md), or create the LLMDeployment where one does"
         )
     elif operator is not None and not operator.acts:
-        is_ready, message = (
-            False,
-            f"nobody holds the Lease {operator.lease}, so nothing changes here; before: {message}",
-        )
+        is_ready = False
+        message = f"nobody holds the Lease {operator.lease}, so nothing changes here; before: {message}"
     return DeploymentView(
         namespace=namespace,
         name=body["metadata"]["name"],
@@ -216,20 +221,6 @@ def _operator_words(operator: OperatorView) -> str:
 
 def _gateways(operator: OperatorView) -> str:
     return NOTHING if operator.gateways is None else f"{operator.gateways_ready}/{operator.gateways}"
-
-
-def _cells(deployment: DeploymentView, operators: Sequence[OperatorView]) -> tuple[str, ...]:
-    by_lease = {each.lease: each for each in operators}
-    gateways = NOTHING if deployment.operator is None else _gateways(by_lease[deployment.operator])
-    desired = NOTHING if deployment.desired is None else str(deployment.desired)
-    return (
-        deployment.namespace,
-        deployment.name,
-        f"{deployment.ready}/{desired}",
-        deployment.reason,
-        gateways,
-        deployment.url or NOTHING,
-    )
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from fairlead.api import names
 from fairlead.cli.fleet_state import FleetView
 from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.fleet_watch import FleetWatch
-from fairlead.cli.options import UsageError, add_cluster, duration, tell, with_hint
+from fairlead.cli.options import UsageError, add_cluster, duration, tell
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.kube.resources import LLMDEPLOYMENTS
@@ -52,30 +52,34 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 0
     except (KubeConfigError, KubeError, UsageError) as error:
-        tell(with_hint(error))
+        tell(error)
         return 1
     return 0
 
 
 async def _top(args: argparse.Namespace, console: Console) -> None:
     async with await KubeClient.from_environment(args.kubeconfig, args.context) as client:
-        await _check(client, args)
+        found = await client.list(LLMDEPLOYMENTS, args.namespace)  # fails at once, where following would go on trying
+        present = sorted(item["metadata"]["name"] for item in found["items"])
+        if args.name is not None and args.name not in present:
+            where = f"in {args.namespace}" if args.namespace else "in any namespace"
+            hint = f"there is: {', '.join(present) or 'none at all'}"
+            raise UsageError(f"there is no LLMDeployment {args.name!r} {where}", hint)
         watch = FleetWatch(client, namespace=args.namespace, name=args.name, system_namespace=args.system_namespace)
         running = asyncio.create_task(watch.run())
-        try:
+
+        async def look() -> None:
+            await watch.synced()
             if args.once:
-                await watch.synced()
                 _print(console, watch.view(), args.output)
             else:
-                await _until_q(_show_synced(watch, console, args))
+                await show(watch.view, console, args.interval, args.output)
+
+        try:
+            await (look() if args.once else _until_q(look()))
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-
-
-async def _show_synced(watch: FleetWatch, console: Console, args: argparse.Namespace) -> None:
-    await watch.synced()
-    await show(watch.view, console, args.interval, args.output)
 
 
 async def _until_q(showing: Coroutine[Any, Any, None]) -> None:
@@ -116,17 +120,6 @@ async def show(view: Callable[[], FleetView], console: Console, interval: float,
         while True:
             live.update(renderable(view()), refresh=True)
             await asyncio.sleep(interval)
-
-
-async def _check(client: KubeClient, args: argparse.Namespace) -> None:
-    """Fails at once, and clearly, where following would only go on trying."""
-    found = await client.list(LLMDEPLOYMENTS, args.namespace)
-    present = sorted(item["metadata"]["name"] for item in found["items"])
-    if args.name is not None and args.name not in present:
-        where = f"in {args.namespace}" if args.namespace else "in any namespace"
-        raise UsageError(
-            f"there is no LLMDeployment {args.name!r} {where}", f"there is: {', '.join(present) or 'none at all'}"
-        )
 
 
 def _print(console: Console, view: FleetView, output: str | None = None) -> None:
