@@ -28,7 +28,6 @@ from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import Report, report
 from fairlead.client.workload import Conversation, Kind, Shape, conversations
-from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
 from fairlead.kube.resources import LLMDEPLOYMENTS
@@ -123,7 +122,7 @@ class Bench:
         }
         metadata = {"name": NAME, "namespace": NAMESPACE}
         manifest = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "LLMDeployment", "metadata": metadata, "spec": spec}
-        await server_side_apply(self.kube, LLMDEPLOYMENTS, manifest, "fairlead-bench")
+        await self.kube.apply(LLMDEPLOYMENTS, manifest, "fairlead-bench")
 
     async def ready(self) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -7,7 +7,7 @@ import pytest
 from fairlead.controller.fleet_figures import figures
 from fairlead.controller.observe import Cluster, name_claims
 from fairlead.controller.pod_diagnosis import Stage
-from fairlead.kube.client import JsonObject, KubeError
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
 
 
 class Claims:
@@ -15,6 +15,8 @@ class Claims:
 
     def __init__(self, *found: tuple[str, str], error: KubeError | None = None) -> None:
         self.found, self.error = found, error
+
+    find = KubeClient.find
 
     async def get(self, resource: Any, name: str, namespace: str) -> JsonObject:
         if self.error is not None:

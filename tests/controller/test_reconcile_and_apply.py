@@ -13,7 +13,7 @@ from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.plan import Plan, make_plan
 from fairlead.controller.pod_warnings import ASK_AGAIN_SECONDS
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
-from fairlead.kube.client import JsonObject, KubeError
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS, Resource
 from fairlead.operator_settings import OperatorSettings
 
@@ -46,6 +46,9 @@ class FakeApi:
         if (resource.kind, name) not in self.objects:
             raise KubeError(404, "NotFound", "none")
         return self.objects[resource.kind, name]
+
+    apply = KubeClient.apply
+    find = KubeClient.find
 
     async def patch(self, resource: Resource, name: str, body: JsonObject, *args: Any, **options: Any) -> JsonObject:
         if resource is LLMDEPLOYMENTS:

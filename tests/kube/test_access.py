@@ -73,16 +73,6 @@ async def test_an_answer_that_does_not_come_is_waited_for_only_so_long(monkeypat
     assert "no answer in time" in reviews.refusal
 
 
-async def test_a_server_that_does_not_even_say_what_it_serves_to_us_refuses_the_questions_too() -> None:
-    async with discovering(fail_with=403) as client:
-        reviews = AccessReviews(client)
-        assert await reviews.missing(rights(PODS, ("list",), ("a",))) == []
-        assert reviews.refusal is not None
-    async with discovering(fail_with=503) as client:
-        with pytest.raises(KubeError):
-            await AccessReviews(client).missing(rights(PODS, ("list",), ("a",)))
-
-
 async def test_what_may_be_listed_is_found_out_by_listing() -> None:
     async with discovering(PODS, lists={"a": 200, "b": 403, "c": 500, "d": 404}) as client:
         assert await may_list(client, PODS, "a")

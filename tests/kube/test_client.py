@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfig
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, NAMESPACES, PODS
@@ -210,7 +209,7 @@ async def test_server_side_apply_names_its_manager_and_force() -> None:
 
     obj = {"metadata": {"name": "a", "namespace": "ns"}, "data": {}}
     async with serving(echo) as client:
-        sent = await server_side_apply(client, DEPLOYMENTS, obj, "me", force=True)
+        sent = await client.apply(DEPLOYMENTS, obj, "me", force=True)
     assert sent == {
         "method": "PATCH",
         "path": "/apis/apps/v1/namespaces/ns/deployments/a",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.kube.client import JsonObject, KubeError
+from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.lease import Lease
 from fairlead_testing.clock import run_in_virtual_time
 
@@ -31,7 +31,9 @@ class LeaseStore:
             raise KubeError(404, "NotFound", "none")
         return self.lease | {"spec": dict(self.lease["spec"])}
 
-    async def create(self, resource: Any, obj: JsonObject, namespace: str) -> JsonObject:
+    find = KubeClient.find
+
+    async def create(self, resource: Any, obj: JsonObject) -> JsonObject:
         self._check()
         if self.lease is not None:
             raise KubeError(409, "AlreadyExists", "taken")

@@ -1,6 +1,9 @@
 """Bytes of a stream → lines."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import cast
 
 import aiohttp
 import pytest
@@ -8,25 +11,29 @@ from aiohttp.base_protocol import BaseProtocol
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.kube.lines import LineReader, LineTooLong, lines
+from fairlead.kube.lines import LineTooLong, lines
 
 
 @given(st.lists(st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"."))), st.data())
-def test_lines_are_the_same_however_the_stream_is_cut(lines: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(line + b"\n" for line in lines) + b"rest"
+def test_lines_are_the_same_however_the_stream_is_cut(sent: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(line + b"\n" for line in sent) + b"rest"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
-    reader, found = LineReader(), []
-    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found += reader.feed(stream[start:end])
-    assert found == [line for line in lines if line]
-    assert reader.feed(b"\n") == [b"rest"]
+    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+    async def found(*more: bytes) -> list[bytes]:
+        return [line async for line in lines(_stream(*pieces, *more))]
+
+    whole = [stripped for line in sent if (stripped := line.strip())]
+    assert asyncio.run(found()) == whole
+    assert asyncio.run(found(b"\n")) == [*whole, b"rest"]
 
 
-def test_a_line_without_end_is_refused() -> None:
-    reader = LineReader(10)
-    assert reader.feed(b"0123456789\n0123456789") == [b"0123456789"]
+async def test_a_line_without_end_is_refused() -> None:
+    read = lines(_stream(b"0123456789\n0123456789", b"\n0123456789", b"x"), limit=10)
+    assert await anext(read) == b"0123456789"
+    assert await anext(read) == b"0123456789"
     with pytest.raises(LineTooLong):
-        reader.feed(b"x")
+        await anext(read)
 
 
 async def test_a_body_is_read_line_by_line_without_blank_ones() -> None:
@@ -47,3 +54,13 @@ def _body(*pieces: bytes) -> aiohttp.StreamReader:
         body.feed_data(piece)
     body.feed_eof()
     return body
+
+
+def _stream(*pieces: bytes) -> aiohttp.StreamReader:
+    """A body that hands out these very pieces, one at a time."""
+
+    async def iter_any() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    return cast(aiohttp.StreamReader, SimpleNamespace(iter_any=iter_any))

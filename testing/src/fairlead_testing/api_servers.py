@@ -52,6 +52,8 @@ async def discovering(
         question: dict[str, Any] = (await request.json())["spec"]["resourceAttributes"]
         if asked is not None:
             asked.append(question["verb"])
+        if not knows_rights:
+            return web.Response(text="404 page not found", status=404)
         if fail_reviews_with:
             status = {"kind": "Status", "message": "nobody may ask", "code": fail_reviews_with}
             return web.json_response(status, status=fail_reviews_with)

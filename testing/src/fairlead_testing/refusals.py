@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fairlead.kube.resources import ACCESS_REVIEWS
+from fairlead.kube.resources import ACCESS_REVIEWS, NETWORK_POLICIES
 from fairlead_local.apiserver.logs import NoLogs
 from fairlead_local.apiserver.operations import Operations
 from fairlead_local.apiserver.resources import Registry
@@ -23,7 +23,6 @@ from fairlead_local.apiserver.store import Store
 from fairlead_local.kubeconfig import new_token, write_kubeconfig
 
 _NAMESPACE = re.compile(r"/namespaces/([^/]+)/")
-_GROUP_OF_REVIEWS = f"/apis/{ACCESS_REVIEWS.api_version}"
 
 
 class Refusals:
@@ -33,7 +32,7 @@ class Refusals:
         """`reviews`: the status of answers to questions about rights; 404 = they are not served."""
         self.reviews = reviews
         self.num_looks = 0
-        """How often somebody has asked whether such questions are served."""
+        """How often somebody has asked whether NetworkPolicies are served, as the operator does at each look."""
         self.num_refused = 0
         """Requests into lost namespaces."""
         self._lost: set[str] = set()
@@ -54,8 +53,9 @@ class Refusals:
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Stands before the API server."""
-        if _GROUP_OF_REVIEWS in request.path:
+        if request.path.endswith(ACCESS_REVIEWS.path()):
             return await self._review(request)
+        self.num_looks += request.path.endswith(f"/apis/{NETWORK_POLICIES.api_version}")
         found = _NAMESPACE.search(request.path)
         namespace = found[1] if found else ""
         if namespace in self._lost:
@@ -70,12 +70,8 @@ class Refusals:
             del self._requests[task]
 
     async def _review(self, request: web.Request) -> web.Response:
-        self.num_looks += request.method == "GET"
         if self.reviews == 404:
             return _status(404, "the server could not find the requested resource")
-        if request.method == "GET":
-            resources = [{"name": ACCESS_REVIEWS.plural}]
-            return web.json_response({"kind": "APIResourceList", "resources": resources})
         if self.reviews != 201:
             return _status(self.reviews, "nobody may ask")
         asked = (await request.json())["spec"]["resourceAttributes"]

@@ -19,7 +19,6 @@ from fairlead.cli.options import UsageError, naming, tell
 from fairlead.client.load_generator import Sample
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, draw, require_matplotlib
-from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError, load
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS
@@ -186,7 +185,7 @@ class Demo:
 
     async def apply(self) -> str:
         manifest = {**self.manifest, "metadata": {**self.manifest["metadata"], "namespace": NAMESPACE}}
-        await server_side_apply(self.kube, LLMDEPLOYMENTS, manifest, "fairlead-demo")
+        await self.kube.apply(LLMDEPLOYMENTS, manifest, "fairlead-demo")
         return f"llmdeployment/{self.name}: the same object that `kubectl apply -f` would make"
 
     async def ready(self) -> str:

@@ -19,7 +19,6 @@ from fairlead.controller.pod_diagnosis import is_marked
 from fairlead.controller.scaling import SubresourceWriter
 from fairlead.controller.victims import mark
 from fairlead.controller.worker import Key
-from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import BY_KIND, PODS, Resource
 from fairlead.manifests.common import Manifest
@@ -112,32 +111,24 @@ class Applier:
     ) -> None:
         resource = BY_KIND[manifest["kind"]]
         try:
-            live = await self._live(resource, manifest)
+            metadata = manifest["metadata"]
+            live = await self._client.find(resource, metadata["name"], metadata["namespace"])
             problem = ownership_problem(live, owner) if live is not None else None
             if problem is not None:
                 problems.append(problem)
                 return
             uid = {"uid": live["metadata"]["uid"]} if live is not None else {}
-            obj = manifest | {"metadata": manifest["metadata"] | uid}
-            result = await server_side_apply(self._client, resource, obj, names.FIELD_MANAGER, force=True)
+            obj = manifest | {"metadata": metadata | uid}
+            result = await self._client.apply(resource, obj, names.FIELD_MANAGER, force=True)
         except KubeError as e:
             if e.may_pass or e.status == 409:
                 raise
-            message = f"{manifest['kind']} {manifest['metadata']['name']!r} was refused by the API server: {e.message}"
+            message = f"{manifest['kind']} {metadata['name']!r} was refused by the API server: {e.message}"
             problems.append(Problem(Reason.APPLY_FAILED, message))
             return
         key = (owner["metadata"]["namespace"], owner["metadata"]["name"])
         self._settled.setdefault(key, {})[key_of(manifest)] = content_hash(result)
         changes.append(_change(live, manifest))
-
-    async def _live(self, resource: Resource, manifest: Manifest) -> JsonObject | None:
-        metadata = manifest["metadata"]
-        try:
-            return await self._client.get(resource, metadata["name"], metadata["namespace"])
-        except KubeError as e:
-            if e.status == 404:
-                return None
-            raise
 
     async def _drain(self, pods: Sequence[JsonObject], owner: JsonObject, changes: list[Change]) -> None:
         """Marks first: after a restart, what is marked is found again, and what was only asked is not."""

@@ -12,7 +12,7 @@ from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find
 from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose
 from fairlead.controller.pod_warnings import PodWarnings
 from fairlead.controller.worker import Key
-from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
 from fairlead.manifests.source import claim_of
 
@@ -156,13 +156,8 @@ class Cluster:
         claim = claim_of(str(((body.get("spec") or {}).get("model") or {}).get("source") or ""))
         if claim is None:
             return None
-        try:
-            await self._client.get(PERSISTENT_VOLUME_CLAIMS, claim, body["metadata"]["namespace"])
-        except KubeError as e:
-            if e.status != 404:
-                raise
-            return claim
-        return None
+        found = await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, body["metadata"]["namespace"])
+        return claim if found is None else None
 
 
 def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:

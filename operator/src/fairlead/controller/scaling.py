@@ -12,7 +12,6 @@ from fairlead.autoscaler.demand import Demand
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.words import rounded, seconds_in_words
-from fairlead.kube.apply import server_side_apply
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import LLMDEPLOYMENTS
 
@@ -40,7 +39,7 @@ class SubresourceWriter:
         """The manager's part of the status. Raises KubeError; with status 404 or 409 the object is gone."""
         metadata = {key: body["metadata"][key] for key in ("name", "namespace", "uid")}
         obj = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": status}
-        await server_side_apply(self._client, LLMDEPLOYMENTS, obj, self._manager, force=True, subresource="status")
+        await self._client.apply(LLMDEPLOYMENTS, obj, self._manager, force=True, subresource="status")
 
 
 def scaling_status(

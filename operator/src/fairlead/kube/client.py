@@ -1,6 +1,6 @@
 """KubeClient: one HTTP session to one API server. Raw objects in and out; every call has a timeout.
 
-Who calls it: Reflector, Lease, server_side_apply, the operator and the gateway. It knows no kind but what `resources`
+Who calls it: Reflector, Lease, the operator and the gateway. It knows no kind but what `resources`
 says, never retries (callers know what may be repeated), and turns every failure into a KubeError.
 """
 
@@ -9,6 +9,7 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -95,6 +96,15 @@ class KubeClient:
         """One object. Raises KubeError with status 404 where there is none."""
         return await self.request("GET", resource.path(namespace, name, subresource))
 
+    async def find(self, resource: Resource, name: str, namespace: str) -> JsonObject | None:
+        """One object; None where there is none."""
+        try:
+            return await self.get(resource, name, namespace)
+        except KubeError as e:
+            if e.status == 404:
+                return None
+            raise
+
     async def list(
         self,
         resource: Resource,
@@ -108,29 +118,29 @@ class KubeClient:
         Items carry `apiVersion` and `kind`, which API servers leave out of lists.
         """
         params = _selectors(label_selector, field_selector) | {"limit": str(PAGE_SIZE)}
-        page = await self.request("GET", resource.path(namespace), params=params)
-        items = _items(page, resource, self.config)
-        while token := (page.get("metadata") or {}).get("continue"):
-            page = await self.request("GET", resource.path(namespace), params=params | {"continue": token})
-            items += _items(page, resource, self.config)
+        items: list[JsonObject] = []
+        more: JsonObject = {}
+        while True:
+            page = await self.request("GET", resource.path(namespace), params=params | more)
+            if page.get("kind") != f"{resource.kind}List":  # other servers answer with objects of their own
+                server = self.config.public(self.config.server)
+                message = f"{server} did not answer with a list of {resource.plural}: it is no Kubernetes API"
+                raise KubeError(0, "Unreachable", message)
+            items += page.get("items") or ()  # Kubernetes writes an empty list as null
+            if not (token := (page.get("metadata") or {}).get("continue")):
+                break
+            more = {"continue": token}
         kind = {"apiVersion": resource.api_version, "kind": resource.kind}
         return page | {"items": [kind | item for item in items]}
 
-    async def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str | None = None) -> JsonObject:
+    async def create(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject:
         """Raises KubeError with status 409 where the name is taken."""
-        return await self.request("POST", resource.path(namespace or _namespace(obj)), body=obj)
+        return await self.request("POST", resource.path(obj["metadata"].get("namespace")), body=obj)
 
-    async def replace(
-        self,
-        resource: Resource,
-        obj: Mapping[str, Any],
-        namespace: str | None = None,
-        *,
-        subresource: str | None = None,
-    ) -> JsonObject:
+    async def replace(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject:
         """PUT of an object read before. Raises KubeError with status 409 where it changed since."""
-        path = resource.path(namespace or _namespace(obj), obj["metadata"]["name"], subresource)
-        return await self.request("PUT", path, body=obj)
+        metadata = obj["metadata"]
+        return await self.request("PUT", resource.path(metadata.get("namespace"), metadata["name"]), body=obj)
 
     async def patch(
         self,
@@ -146,6 +156,26 @@ class KubeClient:
         """A patch of the type that `content_type` says; the object as it is afterwards."""
         path = resource.path(namespace, name, subresource)
         return await self.request("PATCH", path, params=params, body=body, content_type=content_type)
+
+    async def apply(
+        self,
+        resource: Resource,
+        obj: Mapping[str, Any],
+        field_manager: str,
+        *,
+        force: bool = False,
+        subresource: str | None = None,
+    ) -> JsonObject:
+        """Server-side apply: creates `obj`, or makes the fields it names what it says; the object as it is afterwards.
+
+        Fields that `field_manager` applied before and no longer names are removed. With `force`, fields that another
+        manager holds become ours; without, that is a KubeError with status 409. With `metadata.uid` in `obj`, only that
+        very object is changed (409 where it is gone or another has its name).
+        """
+        name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace")
+        params = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        options: dict[str, Any] = {"content_type": APPLY_PATCH, "subresource": subresource, "params": params}
+        return await self.patch(resource, name, obj, namespace, **options)
 
     async def delete(
         self, resource: Resource, name: str, namespace: str | None = None, *, uid: str | None = None
@@ -171,14 +201,8 @@ class KubeClient:
     ) -> JsonObject:
         """Any call whose answer is one JSON object. `timeout` in seconds; None = the client's."""
         limit = aiohttp.ClientTimeout(total=self.timeout if timeout is None else timeout)
-        await self._log_in()
-        try:
-            async with self._open(method, path, limit, params, body, content_type) as response:
-                self._heed(response)
-                await _raise_for_status(response)
-                document = await response.json(content_type=None)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
-            raise self._unreachable(method, path, e) from e
+        async with self._answer(method, path, limit, params, body, content_type or JSON) as response:
+            document = await response.json(content_type=None)
         if not isinstance(document, dict):
             message = f"{method} {self.config.server}{path} did not answer with a JSON object"
             raise KubeError(0, "Unreachable", self.config.public(message))
@@ -204,16 +228,50 @@ class KubeClient:
         params |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
         params["timeoutSeconds"] = str(max(1, int(timeout_seconds)))
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=silence_seconds)
-        path = resource.path(namespace)
+        async with self._answer("GET", resource.path(namespace), limit, params) as response:
+            async for line in lines(response.content):
+                event = json.loads(line)
+                if event.get("type") == "ERROR":
+                    status = event.get("object") or {}
+                    raise _from_status(status, int(status.get("code") or 500))
+                yield event
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        limit: aiohttp.ClientTimeout,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = JSON,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """What the server says where it does not refuse. An answer that breaks off while it is read, or cannot be
+        understood, is none."""
         await self._log_in()
+        if self._session is None:
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100))
+        headers = {"Accept": JSON} | self._authorization()
         try:
-            async with self._open("GET", path, limit, params, None, None) as response:
-                self._heed(response)
-                await _raise_for_status(response)
-                async for line in lines(response.content):
-                    yield _watch_event(json.loads(line))
+            async with self._session.request(
+                method,
+                self.config.server + path,
+                params=params,
+                data=None if body is None else json.dumps(body).encode(),
+                headers=headers if body is None else headers | {"Content-Type": content_type},
+                timeout=limit,
+                ssl=self._ssl if self._ssl is not None else True,
+                server_hostname=self.config.tls_server_name,
+                proxy=self.config.proxy,
+            ) as response:
+                if response.status == 401:
+                    self._renew_at = datetime.min.replace(tzinfo=UTC)
+                if response.status >= 400:
+                    raise await _refusal(response)
+                yield response
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
-            raise self._unreachable("WATCH", path, e) from e
+            message = f"{method} {self.config.server}{path}: {cause_of(e)}"
+            raise KubeError(0, "Unreachable", self.config.public(message)) from e
 
     async def _log_in(self) -> None:
         """Where the kubeconfig says how, and what the last login gave has expired or was refused."""
@@ -230,42 +288,6 @@ class KubeClient:
                 raise KubeError(0, "Unreachable", str(e)) from e
             expires = credential.expires or datetime.max.replace(tzinfo=UTC)
             self._renew_at = max(datetime.now(UTC), expires - RENEW_BEFORE)
-
-    def _heed(self, response: aiohttp.ClientResponse) -> None:
-        if response.status == 401:
-            self._renew_at = datetime.min.replace(tzinfo=UTC)
-
-    def _open(
-        self,
-        method: str,
-        path: str,
-        timeout: aiohttp.ClientTimeout,
-        params: Mapping[str, str] | None,
-        body: Mapping[str, Any] | None,
-        content_type: str | None,
-    ) -> "aiohttp.client._RequestContextManager":
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100))
-        headers = {"Accept": JSON} | self._authorization()
-        data = None
-        if body is not None:
-            headers["Content-Type"] = content_type or JSON
-            data = json.dumps(body).encode()
-        return self._session.request(
-            method,
-            self.config.server + path,
-            params=params,
-            data=data,
-            headers=headers,
-            timeout=timeout,
-            ssl=self._ssl if self._ssl is not None else True,
-            server_hostname=self.config.tls_server_name,
-            proxy=self.config.proxy,
-        )
-
-    def _unreachable(self, method: str, path: str, e: BaseException) -> KubeError:
-        message = f"{method} {self.config.server}{path}: {cause_of(e)}"
-        return KubeError(0, "Unreachable", self.config.public(message))
 
     def _authorization(self) -> dict[str, str]:
         file, user = self.config.token_file, self.config.username
@@ -287,46 +309,22 @@ class KubeClient:
         return {}
 
 
-def _items(page: Mapping[str, Any], resource: Resource, config: KubeConfig) -> list[JsonObject]:
-    """Of one page of a list; Kubernetes writes an empty one as null. Other servers answer with objects of their own."""
-    if page.get("kind") != f"{resource.kind}List":
-        message = (
-            f"{config.public(config.server)} did not answer with a list of {resource.plural}: it is no Kubernetes API"
-        )
-        raise KubeError(0, "Unreachable", message)
-    return [*(page.get("items") or ())]
-
-
-def _namespace(obj: Mapping[str, Any]) -> str | None:
-    namespace: str | None = (obj.get("metadata") or {}).get("namespace")
-    return namespace
-
-
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
     pairs = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in pairs.items() if value}
 
 
-def _watch_event(event: JsonObject) -> JsonObject:
-    if event.get("type") == "ERROR":
-        raise _from_status(event.get("object") or {}, int((event.get("object") or {}).get("code") or 500))
-    return event
-
-
-async def _raise_for_status(response: aiohttp.ClientResponse) -> None:
-    if response.status < 400:
-        return
+async def _refusal(response: aiohttp.ClientResponse) -> KubeError:
+    """In Kubernetes' own words, if it has any."""
     text = await response.text(errors="replace")
     try:
         document = json.loads(text)
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("kind") != "Status":
-        document = {
-            "message": text.strip()[:500] or response.reason,
-            "reason": (response.reason or "").replace(" ", ""),
-        }
-    raise _from_status(document, response.status)
+        reason = (response.reason or "").replace(" ", "")
+        document = {"message": text.strip()[:500] or response.reason, "reason": reason}
+    return _from_status(document, response.status)
 
 
 def _from_status(document: Mapping[str, Any], status: int) -> KubeError:

@@ -19,9 +19,7 @@ from fairlead.addresses import authority, is_http_address
 from fairlead.kube.login import Credential, Login, LoginFailed, login_of
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
 _SECTIONS = ("contexts", "clusters", "users")
-
 _IMPERSONATION = ("as", "as-uid", "as-groups", "as-user-extra")
 
 
@@ -78,7 +76,11 @@ class KubeConfig:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if self.certificate_data is not None and self.key_data is not None:
-                _load_client_certificate(context, self.certificate_data, self.key_data)
+                # The ssl module loads certificates from files only; this one is created with mode 0600.
+                with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+                    file.write(self.certificate_data + "\n" + self.key_data)
+                    file.flush()
+                    context.load_cert_chain(file.name)
         except (ssl.SSLError, ValueError) as e:
             raise KubeConfigError(f"the certificates for {self.public(self.server)} do not load: {e}") from e
         return context
@@ -136,11 +138,9 @@ def from_kubeconfigs(paths: Sequence[Path], context: str | None = None) -> KubeC
         cluster_file, cluster = _named(documents, "cluster", chosen["cluster"])
         user_file, user = _named(documents, "user", chosen["user"]) if chosen.get("user") else (paths[0], {})
         return KubeConfig(
-            server=_server(cluster),
+            **_address(cluster),
             ca_data=_data(cluster_file, cluster, "certificate-authority"),
             insecure_skip_tls_verify=bool(cluster.get("insecure-skip-tls-verify", False)),
-            tls_server_name=_text(cluster, "tls-server-name"),
-            proxy=_proxy(cluster),
             namespace=_text(chosen, "namespace"),
             login=login_of(user, cluster, user_file.parent, paths, context),
             **_credentials(user_file, user),
@@ -156,7 +156,8 @@ def _document(path: Path) -> Mapping[str, Any]:
         raise KubeConfigError(f"cannot read the kubeconfig {path}: {e}") from e
     if document is None:  # kubectl takes an empty file for one that has nothing to say
         return {}
-    if not _is_map(document) or not all(_is_list_of_maps(document.get(key)) for key in _SECTIONS):
+    sections = [document.get(key) or [] for key in _SECTIONS] if isinstance(document, dict) else [None]
+    if not all(isinstance(items, list) and all(isinstance(each, dict) for each in items) for items in sections):
         raise KubeConfigError(f"{path} is not a kubeconfig: it needs lists of {', '.join(_SECTIONS)}")
     found: Mapping[str, Any] = document
     return found
@@ -171,24 +172,20 @@ def _named(documents: Iterable[tuple[Path, Mapping[str, Any]]], key: str, name: 
     if str(name) not in there:
         raise KubeConfigError(f"there is no {key} {name!r}, only: {', '.join(there) or 'none'}")
     path, found = there[str(name)]
-    if not _is_map(found):
+    if not isinstance(found, dict):
         raise KubeConfigError(f"the {key} {name!r} is no mapping of fields to values")
     return path, found
 
 
-def _server(cluster: Mapping[str, Any]) -> str:
-    server = (_text(cluster, "server") or "").rstrip("/")
+def _address(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the server is and on what way, as KubeConfig's fields."""
+    server, proxy = (_text(cluster, "server") or "").rstrip("/"), _text(cluster, "proxy-url")
     if not is_http_address(server):
         given = f"the server {server!r}, which is no address" if server else "no server"
         raise KubeConfigError(f"the cluster has {given}: write https://HOST:PORT")
-    return server
-
-
-def _proxy(cluster: Mapping[str, Any]) -> str | None:
-    url = _text(cluster, "proxy-url")
-    if url is not None and not is_http_address(url):
+    if proxy is not None and not is_http_address(proxy):
         raise KubeConfigError("the cluster's proxy-url is no proxy that can be used: write http://HOST:PORT")
-    return url
+    return {"server": server, "proxy": proxy, "tls_server_name": _text(cluster, "tls-server-name")}
 
 
 def _credentials(path: Path, user: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,14 +210,6 @@ def _credentials(path: Path, user: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_map(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_list_of_maps(value: object) -> bool:
-    return value is None or (isinstance(value, list) and all(map(_is_map, value)))
-
-
 def _text(section: Mapping[str, Any], key: str) -> str | None:
     value = section.get(key)
     if value is not None and not isinstance(value, str):
@@ -237,11 +226,3 @@ def _data(path: Path, section: Mapping[str, Any], key: str) -> str | None:
         return (path.parent / file).read_text() if file else None
     except (OSError, binascii.Error, UnicodeDecodeError) as e:
         raise KubeConfigError(f"cannot read {key}: {e}") from e
-
-
-def _load_client_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """The ssl module loads certificates from files only, so they pass through a private one."""
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # created with mode 0600
-        file.write(certificate + "\n" + key)
-        file.flush()
-        context.load_cert_chain(file.name)

@@ -7,10 +7,9 @@ matter.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import LEASES
@@ -54,8 +53,6 @@ class Lease:
         duration_seconds: float = 15.0,
         labels: Mapping[str, str] | None = None,
         annotations: Callable[[], Mapping[str, str]] = dict,
-        clock: Callable[[], float] | None = None,
-        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         """`identity` must be unique per process. `duration_seconds`: silence after which others may take the Lease.
         `labels`, `annotations`: what the Lease is to carry while it is ours; asked for at each renewal.
@@ -71,8 +68,7 @@ class Lease:
         self.lost = asyncio.Event()
         self._labels = dict(labels or {})
         self._annotations = annotations
-        self._clock = clock or asyncio.get_running_loop().time
-        self._sleep = sleep
+        self._clock = asyncio.get_running_loop().time
         self._seen: Seen | None = None
         self._renewed = float("-inf")
 
@@ -92,12 +88,12 @@ class Lease:
                 if not e.may_pass:
                     raise
                 logger.warning("cannot reach the lease %s/%s: %s", self.namespace, self.name, e)
-            await self._sleep(self.duration_seconds / 3)
+            await asyncio.sleep(self.duration_seconds / 3)
 
     async def hold(self) -> None:
         """Renews until the Lease is lost, then sets `lost` and returns."""
         while self._clock() < self._renewed + self.duration_seconds * 2 / 3:
-            await self._sleep(self.duration_seconds / 3)
+            await asyncio.sleep(self.duration_seconds / 3)
             try:
                 async with asyncio.timeout(self.duration_seconds / 3):
                     if not await self._try():
@@ -124,15 +120,14 @@ class Lease:
         """Takes or renews the Lease if it is free or ours. Losing a race is a plain False."""
         started = self._clock()
         try:
-            lease = await self._get()
+            lease = await self.client.find(LEASES, self.name, self.namespace)
             if lease is None:
-                await self.client.create(LEASES, self._object(), self.namespace)
+                await self.client.create(LEASES, self._renewed_by_us(None))
             else:
                 self._seen = Seen.from_object(lease, started, self._seen)
-                ours = self._seen.holder == self.identity
-                if not ours and not self._seen.is_free(started):
+                if self._seen.holder != self.identity and not self._seen.is_free(started):
                     return False
-                await self.client.replace(LEASES, self._renewal(lease, ours))
+                await self.client.replace(LEASES, self._renewed_by_us(lease))
         except KubeError as e:
             if e.status == 409:
                 return False
@@ -140,41 +135,21 @@ class Lease:
         self._renewed = started
         return True
 
-    async def _get(self) -> JsonObject | None:
-        try:
-            return await self.client.get(LEASES, self.name, self.namespace)
-        except KubeError as e:
-            if e.status == 404:
-                return None
-            raise
-
-    def _object(self) -> JsonObject:
+    def _renewed_by_us(self, lease: JsonObject | None) -> JsonObject:
+        """The Lease as it is to be from here on. `lease`: as it was found, None = there was none; what others have put
+        on it stays."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": {
-                "name": self.name,
-                "namespace": self.namespace,
-                "labels": self._labels,
-                "annotations": dict(self._annotations()),
-            },
-            "spec": {
-                "holderIdentity": self.identity,
-                "leaseDurationSeconds": max(1, round(self.duration_seconds)),
-                "acquireTime": now,
-                "renewTime": now,
-                "leaseTransitions": 0,
-            },
+        found = lease or {"metadata": {"name": self.name, "namespace": self.namespace}}
+        before, metadata = found.get("spec") or {}, found["metadata"]
+        ours, transitions = before.get("holderIdentity") == self.identity, before.get("leaseTransitions") or 0
+        labels = {**(metadata.get("labels") or {}), **self._labels}
+        annotations = {**(metadata.get("annotations") or {}), **self._annotations()}
+        spec = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": max(1, round(self.duration_seconds)),
+            "acquireTime": before.get("acquireTime") if ours else now,
+            "renewTime": now,
+            "leaseTransitions": transitions if ours or lease is None else transitions + 1,
         }
-
-    def _renewal(self, lease: JsonObject, ours: bool) -> JsonObject:
-        ours_now, before = self._object(), lease.get("spec") or {}
-        fresh, metadata = ours_now["spec"], dict(lease["metadata"])
-        for kind in ("labels", "annotations"):
-            metadata[kind] = {**(metadata.get(kind) or {}), **ours_now["metadata"][kind]}
-        if ours:
-            fresh |= {"acquireTime": before.get("acquireTime"), "leaseTransitions": before.get("leaseTransitions") or 0}
-        else:
-            fresh["leaseTransitions"] = (before.get("leaseTransitions") or 0) + 1
-        return lease | {"metadata": metadata, "spec": fresh}
+        kind = {"apiVersion": LEASES.api_version, "kind": LEASES.kind}
+        return found | kind | {"metadata": metadata | {"labels": labels, "annotations": annotations}, "spec": spec}

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fairlead.kube.client import JsonObject, KubeClient, KubeError
+from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.resources import ACCESS_REVIEWS, Resource
 
 QUESTIONS_AT_ONCE = 8
@@ -70,62 +70,38 @@ class AccessReviews:
         self._client = client
         self.refusal: str | None = None
         """Why the last questions have no answer; None = all had one. Nothing more is asked then."""
-        self._is_served: bool | None = None
 
     async def missing(self, wanted: Iterable[Right]) -> list[Right]:
-        """Those of the rights that we certainly do not have, in their order.
-
-        Raises KubeError where the API server cannot be asked what it serves.
-        """
+        """Those of the rights that we certainly do not have, in their order."""
         gate, asked = asyncio.Semaphore(QUESTIONS_AT_ONCE), list(wanted)
-        if not await self._can_ask():
-            return []
 
         async def lacks(right: Right) -> bool:
             async with gate:
                 return self.refusal is None and not await self._is_allowed(right)
 
-        answers = await asyncio.gather(*(lacks(right) for right in asked))
+        answers = await asyncio.gather(*map(lacks, asked))
         return [right for right, is_missing in zip(asked, answers, strict=True) if is_missing]
-
-    async def _can_ask(self) -> bool:
-        if self.refusal is None and self._is_served is None:
-            try:
-                self._is_served = await is_served(self._client, ACCESS_REVIEWS)
-            except KubeError as e:
-                if e.status != 403:
-                    raise
-                self.refusal = str(e)
-            if self._is_served is False:
-                self.refusal = f"{ACCESS_REVIEWS.api_version} is not served"
-        return self.refusal is None
 
     async def _is_allowed(self, right: Right) -> bool:
         """True too where there is no answer: who is not told what is missing finds out by trying."""
         attributes = {"verb": right.verb, "group": right.group, "resource": right.plural}
-        attributes |= {"namespace": right.namespace} if right.namespace else {}
-        attributes |= {"subresource": right.subresource} if right.subresource else {}
+        attributes |= {"namespace": right.namespace, "subresource": right.subresource}
         review = {
             "apiVersion": ACCESS_REVIEWS.api_version,
             "kind": ACCESS_REVIEWS.kind,
-            "spec": {"resourceAttributes": attributes},
+            "spec": {"resourceAttributes": {name: value for name, value in attributes.items() if value}},
         }
-        try:
-            answer = await self._ask(review)
-        except KubeError as e:
-            self.refusal = str(e)
-            return True
-        return bool((answer.get("status") or {}).get("allowed"))
-
-    async def _ask(self, review: JsonObject) -> JsonObject:
-        for _ in range(ATTEMPTS - 1):
+        path, num_left = ACCESS_REVIEWS.path(), ATTEMPTS
+        while True:
             try:
-                return await self._client.request("POST", ACCESS_REVIEWS.path(), body=review, timeout=ANSWER_SECONDS)
+                answer = await self._client.request("POST", path, body=review, timeout=ANSWER_SECONDS)
+                return bool((answer.get("status") or {}).get("allowed"))
             except KubeError as e:
-                if not e.may_pass:
-                    raise
+                num_left -= 1
+                if not e.may_pass or not num_left:
+                    self.refusal = f"{ACCESS_REVIEWS.api_version} is not served" if e.status == 404 else str(e)
+                    return True
             await asyncio.sleep(PAUSE_SECONDS)
-        return await self._client.request("POST", ACCESS_REVIEWS.path(), body=review, timeout=ANSWER_SECONDS)
 
 
 async def may_list(client: KubeClient, resource: Resource, namespace: str | None) -> bool:

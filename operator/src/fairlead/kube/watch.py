@@ -46,8 +46,8 @@ class Reflector:
         *,
         namespace: str | None = None,
         label_selector: str | None = None,
-        on_change: OnChange | None = None,
-        on_answer: Callable[[], None] | None = None,
+        on_change: OnChange = lambda *_: None,
+        on_answer: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
         """`namespace`: None = all. `label_selector`: None = every object. `on_answer` is called after every list, and
@@ -87,17 +87,9 @@ class Reflector:
                 log = logger.debug if is_known else logger.warning
                 log("watching %s: %s; again in %.1f s", self.resource.plural, e, backoff.seconds)
                 if e.status in REFUSALS:
-                    self._refused(clock())
+                    self.refused_since = clock() if self.refused_since is None else self.refused_since
+                    self._on_answer()
                 await backoff.pause()
-
-    def _refused(self, now: float) -> None:
-        if self.refused_since is None:
-            self.refused_since = now
-        self._tell_of_answer()
-
-    def _tell_of_answer(self) -> None:
-        if self._on_answer is not None:
-            self._on_answer()
 
     async def _list(self) -> None:
         document = await self.client.list(self.resource, self.namespace, label_selector=self.label_selector)
@@ -109,7 +101,7 @@ class Reflector:
         self._resource_version = document["metadata"]["resourceVersion"]
         self.synced.set()
         self.refused_since = None
-        self._tell_of_answer()
+        self._on_answer()
 
     async def _watch(self) -> None:
         assert self._resource_version is not None
@@ -144,8 +136,6 @@ class Reflector:
             self._tell("DELETED", obj)
 
     def _tell(self, event_type: str, obj: JsonObject) -> None:
-        if self._on_change is None:
-            return
         try:
             self._on_change(event_type, obj)
         except Exception:
