@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlead.client.openai import ApiError, Completion, OpenAIClient, Timeouts
+from fairlead.client.openai import ApiError, Completion, OpenAIClient
 from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
 from fairlead_testing.gateways import make_pool, running_gateway
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
@@ -38,11 +38,6 @@ async def test_pieces_come_as_they_are_made() -> None:
             assert completion.text == "".join(pieces)
             may_go.release()
         assert pieces == ["Hello", ",", " world", "!"]
-
-
-async def test_a_completion_of_a_text_prompt() -> None:
-    async with FakeEngine() as engine, OpenAIClient(f"{engine.url}/v1") as client:
-        assert (await client.complete("fake", "Say")).text == "Hello, world!"
 
 
 async def test_a_refusal_is_an_error_with_what_the_server_said() -> None:
@@ -94,14 +89,12 @@ async def test_what_the_gateway_foresaw_is_kept_beside_what_came() -> None:
         "x-fairlead-cached-tokens": "32",
         "x-fairlead-predicted-cached-tokens": "48",
         "x-fairlead-predicted-ttft-ms": "12.5",
-        "x-fairlead-queue-ms": "3.5",
     }
     details = b'"prompt_tokens_details":{"cached_tokens":40}'
     usage = b'{"choices":[],"usage":{"prompt_tokens":60,"completion_tokens":1,%b}}' % details
     async with serving_stream(headers, usage, b"[DONE]") as (url, _), OpenAIClient(url) as client:
         answer = await client.chat("fake", MESSAGES)
     assert (answer.replica, answer.predicted_cached_tokens, answer.predicted_ttft_seconds) == ("a", 48, 0.0125)
-    assert answer.queue_seconds == 0.0035
     assert answer.num_cached_tokens == 40, "the usage is the last word"
 
 
@@ -143,7 +136,7 @@ async def test_a_stream_without_an_end_is_an_error() -> None:
 async def test_silence_and_absence_are_errors() -> None:
     async with FakeEngine() as engine:
         engine.gate.clear()
-        async with OpenAIClient(f"{engine.url}/v1", timeouts=Timeouts(read=0.1)) as client:
+        async with OpenAIClient(f"{engine.url}/v1", silence_seconds=0.1) as client:
             with pytest.raises(ApiError, match=r"no answer in time|[Tt]imeout"):
                 await client.chat("fake", MESSAGES)
         url = engine.url

@@ -123,7 +123,7 @@ def test_predictions_against_what_came() -> None:
     assert (seen.num_cached, seen.num_ttft) == (3, 3)
     assert seen.within_one_block_ratio == pytest.approx(2 / 3)
     assert seen.ttft_median_error_ratio == pytest.approx(0.5)
-    waited = answered(0.2, predicted_ttft_seconds=0.05, queue_seconds=0.1)
+    waited = answered(0.2, predicted_ttft_seconds=0.05)
     assert predictions_of([waited]).ttft_median_error_ratio == pytest.approx(0.75), "the wait was not foreseen"
     assert predictions_of([exact, near], block_size=8).within_one_block_ratio == 0.5
     assert predictions_of([answered()]).within_one_block_ratio is None

@@ -26,7 +26,7 @@ from fairlead.cli.options import (
 from fairlead.cli.report_table import report_table, short, to_json
 from fairlead.client.arrival_times import Phase, arrival_times
 from fairlead.client.load_generator import LoadGenerator
-from fairlead.client.openai import ApiError, OpenAIClient, Timeouts
+from fairlead.client.openai import ApiError, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, cached_tokens, draw, first_tokens, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
 from fairlead.client.workload import Kind, Shape, context_tokens, conversations
@@ -213,8 +213,8 @@ class Bench:
     async def play(self) -> None:
         """Sends everything. Raises ApiError where there is no model to ask."""
         args = self.args
-        timeouts = Timeouts(read=args.timeout)
-        async with OpenAIClient(base_url(args.gateway), api_key=api_key(), timeouts=timeouts) as client:
+        key, url = api_key(), base_url(args.gateway)
+        async with OpenAIClient(url, api_key=key, silence_seconds=args.timeout) as client:
             args.model = await chosen_model(client, args.model)
             known = await client.model(args.model)  # no server, or no such model, is better told once than per request
             self._fit(known.max_model_len if known is not None else None)

@@ -7,28 +7,17 @@ the workload's business, what the figures mean the report's.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
-from fairlead.client.openai import ApiError, Completion
+from fairlead.client.openai import ApiError, Completion, OpenAIClient
 from fairlead.client.workload import Conversation, Turn
 
 REJECTED = 429
 """The status of a request that was refused because there was no room: try later."""
 PAUSE_SECONDS = 0.5
 """How long a client of a closed loop waits after a failure before it asks again, at least."""
-
-
-class Chat(Protocol):
-    """What sends one request: `OpenAIClient`, or a stand-in."""
-
-    async def chat(
-        self, model: str, messages: list[dict[str, str]], *, completion: Completion, **parameters: Any
-    ) -> Completion:
-        """Fills in `completion` as the answer comes. Raises ApiError."""
-        ...
 
 
 @dataclass(slots=True)
@@ -71,7 +60,7 @@ class Sample:
 class LoadGenerator:
     """Sends conversations and keeps a sample of each request. `samples` and `seconds` may be read at any time."""
 
-    def __init__(self, client: Chat, model: str, *, max_requests: int | None = None) -> None:
+    def __init__(self, client: OpenAIClient, model: str, *, max_requests: int | None = None) -> None:
         """`max_requests`: no request is sent after so many; None = the workload's end is the end."""
         self._client = client
         self._model = model
@@ -122,8 +111,10 @@ class LoadGenerator:
                 if conversation is None:
                     return
                 failure = await self._converse(conversation, self.seconds, until)
-                if failure is not None and await self._stopped_before(self.seconds + _pause(failure)):
-                    return
+                if failure is not None:
+                    pause = max(PAUSE_SECONDS, failure.retry_after or 0.0)
+                    if await self._stopped_before(self.seconds + pause):
+                        return
 
         with self._timed():
             async with asyncio.TaskGroup() as group:
@@ -161,8 +152,7 @@ class LoadGenerator:
         sample = Sample(due, sent=self.seconds)
         self.samples.append(sample)
         try:
-            parameters: Mapping[str, Any] = turn.parameters
-            await self._client.chat(self._model, list(messages), completion=sample.completion, **parameters)
+            await self._client.chat(self._model, list(messages), completion=sample.completion, **turn.parameters)
             sample.right = turn.is_right(sample.completion.text)
         except ApiError as error:
             sample.error = error
@@ -176,10 +166,6 @@ class LoadGenerator:
             yield
         finally:
             self._ended = _now()
-
-
-def _pause(error: ApiError) -> float:
-    return PAUSE_SECONDS if error.retry_after is None else max(PAUSE_SECONDS, error.retry_after)
 
 
 def _now() -> float:

@@ -127,18 +127,18 @@ def report(
     """Of all requests so far, `seconds` after the load began."""
     completed = [sample for sample in samples if sample.is_completed]
     answers = [sample.completion for sample in completed]
-    errors = [sample for sample in samples if sample.error is not None]
-    rejected = [sample for sample in errors if sample.is_rejected]
+    errors = [sample.error for sample in samples if sample.error is not None]
+    num_rejected = sum(1 for sample in samples if sample.is_rejected)
     prompt_tokens = sum(answer.num_prompt_tokens for answer in answers)
     output_tokens = sum(answer.num_completion_tokens for answer in answers)
     return Report(
         seconds=seconds,
         num_requests=len(samples),
         num_completed=len(completed),
-        num_rejected=len(rejected),
-        num_failed=len(errors) - len(rejected),
+        num_rejected=num_rejected,
+        num_failed=len(errors) - num_rejected,
         num_unfinished=len(samples) - len(completed) - len(errors),
-        errors=dict(Counter(_kind_of_error(sample) for sample in errors).most_common()),
+        errors=dict(Counter(error.kind for error in errors).most_common()),
         num_checked=sum(1 for sample in completed if sample.right is not None),
         num_right=sum(1 for sample in completed if sample.right),
         ttft=Percentiles.of(sample.ttft_seconds for sample in completed),
@@ -191,14 +191,6 @@ def _goodput(samples: Sequence[Sample], seconds: float, objectives: Objectives) 
     met = sum(1 for sample in samples if objectives.met_by(sample))
     ratio = met / len(samples) if samples else 0.0
     return Goodput(objectives=objectives, ratio=ratio, per_second=_per_second(met, seconds))
-
-
-def _kind_of_error(sample: Sample) -> str:
-    assert sample.error is not None
-    error = sample.error
-    if not error.status:  # there is no answer that says it shortly
-        return f"{error.code}: {error.message}" if error.code else error.message
-    return f"HTTP {error.status} {error.code}" if error.code else f"HTTP {error.status}"
 
 
 def _per_second(number: float, seconds: float) -> float:

@@ -113,7 +113,19 @@ class Conversation:
 
 def conversations(kind: Kind, shape: Shape = Shape(), seed: int = 0) -> Iterator[Conversation]:
     """An endless stream; number n is the same for the same arguments."""
-    return (_draw(kind, shape, seed, index) for index in count())
+    parameters: dict[str, Any] = {"max_tokens": shape.output_tokens, "temperature": 0}
+    if shape.ignore_eos:
+        parameters["ignore_eos"] = True
+    num_turns = shape.num_turns if kind is Kind.MULTI_TURN else 1
+    for index in count():
+        draw = Random(f"{seed}/{index}")
+        if kind is Kind.FIXED:
+            yield Conversation((Turn(shape.question, None, parameters),))
+            continue
+        turns = tuple(Turn(*_exercise(draw), parameters) for _ in range(num_turns))
+        if kind is Kind.SHARED_PREFIX:
+            draw = Random(f"{seed}/prefix/{draw.randrange(shape.num_prefixes)}")
+        yield Conversation(turns, harbour_log(draw, shape.prefix_tokens))
 
 
 def harbour_log(draw: Random, num_tokens: int) -> str:
@@ -125,21 +137,6 @@ def harbour_log(draw: Random, num_tokens: int) -> str:
         cargo, berth, captain = draw.choice(_CARGOES), draw.randint(1, 20), draw.choice(_CAPTAINS)
         lines.append(f"{ships.pop()}: {cargo}, berth {berth}, captain {captain}")
     return "\n".join(lines)
-
-
-def _draw(kind: Kind, shape: Shape, seed: int, index: int) -> Conversation:
-    draw = Random(f"{seed}/{index}")
-    parameters: dict[str, Any] = {"max_tokens": shape.output_tokens, "temperature": 0}
-    if shape.ignore_eos:
-        parameters["ignore_eos"] = True
-    if kind is Kind.FIXED:
-        return Conversation((Turn(shape.question, None, parameters),))
-    num_turns = shape.num_turns if kind is Kind.MULTI_TURN else 1
-    turns = tuple(Turn(*_exercise(draw), parameters) for _ in range(num_turns))
-    if kind is Kind.SHARED_PREFIX:
-        which = draw.randrange(shape.num_prefixes)
-        return Conversation(turns, harbour_log(Random(f"{seed}/prefix/{which}"), shape.prefix_tokens))
-    return Conversation(turns, harbour_log(draw, shape.prefix_tokens))
 
 
 def _exercise(draw: Random) -> tuple[str, str]:
