@@ -28,9 +28,12 @@ class Claims:
 
 def body(name: str, created: int = 1, namespace: str = "ns", source: str = "demo://dinghy", **model: Any) -> JsonObject:
     return {
-        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": f"2026-01-0{created}T00:00:00Z"},
+        "metadata": {
+            "name": name, "namespace": namespace, "uid": f"uid-{name}",
+            "creationTimestamp": f"2026-01-0{created}T00:00:00Z",
+        },
         "spec": {"model": {"source": source} | model},
-    }
+    }  # fmt: skip
 
 
 def cluster(*bodies: JsonObject, api: Claims | None = None, pods: Any = (), children: Any = ()) -> Cluster:
@@ -59,15 +62,16 @@ async def test_children_by_kind_and_name_and_pods_by_age() -> None:
     pods = [
         {"metadata": {"name": name, "creationTimestamp": time}} for name, time in (("y", "2"), ("z", "1"), ("x", "2"))
     ]
+    owner = {"uid": "uid-a", "controller": True}
     children = [
         {"kind": "Service", "metadata": {"name": "a"}},
-        {"kind": "Deployment", "metadata": {"name": "a-engine"}},
+        {"kind": "Deployment", "metadata": {"name": "a-engine", "ownerReferences": [owner]}},
     ]
     observed = await cluster(body("a"), pods=pods, children=children).observe(("ns", "a"))
     assert observed is not None
     assert [pod["metadata"]["name"] for pod in observed.pods] == ["z", "x", "y"]
     assert set(observed.children) == {("Service", "a"), ("Deployment", "a-engine")}
-    assert observed.deployment == children[1]
+    assert observed.engine == children[1]
 
 
 async def test_the_served_name_with_its_namespace_may_be_lost_too_and_ones_own_name_never() -> None:

@@ -148,10 +148,6 @@ def merge_conditions(
     return merged
 
 
-def find_condition(status: Mapping[str, Any], type: ConditionType) -> Mapping[str, Any] | None:
-    """The condition of that type in an object's status, if there is one."""
-    for condition in status.get("conditions") or []:
-        if condition.get("type") == type:
-            found: Mapping[str, Any] = condition
-            return found
-    return None
+def find_condition(status: Mapping[str, Any], type: str) -> Mapping[str, Any] | None:
+    """The condition of that type in the status of any object, if there is one."""
+    return next((each for each in status.get("conditions") or () if each.get("type") == type), None)

@@ -13,8 +13,8 @@ from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.controller.desired import Problem
 from fairlead.controller.drain import Drainer
-from fairlead.controller.observe import ChildKey
-from fairlead.controller.plan import Plan, content_hash, is_owned, key_of
+from fairlead.controller.observe import ChildKey, is_owned
+from fairlead.controller.plan import Plan, content_hash, key_of
 from fairlead.controller.pod_diagnosis import is_marked
 from fairlead.controller.scaling import SubresourceWriter
 from fairlead.controller.victims import mark

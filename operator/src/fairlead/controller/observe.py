@@ -66,9 +66,16 @@ class Observed:
         return tuple(diagnose(pod, self.warnings.get(uid), self.hanging.get(uid)) for pod, uid in named)
 
     @property
-    def deployment(self) -> JsonObject | None:
-        """The engine's Deployment."""
-        return self.children.get(("Deployment", names.engine_child(self.body["metadata"]["name"])))
+    def engine(self) -> JsonObject | None:
+        """The engine's Deployment, if it is ours."""
+        found = self.children.get(("Deployment", names.engine_child(self.body["metadata"]["name"])))
+        return found if found is not None and is_owned(found, self.body["metadata"]["uid"]) else None
+
+
+def is_owned(child: Mapping[str, Any], uid: str) -> bool:
+    """Whether the LLMDeployment with this uid is the controller of the child."""
+    owners = child["metadata"].get("ownerReferences") or []
+    return any(owner.get("uid") == uid and owner.get("controller") for owner in owners)
 
 
 class Cluster:
@@ -107,8 +114,13 @@ class Cluster:
 
     def keys_in_conflict(self) -> list[Key]:
         """Those whose name was taken when last looked at: a change of any other one may have freed it."""
-        bodies = (body for key in self.keys() for body in self._indexes["llmdeployments"][key])
-        return [(body["metadata"]["namespace"], body["metadata"]["name"]) for body in bodies if _is_in_conflict(body)]
+        found = []
+        for key in self.keys():
+            for body in self._indexes["llmdeployments"][key]:
+                said = find_condition(body.get("status") or {}, ConditionType.DEGRADED) or {}
+                if (said.get("status"), said.get("reason")) == (ConditionStatus.TRUE, Reason.NAME_CONFLICT):
+                    found.append(key)
+        return found
 
     async def observe(self, key: Key) -> Observed | None:
         """None when the LLMDeployment is gone. Raises KubeError when the API cannot be asked."""
@@ -116,8 +128,10 @@ class Cluster:
         if observed is None:
             return None
         await self._warnings.ask(observed.pods)
-        claim, warnings = await self._missing_claim(observed.body), self._warnings.known(observed.pods)
-        return replace(observed, missing_claim=claim, warnings=warnings)
+        claim = claim_of(str(((observed.body.get("spec") or {}).get("model") or {}).get("source") or ""))
+        if claim and await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, key[0]) is not None:
+            claim = None
+        return replace(observed, missing_claim=claim, warnings=self._warnings.known(observed.pods))
 
     def last_seen(self, key: Key) -> Observed | None:
         """What is known without asking the API: everything but missing claims. Warnings are as last heard. None when it
@@ -126,13 +140,18 @@ class Cluster:
         if body is None:
             return None
         children = self._indexes["children"].get(key, ())
-        pods = tuple(sorted(self._indexes["pods"].get(key, ()), key=_age))
+        pods = list(self._indexes["pods"].get(key, ()))
+        pods.sort(key=lambda pod: (str(pod["metadata"].get("creationTimestamp") or ""), pod["metadata"]["name"]))
+        older = (
+            [claim for claim in claims if claim.key != key and claim.seniority < own.seniority]
+            for own, claims in self._contests(key)
+        )
         return Observed(
             body=body,
             children={(child["kind"], child["metadata"]["name"]): child for child in children},
-            pods=pods,
+            pods=tuple(pods),
             warnings=self._warnings.known(pods),
-            rivals=tuple(self._older_claims(key)),
+            rivals=tuple(min(claims, key=lambda claim: claim.seniority) for claims in older if claims),
             running=self._running(),
             hanging=self._hanging(),
         )
@@ -145,19 +164,6 @@ class Cluster:
             for claim in everybody:
                 if claim.key == key:
                     yield claim, everybody
-
-    def _older_claims(self, key: Key) -> Iterator[NameClaim]:
-        for own, everybody in self._contests(key):
-            older = [claim for claim in everybody if claim.key != key and claim.seniority < own.seniority]
-            if older:
-                yield min(older, key=lambda claim: claim.seniority)
-
-    async def _missing_claim(self, body: JsonObject) -> str | None:
-        claim = claim_of(str(((body.get("spec") or {}).get("model") or {}).get("source") or ""))
-        if claim is None:
-            return None
-        found = await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, body["metadata"]["namespace"])
-        return claim if found is None else None
 
 
 def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
@@ -174,12 +180,3 @@ def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
     created = str(metadata.get("creationTimestamp") or "")
     claims = {each: NameClaim(each, created, key) for each in (*wanted, f"{namespace}/{served_name}")}
     return claims | {f"{namespace}/{name}": NameClaim(f"{namespace}/{name}", "", key)}
-
-
-def _is_in_conflict(body: JsonObject) -> bool:
-    condition = find_condition(body.get("status") or {}, ConditionType.DEGRADED) or {}
-    return condition.get("status") == ConditionStatus.TRUE and condition.get("reason") == Reason.NAME_CONFLICT
-
-
-def _age(pod: JsonObject) -> tuple[str, str]:
-    return str(pod["metadata"].get("creationTimestamp") or ""), pod["metadata"]["name"]

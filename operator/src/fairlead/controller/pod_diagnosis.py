@@ -6,14 +6,14 @@ them. An engine that could not start has written `{"reason", "message"}` to its 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.conditions import Reason
+from fairlead.api.conditions import Reason, find_condition
 from fairlead.fleet.pods import became_ready
 
 MAX_MESSAGE_LENGTH = 1024
@@ -90,48 +90,43 @@ def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None, hangs_si
         detail = status.get("message") or status.get("reason") or f"ended with phase {phase}"
         return Diagnosis(name, Stage.FINISHED, str(status.get("reason") or phase), _shorten(detail))
     if pod["metadata"].get("deletionTimestamp") or is_marked(pod):
-        return Diagnosis(name, Stage.DRAINING, message=_disruption(status))
+        told = find_condition(status, "DisruptionTarget") or {}  # somebody else than us: an eviction, a tainted node
+        message = f"is taken away ({told.get('reason')}). {told.get('message') or ''}"
+        return Diagnosis(name, Stage.DRAINING, message=_shorten(message) if told.get("status") == "True" else "")
     if became_ready(pod) is not None:
         return _hanging(name, pod, hangs_since) if hangs_since else Diagnosis(name, Stage.READY)
-    conditions = {condition.get("type"): condition for condition in status.get("conditions") or []}
-    scheduled = conditions.get("PodScheduled") or {}
+    scheduled = find_condition(status, "PodScheduled") or {}
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        return Diagnosis(name, Stage.FAILING, Reason.UNSCHEDULABLE, _unschedulable(scheduled))
-    statuses = list(_container_statuses(status))
+        words = scheduled.get("message") or "no node fits"
+        message = _shorten(f"no node can take it; check resources and the nodes. The scheduler says: {words}")
+        return Diagnosis(name, Stage.FAILING, Reason.UNSCHEDULABLE, message)
+    statuses = _container_statuses(status)
     for container in statuses:
         failure = _failure(name, container)
         if failure is not None:
             return failure
-    starting = _starting(name, pod, scheduled, statuses)
-    return starting if warning is None or starting.reason != Reason.CONTAINER_CREATING else _warned(name, warning)
+    starting = _starting(name, pod, statuses)
+    if warning is None or starting.reason != Reason.CONTAINER_CREATING:
+        return starting
+    said = f"{warning.reason}: {warning.message}"
+    if warning.reason in WARNINGS:
+        reason, advice = WARNINGS[warning.reason]
+        return Diagnosis(name, Stage.FAILING, reason, _shorten(f"{advice}. The cluster says: {said}"))
+    message = _shorten(f"the container is still being created; the last warning about it is {said}")
+    return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
 
 
 def _hanging(name: str, pod: Mapping[str, Any], since: str) -> Diagnosis:
-    message = (
-        f"its engine has been in one step since {since}, far longer than any should take. It gets no new requests "
-        f"while another replica is well; after its --step-timeout ({_step_timeout(pod)}) /health fails and the "
-        f"kubelet restarts it. kubectl delete pod {name} replaces it at once"
-    )
-    return Diagnosis(name, Stage.READY, Reason.REPLICA_HANGS, message)
-
-
-def _step_timeout(pod: Mapping[str, Any]) -> str:
-    """As its engine is started with; of two the last counts."""
     containers = (pod.get("spec") or {}).get("containers") or []
     words = next((each.get("args") or [] for each in containers if each.get("name") == names.ENGINE_CONTAINER), [])
     told = [following for word, following in pairwise(words) if word == _STEP_TIMEOUT]
     told += [word.removeprefix(f"{_STEP_TIMEOUT}=") for word in words if word.startswith(f"{_STEP_TIMEOUT}=")]
-    return told[-1] if told else "120 s by default"
-
-
-def _disruption(status: Mapping[str, Any]) -> str:
-    """Why somebody else than us takes the pod away: an eviction, a tainted node. Empty where nobody says (Kubernetes
-    does from version 1.26 on)."""
-    conditions: list[Mapping[str, Any]] = status.get("conditions") or []
-    told: Mapping[str, Any] = next((each for each in conditions if each.get("type") == "DisruptionTarget"), {})
-    if told.get("status") != "True":
-        return ""
-    return _shorten(f"is taken away ({told.get('reason')}). {told.get('message') or ''}")
+    message = (
+        f"its engine has been in one step since {since}, far longer than any should take. It gets no new requests "
+        f"while another replica is well; after its --step-timeout ({told[-1] if told else '120 s by default'}) /health "
+        f"fails and the kubelet restarts it. kubectl delete pod {name} replaces it at once"
+    )
+    return Diagnosis(name, Stage.READY, Reason.REPLICA_HANGS, message)
 
 
 def is_marked(pod: Mapping[str, Any]) -> bool:
@@ -139,9 +134,8 @@ def is_marked(pod: Mapping[str, Any]) -> bool:
     return names.ANNOTATION_DRAIN in (pod["metadata"].get("annotations") or {})
 
 
-def _container_statuses(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from status.get("initContainerStatuses") or []
-    yield from status.get("containerStatuses") or []
+def _container_statuses(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def _failure(pod: str, container: Mapping[str, Any]) -> Diagnosis | None:
@@ -200,16 +194,18 @@ def start_failure(termination_message: str) -> tuple[str, str] | None:
     return str(reason if usable else Reason.ENGINE_START_FAILED), str(told["message"])
 
 
-def _starting(
-    name: str, pod: Mapping[str, Any], scheduled: Mapping[str, Any], containers: list[Mapping[str, Any]]
-) -> Diagnosis:
+def _starting(name: str, pod: Mapping[str, Any], containers: list[Mapping[str, Any]]) -> Diagnosis:
+    status = pod.get("status") or {}
+    scheduled = find_condition(status, "PodScheduled") or {}
     if scheduled.get("status") != "True" and not (pod.get("spec") or {}).get("nodeName"):
         return Diagnosis(name, Stage.STARTING, Reason.SCHEDULING, "waits for the scheduler to choose a node")
     engine = next((each for each in containers if each.get("name") == names.ENGINE_CONTAINER), None)
     if engine is None or "running" not in (engine.get("state") or {}):
         message = "the container is being created: its image is pulled and its volumes are mounted"
         return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
-    if engine.get("started") and _has_been_ready(pod, engine):
+    # A pod that never was ready is not ready since before its container started. Both are in UTC: text sorts as time.
+    since = str((find_condition(status, "Ready") or {}).get("lastTransitionTime") or "")
+    if engine.get("started") and since > str(engine["state"]["running"].get("startedAt") or ""):
         message = f"the engine runs but does not say that it is ready any more; see kubectl logs {name}"
         return Diagnosis(name, Stage.STARTING, Reason.ENGINE_NOT_READY, message)
     if engine.get("started"):  # between its startup probe and its first readiness probe, that is for a moment
@@ -226,31 +222,8 @@ def created_since(pod: Mapping[str, Any]) -> str | None:
     status = pod.get("status") or {}
     if any(state in (each.get("state") or {}) for each in _container_statuses(status) for state in _HAS_RUN):
         return None
-    conditions: list[Mapping[str, Any]] = status.get("conditions") or []
-    scheduled = (each.get("lastTransitionTime") for each in conditions if each.get("type") == "PodScheduled")
-    since: str | None = next(scheduled, None) or status.get("startTime") or pod["metadata"].get("creationTimestamp")
-    return since
-
-
-def _warned(name: str, warning: PodWarning) -> Diagnosis:
-    said = f"{warning.reason}: {warning.message}"
-    if warning.reason in WARNINGS:
-        reason, advice = WARNINGS[warning.reason]
-        return Diagnosis(name, Stage.FAILING, reason, _shorten(f"{advice}. The cluster says: {said}"))
-    message = _shorten(f"the container is still being created; the last warning about it is {said}")
-    return Diagnosis(name, Stage.STARTING, Reason.CONTAINER_CREATING, message)
-
-
-def _has_been_ready(pod: Mapping[str, Any], engine: Mapping[str, Any]) -> bool:
-    """Whether this run of the container has: a pod that never was is not ready since before its container started."""
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    since = next((str(each.get("lastTransitionTime") or "") for each in conditions if each.get("type") == "Ready"), "")
-    return since > str(engine["state"]["running"].get("startedAt") or "")  # both in UTC, so text sorts as time does
-
-
-def _unschedulable(condition: Mapping[str, Any]) -> str:
-    words = condition.get("message") or "no node fits"
-    return _shorten(f"no node can take it; check resources and the nodes. The scheduler says: {words}")
+    since: str | None = (find_condition(status, "PodScheduled") or {}).get("lastTransitionTime")
+    return since or status.get("startTime") or pod["metadata"].get("creationTimestamp")
 
 
 def _shorten(words: Any) -> str:

@@ -4,7 +4,7 @@ Five conditions, always all of them. Ready speaks for the requests, Degraded for
 whoever waits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,16 @@ from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.words import counted
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
-from fairlead.controller.plan import is_owned
 from fairlead.controller.pod_diagnosis import Diagnosis, Stage
 from fairlead.controller.victims import is_rolling, is_seen
-from fairlead.kube.client import JsonObject
 from fairlead.operator_settings import OperatorSettings
 
-_TRYING = (Stage.READY, Stage.STARTING, Stage.FAILING)
-"""Stages in which a replica has loaded its model, or may."""
 _NO_REPLICA_TRIED = (Reason.SOURCE_NOT_SUPPORTED, Reason.MODEL_SOURCE_NOT_FOUND)
 """Why a model is not available before there is any replica."""
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+Said = tuple[ConditionStatus, str, str]
+"""A condition's status, reason and message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +44,10 @@ class Situation:
     conflict: Problem | None
     """A name that an older LLMDeployment has."""
     refused: str
-    """Why the ReplicaSet cannot create pods; empty = it can."""
+    """Why the ReplicaSet cannot create pods (quota, admission), in the API server's words; empty = it can."""
     last_failure: Problem | None
-    """Why the model could not be loaded when a replica last tried, while there is none that could try again."""
+    """Why the model could not be loaded when a replica last tried, while there is none that could try again: as the
+    condition ModelAvailable has it, which was written while that one failed."""
     scaling: Mapping[str, Any] | None
     """`status.scaling`, where the autoscaler says what it sees; None before it has looked."""
     done_without: tuple[str, ...]
@@ -68,6 +67,26 @@ class Situation:
         """Replicas that answer requests."""
         return len(self.of(Stage.READY))
 
+    @property
+    def failure_before_sleep(self) -> Problem | None:
+        """The last failure, where the next replica would most likely fail again: nothing has changed since, but that
+        there is none."""
+        tries = self.num_desired or self.of(Stage.READY, Stage.STARTING, Stage.FAILING) or self.obstacle
+        return None if tries else self.last_failure
+
+    @property
+    def trouble(self) -> Problem | None:
+        """The one thing to tell people first; None = nothing is wrong."""
+        if found := self.obstacle or next(iter(self.problems), None):
+            return found
+        if self.refused:
+            return Problem(Reason.PODS_REFUSED, f"pods cannot be created: {self.refused}")
+        if failing := self.of(Stage.FAILING):
+            # An engine's own words say more than the kubelet's about another pod.
+            worst = next((pod for pod in failing if pod.model_failed), failing[0])
+            return Problem(worst.reason, worst.sentence)
+        return self.failure_before_sleep
+
 
 def situation(
     observed: Observed,
@@ -79,23 +98,32 @@ def situation(
 ) -> Situation:
     """`problems`: what became of the plan. `is_applying`: whether something was just written. `is_configuring`: whether
     that was another configuration of the engine, about which nothing is known from the one before."""
-    engine = observed.deployment
-    if engine is not None and not is_owned(engine, observed.body["metadata"]["uid"]):
-        engine = None
+    engine, before = observed.engine or {}, observed.body.get("status") or {}
+    # An object that cannot be understood is taken to want what it had.
+    known = int((engine.get("spec") or {}).get("replicas") or before.get("replicas") or 0)
+    waiting = [problem for problem in problems if problem.reason == Reason.RECONCILING]
+    refusal = find_condition(engine.get("status") or {}, "ReplicaFailure") or {}
+    refused = str(refusal.get("message") or refusal.get("reason") or "no reason was given")
+    model = find_condition(before, ConditionType.MODEL_AVAILABLE) or {}
+    has_failed = model.get("status") == FALSE and model.get("reason") not in _NO_REPLICA_TRIED and not is_configuring
+    paused = ""
+    if (engine.get("spec") or {}).get("paused"):
+        metadata = engine["metadata"]
+        paused = f"kubectl rollout resume deployment/{metadata['name']} -n {metadata['namespace']}"
     return Situation(
         deployment=wanted.deployment,
-        num_desired=wanted.deployment.desired_replicas if wanted.deployment else _num_running(observed.body, engine),
+        num_desired=wanted.deployment.desired_replicas if wanted.deployment else known,
         pods=observed.diagnoses,
         obstacle=wanted.obstacle,
-        problems=tuple(problem for problem in problems if problem.reason != Reason.RECONCILING),
-        waiting_for=next((problem.message for problem in problems if problem.reason == Reason.RECONCILING), ""),
+        problems=tuple(problem for problem in problems if problem not in waiting),
+        waiting_for=waiting[0].message if waiting else "",
         conflict=_conflict(observed),
-        refused=_replica_failure(engine),
-        last_failure=None if is_configuring else _last_failure(observed.body),
-        scaling=(observed.body.get("status") or {}).get("scaling"),
+        refused=refused if refusal.get("status") == "True" else "",
+        last_failure=Problem(str(model.get("reason")), str(model.get("message") or "")) if has_failed else None,
+        scaling=before.get("scaling"),
         done_without=wanted.done_without,
-        is_rolling=is_applying or (engine is not None and (not is_seen(engine) or is_rolling(engine))),
-        paused=_resume_command(engine),
+        is_rolling=is_applying or bool(engine and (not is_seen(engine) or is_rolling(engine))),
+        paused=paused,
     )
 
 
@@ -119,169 +147,125 @@ def status(observed: Observed, now: Situation, settings: OperatorSettings, *, ti
 
 def conditions(now: Situation) -> list[Condition]:
     """All of them, in the order in which people want to read them."""
-    trouble = _trouble(now)
-    return [
-        _ready(now, trouble),
-        _progressing(now, trouble),
-        _model_available(now),
-        _scaling_active(now),
-        _degraded(now, trouble),
-    ]
+    return [Condition(kind, *said(now)) for kind, said in CONDITIONS.items()]
 
 
-def _trouble(now: Situation) -> Problem | None:
-    """The one thing to tell people first; None = nothing is wrong."""
-    if now.obstacle is not None:
-        return now.obstacle
-    if now.problems:
-        return now.problems[0]
-    if now.refused:
-        return Problem(Reason.PODS_REFUSED, f"pods cannot be created: {now.refused}")
-    if _is_asleep_after_failure(now):
-        return now.last_failure
-    failing = now.of(Stage.FAILING)
-    if failing:
-        # An engine's own words say more than the kubelet's about another pod.
-        worst = next((pod for pod in failing if pod.model_failed), failing[0])
-        return Problem(worst.reason, worst.sentence)
-    return None
-
-
-def _ready(now: Situation, trouble: Problem | None) -> Condition:
-    ready = f"{now.num_ready}/{counted(now.num_desired, 'replica')} ready"
+def ready(now: Situation) -> Said:
+    """True at zero as well, where the next request starts a replica: as with Knative, what is asleep is not broken, and
+    nobody should be called for it."""
+    count, trouble = f"{now.num_ready}/{counted(now.num_desired, 'replica')} ready", now.trouble
     if now.obstacle is not None:
         still = f"{counted(now.num_ready, 'replica')} still serving as configured before; " if now.num_ready else ""
-        return Condition(ConditionType.READY, FALSE, now.obstacle.reason, still + now.obstacle.message)
+        return FALSE, now.obstacle.reason, still + now.obstacle.message
     if now.num_desired and now.num_ready >= now.num_desired:
-        return Condition(ConditionType.READY, TRUE, Reason.REPLICAS_READY, ready)
+        return TRUE, Reason.REPLICAS_READY, count
     if trouble is not None and trouble is now.last_failure:
-        message = f"scaled to zero, and the model could not be loaded: {trouble.message}"
-        return Condition(ConditionType.READY, FALSE, trouble.reason, message)
+        return FALSE, trouble.reason, f"scaled to zero, and the model could not be loaded: {trouble.message}"
     if trouble is not None:
-        return Condition(ConditionType.READY, FALSE, trouble.reason, f"{ready}; {trouble.message}")
+        return FALSE, trouble.reason, f"{count}; {trouble.message}"
     if not now.num_desired:
-        return _ready_at_zero(now)
-    starting = now.of(Stage.STARTING)
-    if starting:
-        return Condition(ConditionType.READY, FALSE, starting[0].reason, f"{ready}; {starting[0].sentence}")
-    message = f"{ready}; {now.waiting_for or 'replicas are being created'}"
-    return Condition(ConditionType.READY, FALSE, Reason.RECONCILING, message)
-
-
-def _ready_at_zero(now: Situation) -> Condition:
-    """True where the next request starts a replica: as with Knative, what is asleep is not broken, and nobody should be
-    called for it."""
-    autoscaling = now.deployment.spec.autoscaling if now.deployment else None
-    if autoscaling is not None and autoscaling.mode is ScalingMode.FAIRLEAD:
-        message = "scaled to zero: the next request starts a replica and waits for it"
-        return Condition(ConditionType.READY, TRUE, Reason.SCALED_TO_ZERO, message)
-    message = "scaled to zero: requests are answered once spec.replicas is above 0"
-    if autoscaling is not None:
+        autoscaling = now.deployment.spec.autoscaling if now.deployment else None
+        if autoscaling is None:
+            return FALSE, Reason.SCALED_TO_ZERO, "scaled to zero: requests are answered once spec.replicas is above 0"
+        if autoscaling.mode is ScalingMode.FAIRLEAD:
+            return TRUE, Reason.SCALED_TO_ZERO, "scaled to zero: the next request starts a replica and waits for it"
         message = "scaled to zero: requests wait for as long as routing.coldStartTimeout says, until the external "
-        message += "autoscaler or a person raises spec.replicas"
-    return Condition(ConditionType.READY, FALSE, Reason.SCALED_TO_ZERO, message)
+        return FALSE, Reason.SCALED_TO_ZERO, message + "autoscaler or a person raises spec.replicas"
+    if starting := now.of(Stage.STARTING):
+        return FALSE, starting[0].reason, f"{count}; {starting[0].sentence}"
+    return FALSE, Reason.RECONCILING, f"{count}; {now.waiting_for or 'replicas are being created'}"
 
 
-def _progressing(now: Situation, trouble: Problem | None) -> Condition:
-    starting, draining = now.of(Stage.STARTING), now.of(Stage.DRAINING)
+def progressing(now: Situation) -> Said:
+    """True while something is on its way without anybody's help."""
+    starting, draining, trouble = now.of(Stage.STARTING), now.of(Stage.DRAINING), now.trouble
     leaving = "".join(f"; {pod.sentence}" for pod in draining if pod.message)
     if now.paused and now.is_rolling:
         # Before what goes on or goes wrong: it is the pods of before that do, and nothing will replace them.
         message = f"the rollout is paused, so pods stay as configured before; {now.paused} lets it go on"
-        return Condition(ConditionType.PROGRESSING, FALSE, Reason.PAUSED, message)
+        return FALSE, Reason.PAUSED, message
     if starting:
-        first = starting[0]
-        return Condition(ConditionType.PROGRESSING, TRUE, first.reason, first.sentence + leaving)
+        return TRUE, starting[0].reason, starting[0].sentence + leaving
     if trouble is not None:
-        return Condition(ConditionType.PROGRESSING, FALSE, trouble.reason, trouble.message)
+        return FALSE, trouble.reason, trouble.message
     if now.waiting_for:
-        return Condition(ConditionType.PROGRESSING, TRUE, Reason.RECONCILING, now.waiting_for)
+        return TRUE, Reason.RECONCILING, now.waiting_for
     if draining:
         message = f"{counted(len(draining), 'replica')} draining: finishing the requests they have"
-        return Condition(ConditionType.PROGRESSING, TRUE, Reason.SCALING, message + leaving)
+        return TRUE, Reason.SCALING, message + leaving
     if now.is_rolling:
-        message = "the engine's Deployment is being brought to what is desired"
-        return Condition(ConditionType.PROGRESSING, TRUE, Reason.ROLLING_OUT, message)
+        return TRUE, Reason.ROLLING_OUT, "the engine's Deployment is being brought to what is desired"
     if now.num_ready < now.num_desired:
-        message = f"{counted(now.num_desired - now.num_ready, 'replica')} still to be created"
-        return Condition(ConditionType.PROGRESSING, TRUE, Reason.RECONCILING, message)
+        missing = counted(now.num_desired - now.num_ready, "replica")
+        return TRUE, Reason.RECONCILING, f"{missing} still to be created"
     if now.paused:
         message = f"everything is as desired, but the rollout is paused, so changes will wait; {now.paused} ends that"
-        return Condition(ConditionType.PROGRESSING, FALSE, Reason.PAUSED, message)
-    return Condition(ConditionType.PROGRESSING, FALSE, Reason.COMPLETE, "everything is as desired")
+        return FALSE, Reason.PAUSED, message
+    return FALSE, Reason.COMPLETE, "everything is as desired"
 
 
-def _model_available(now: Situation) -> Condition:
-    kind = ConditionType.MODEL_AVAILABLE
+def model_available(now: Situation) -> Said:
+    """True once an engine has loaded the model, False where one could not or the source does not exist."""
     if now.obstacle is not None and now.obstacle.reason in _NO_REPLICA_TRIED:
-        return Condition(kind, FALSE, now.obstacle.reason, now.obstacle.message)
+        return FALSE, now.obstacle.reason, now.obstacle.message
     failed = next((pod for pod in now.of(Stage.FAILING) if pod.model_failed), None)
     if failed is not None:
-        return Condition(kind, FALSE, failed.reason, failed.sentence)
+        return FALSE, failed.reason, failed.sentence
     if now.num_ready:
-        return Condition(kind, TRUE, Reason.MODEL_LOADED, "the model is loaded and answers")
-    if now.last_failure is not None and _is_asleep_after_failure(now):
-        return Condition(kind, FALSE, now.last_failure.reason, now.last_failure.message)
+        return TRUE, Reason.MODEL_LOADED, "the model is loaded and answers"
+    if (failure := now.failure_before_sleep) is not None:
+        return FALSE, failure.reason, failure.message
     if not now.num_desired and now.obstacle is None:
-        return Condition(kind, UNKNOWN, Reason.SCALED_TO_ZERO, "no engine runs that could load the model")
-    return Condition(kind, UNKNOWN, Reason.NOT_LOADED_YET, "no engine has loaded the model yet")
+        return UNKNOWN, Reason.SCALED_TO_ZERO, "no engine runs that could load the model"
+    return UNKNOWN, Reason.NOT_LOADED_YET, "no engine has loaded the model yet"
 
 
-def _scaling_active(now: Situation) -> Condition:
-    kind = ConditionType.SCALING_ACTIVE
+def scaling_active(now: Situation) -> Said:
+    """True while Fairlead's autoscaler adjusts the count, if only upwards."""
     autoscaling = now.deployment.spec.autoscaling if now.deployment else None
     if autoscaling is None:
         message = "autoscaling is not asked for: spec.replicas stays as it is set"
-        return Condition(kind, FALSE, Reason.AUTOSCALING_NOT_CONFIGURED, message)
+        return FALSE, Reason.AUTOSCALING_NOT_CONFIGURED, message
     if autoscaling.mode is ScalingMode.EXTERNAL:
         message = "an external autoscaler may write spec.replicas through the scale subresource; Fairlead does not"
-        return Condition(kind, FALSE, Reason.EXTERNAL_AUTOSCALER, message)
+        return FALSE, Reason.EXTERNAL_AUTOSCALER, message
     if now.scaling is None:
-        return Condition(kind, UNKNOWN, Reason.SIGNALS_MISSING, "the autoscaler has not looked at the gateways yet")
+        return UNKNOWN, Reason.SIGNALS_MISSING, "the autoscaler has not looked at the gateways yet"
     signals = now.scaling.get("signals")
     if signals is None:
         message = "no gateway says anything, so replicas stay as they are: check that a gateway is ready"
-        return Condition(kind, FALSE, Reason.SIGNALS_MISSING, message)
+        return FALSE, Reason.SIGNALS_MISSING, message
     if missing := signals.get("missingGateways"):
         silent = f"{counted(missing, 'gateway')} {'says' if missing == 1 else 'say'} nothing"
-        message = f"{silent}, so replicas may be added, but none are taken away"
-        return Condition(kind, TRUE, Reason.SIGNALS_MISSING, message)
+        return TRUE, Reason.SIGNALS_MISSING, f"{silent}, so replicas may be added, but none are taken away"
     fewest, most = fewest_replicas(autoscaling), most_replicas(autoscaling)
-    message = f"spec.replicas is adjusted to the load, between {fewest} and {most}"
-    return Condition(kind, TRUE, Reason.SCALING_ACTIVE, message)
+    return TRUE, Reason.SCALING_ACTIVE, f"spec.replicas is adjusted to the load, between {fewest} and {most}"
 
 
-def _degraded(now: Situation, trouble: Problem | None) -> Condition:
-    problem = trouble or _hang(now) or now.conflict
-    if problem is None:
-        message = " ".join(("Nothing is wrong.", *now.done_without)) if now.done_without else "nothing is wrong"
-        return Condition(ConditionType.DEGRADED, FALSE, Reason.AS_EXPECTED, message)
-    return Condition(ConditionType.DEGRADED, TRUE, problem.reason, problem.message)
-
-
-def _hang(now: Situation) -> Problem | None:
-    """Of those that hang, the one to tell of; the others by name. One whose /ready has begun to fail for that, and that
-    the kubelet is going to restart, is still told of."""
+def degraded(now: Situation) -> Said:
+    """True where somebody has to act. Of replicas that hang the first is told of, the others by name; one whose /ready
+    has begun to fail for that, and that the kubelet is going to restart, is still told of."""
     reasons = (Reason.REPLICA_HANGS, Reason.ENGINE_NOT_READY)
     hanging = [pod for pod in now.of(Stage.READY, Stage.STARTING) if pod.reason in reasons]
-    if not hanging:
-        return None
-    first, *others = hanging
-    also = f". So does {', '.join(pod.pod for pod in others)}" if others else ""
-    return Problem(Reason(first.reason), first.sentence + also)
+    problem = now.trouble
+    if problem is None and hanging:
+        also = f". So does {', '.join(pod.pod for pod in hanging[1:])}" if hanging[1:] else ""
+        problem = Problem(hanging[0].reason, hanging[0].sentence + also)
+    problem = problem or now.conflict
+    if problem is None:
+        message = " ".join(("Nothing is wrong.", *now.done_without)) if now.done_without else "nothing is wrong"
+        return FALSE, Reason.AS_EXPECTED, message
+    return TRUE, problem.reason, problem.message
 
 
-def _is_asleep_after_failure(now: Situation) -> bool:
-    """Whether a replica would most likely fail again: nothing has changed since the last one did, but that it went."""
-    return now.last_failure is not None and not now.num_desired and not now.of(*_TRYING) and now.obstacle is None
-
-
-def _last_failure(body: JsonObject) -> Problem | None:
-    """As the condition ModelAvailable has it: written while a replica failed, and again for as long as none tries."""
-    known = find_condition(body.get("status") or {}, ConditionType.MODEL_AVAILABLE) or {}
-    if known.get("status") != FALSE or known.get("reason") in _NO_REPLICA_TRIED:
-        return None
-    return Problem(str(known.get("reason")), str(known.get("message") or ""))
+CONDITIONS: Mapping[ConditionType, Callable[[Situation], Said]] = {
+    ConditionType.READY: ready,
+    ConditionType.PROGRESSING: progressing,
+    ConditionType.MODEL_AVAILABLE: model_available,
+    ConditionType.SCALING_ACTIVE: scaling_active,
+    ConditionType.DEGRADED: degraded,
+}
+"""In the order in which people want to read them."""
 
 
 def _conflict(observed: Observed) -> Problem | None:
@@ -306,24 +290,3 @@ def _conflict(observed: Observed) -> Problem | None:
     ways = ", ".join([*map(repr, kept), f"or the path /{own}/v1"])
     message = f"{'; '.join(losses)}. This one is reached by {ways}: {', and '.join(advice)}"
     return Problem(Reason.NAME_CONFLICT, message)
-
-
-def _replica_failure(engine: JsonObject | None) -> str:
-    """Why the ReplicaSet cannot create pods (quota, admission), in the API server's words."""
-    for condition in ((engine or {}).get("status") or {}).get("conditions") or []:
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return str(condition.get("message") or condition.get("reason") or "no reason was given")
-    return ""
-
-
-def _resume_command(engine: JsonObject | None) -> str:
-    """How to let a paused Deployment go on; empty where it does."""
-    if engine is None or not (engine.get("spec") or {}).get("paused"):
-        return ""
-    metadata = engine["metadata"]
-    return f"kubectl rollout resume deployment/{metadata['name']} -n {metadata['namespace']}"
-
-
-def _num_running(body: JsonObject, engine: JsonObject | None) -> int:
-    """What an object that cannot be understood is taken to want: what it had."""
-    return int(((engine or {}).get("spec") or {}).get("replicas") or (body.get("status") or {}).get("replicas") or 0)
