@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.arrivals import Surge
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.demand import Capacity, Demand
 from fairlead.autoscaler.prediction import (
     MAX_TREND,
-    carefully,
     expected_ttft,
     foreseen,
     measured_ttft,
@@ -23,7 +21,7 @@ from fairlead.autoscaler.prediction import (
     predicted_waiting,
     step_seconds,
 )
-from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead_protocol.messages import StepCost
 
 COST = StepCost(base=0.02, prefill_token=0.0005, decode_seq=0.002, kv_token=0.00001)
@@ -146,7 +144,6 @@ def test_a_growth_that_is_certain_is_looked_ahead_at_half_its_pace() -> None:
     much = foreseen(signals(cold_start=600.0, arrivals_growth=1.0)).demand
     assert much.arrivals_per_second == much.arrivals_per_second_high == 4.0 * MAX_TREND
     assert foreseen(signals(arrivals_growth=1.0)) == signals(arrivals_growth=1.0)  # how long a start takes is not known
-    assert carefully(signals()).demand.arrivals_per_second == 5.0
 
 
 demands = st.builds(

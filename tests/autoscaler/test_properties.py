@@ -11,11 +11,10 @@ from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingT
 from fairlead.api.signals_message import SECONDS_BOUNDS
 from fairlead.autoscaler.arrivals import Surge
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.demand import Capacity, Demand
-from fairlead.autoscaler.history import Asked, History, Mark, Want
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas, stabilization_window
+from fairlead.autoscaler.history import History, Mark, Want
+from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of
 from fairlead.autoscaler.recommend import DEFAULT_MAX_STEP, recommend
-from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead_protocol.messages import StepCost
 
 NOW = 10_000.0
@@ -117,7 +116,7 @@ def histories(draw: st.DrawFn) -> History:
         last=draw(st.none() | signals()),
         settled_at=NOW - draw(st.floats(0.0, 200.0)),
         backlog=draw(st.integers(0, 300)),
-        asked=draw(st.none() | st.builds(Asked, st.integers(1, 40), st.floats(0.0, 50.0))),
+        asked=draw(st.none() | st.builds(Mark, st.just(NOW), st.integers(1, 40), st.floats(0.0, 50.0))),
         regret=draw(st.none() | marks),
     )
 
@@ -175,7 +174,7 @@ def test_nothing_is_taken_away_while_signals_are_missing_or_replicas_on_their_wa
     result = recommend(within, spec, history)
     if not within.is_complete or within.starting or within.draining:
         assert result.replicas >= within.desired
-    if not history.covers(NOW, stabilization_window(spec)):
+    if not history.covers(NOW, scale_down_of(spec).stabilization_window):
         assert result.replicas >= within.desired or result.replicas == 0
     if result.replicas == 0 and within.desired:
         assert history.covers(NOW, spec.scale_to_zero_after or 600.0)
@@ -209,7 +208,7 @@ def test_replicas_on_their_way_are_counted_once(
 @checked
 @given(signals(), specs(), histories())
 def test_nothing_goes_that_the_window_needed(seen: Signals, spec: Autoscaling, history: History) -> None:
-    window = stabilization_window(spec)
+    window = scale_down_of(spec).stabilization_window
     needed = min(history.most_wanted(NOW, window), seen.desired, most_replicas(spec))
     result = recommend(seen, spec, history)
     assert not window or result.replicas >= needed or result.replicas == 0
@@ -229,7 +228,7 @@ def test_over_any_trace_the_count_stays_within_its_bounds_and_never_falls_unseen
         assert fewest_replicas(spec) <= result.replicas <= most_replicas(spec)
         if result.replicas < min(desired, most_replicas(spec)):
             assert seen.is_complete and not seen.starting and not seen.draining
-            watched = stabilization_window(spec) if result.replicas else spec.scale_to_zero_after or 600.0
+            watched = scale_down_of(spec).stabilization_window if result.replicas else spec.scale_to_zero_after or 600.0
             assert now - NOW - trace[0][1] + seconds >= 0 and now - history.since >= watched
         if desired == 0 and seen.demand.waiting:
             assert result.replicas >= 1

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairlead.api.signals_message import ModelSignals, ReplicaSignals, SignalsLine, no_seconds, no_tokens
-from fairlead.autoscaler.demand import Demand
 from fairlead.autoscaler.readings import ASSUMED_OUTPUT_TOKENS, STALE_SECONDS, GatewayWindow, Readings
+from fairlead.autoscaler.signals import Demand
 from fairlead_protocol.messages import StepCost
 
 MODEL = "default/dinghy"

@@ -8,11 +8,10 @@ import pytest
 from fairlead.api.llmdeployment import Autoscaling, ScaleDown, ScaleUp, ScalingTargets
 from fairlead.autoscaler.arrivals import Surge
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.demand import Capacity, Demand
-from fairlead.autoscaler.history import Asked, History, Mark, Want
+from fairlead.autoscaler.history import History, Mark, Want
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
-from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead_protocol.messages import StepCost
 
 NOW = 1000.0
@@ -188,7 +187,7 @@ def test_starting_replicas_count_once() -> None:
 
 
 def test_where_nothing_is_known_of_replicas_the_same_arrivals_ask_once() -> None:
-    asked = replace(LONG_AGO, asked=Asked(4, 3.0))
+    asked = replace(LONG_AGO, asked=Mark(NOW, 4, 3.0))
     on_the_way = signals(4, ready=1, starting=3, waiting=60, arrivals_per_second=3.1)
     assert decided(on_the_way, history=asked).replicas == 4
     assert decided(on_the_way).replicas == 8

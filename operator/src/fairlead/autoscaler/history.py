@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 
 from fairlead.api.llmdeployment import Autoscaling
-from fairlead.autoscaler.demand import Capacity
 from fairlead.autoscaler.policy import demand_window, scale_down_of, scale_up_of, targets_of
 from fairlead.autoscaler.prediction import foreseen
 from fairlead.autoscaler.recommendation import Recommendation
-from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.signals import Capacity, Signals
 
 REGRET_SECONDS = 600.0
 """More replicas wanted so soon after some went, for no more load than then: it was a mistake."""
@@ -28,17 +27,8 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The demand that replicas on their way were asked for."""
-
-    replicas: int
-    """How many were wanted in all."""
-    arrivals_per_second: float
-
-
-@dataclass(frozen=True, slots=True)
 class Mark:
-    """A number of replicas that was gone down to, or that was too few, and the rate of arrivals then."""
+    """A number of replicas that was asked for, gone down to, or too few, and the rate of arrivals then."""
 
     time: float
     replicas: int
@@ -66,8 +56,8 @@ class History:
     """When a request last came, waited or ran; None = none has since the first tick."""
     backlog: int = 0
     """Requests that waited when the replicas last changed."""
-    asked: Asked | None = None
-    """What the replicas on their way are for; kept for one demand window after they are ready."""
+    asked: Mark | None = None
+    """What replicas on their way were asked for, how many in all; kept for one demand window after they are ready."""
     shrunk: Mark | None = None
     """The last time that replicas were taken away."""
     regret: Mark | None = None
@@ -148,9 +138,9 @@ class History:
     def _within(self, now: float, window: float) -> tuple[Want, ...]:
         return tuple(want for want in self.wants if now - want.time <= window)
 
-    def _asked(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> Asked | None:
+    def _asked(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> Mark | None:
         if recommendation.wanted > signals.desired and not self.is_same_demand(signals, spec):
-            return Asked(recommendation.wanted, signals.demand.arrivals_per_second)
+            return Mark(signals.time, recommendation.wanted, signals.demand.arrivals_per_second)
         is_over = not signals.starting and self.settled_seconds(signals) >= demand_window(spec)
         return None if is_over and recommendation.wanted <= signals.desired else self.asked
 

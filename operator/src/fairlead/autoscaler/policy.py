@@ -47,11 +47,6 @@ def scale_down_of(spec: Autoscaling) -> ScaleDown:
     return spec.scale_down or ScaleDown()
 
 
-def stabilization_window(spec: Autoscaling) -> float:
-    """Seconds for which fewer replicas must have been enough."""
-    return scale_down_of(spec).stabilization_window
-
-
 def scale_to_zero_after(spec: Autoscaling) -> float | None:
     """Seconds without a request after which no replica is kept; None where the fleet never goes to zero."""
     if fewest_replicas(spec) > 0:
@@ -63,4 +58,4 @@ def demand_window(spec: Autoscaling) -> float:
     """Seconds over which rates and times are measured: what one wants of a fleet's speed in going down says how much
     noise one accepts. Not below 10 s, where a handful of requests would decide, nor above a minute, which is old
     news."""
-    return min(max(stabilization_window(spec), SHORTEST_DEMAND_WINDOW), LONGEST_DEMAND_WINDOW)
+    return min(max(scale_down_of(spec).stabilization_window, SHORTEST_DEMAND_WINDOW), LONGEST_DEMAND_WINDOW)

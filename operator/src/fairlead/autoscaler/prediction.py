@@ -26,8 +26,7 @@ falls with n and grows with the load (property tests).
 import math
 from dataclasses import replace
 
-from fairlead.autoscaler.demand import Capacity, Demand
-from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.signals import Capacity, Demand, Signals
 from fairlead.routing import predictor, waits
 from fairlead_protocol.messages import StepCost
 
@@ -94,14 +93,26 @@ def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> fl
         or not has_cache(num_replicas, demand, capacity)
     ):
         return math.inf
-    cost, queued = capacity.step_cost, demand.queued_tokens / num_replicas
+    cost, sequences = capacity.step_cost, num_sequences(num_replicas, demand, capacity.step_cost)
     wait = seconds_to_slot(num_replicas, signals, capacity, cost)
+    own = demand.uncached_per_request.percentile(percentile)
+    own = max(demand.uncached_tokens_per_request if own is None else own, 1.0)
 
-    def compute(tokens: float) -> float:
-        return _seconds_to_compute(num_replicas, demand, capacity, cost, tokens, percentile)
+    def compute(queued: float) -> float:
+        """From the next step to the one with the first token, behind so many tokens. All that runs is shared evenly. No
+        prompt token has more before it than the prompt, and where most of a prompt is cached it has nearly as much."""
+        return predictor.prefill_seconds(
+            cost,
+            tokens=queued + own,
+            context=(queued + own) * demand.prompt_tokens_per_request,
+            token_budget=capacity.token_budget,
+            running=sequences / num_replicas,
+            kv_tokens=max(float(demand.kv_tokens), sequences * demand.mean_context) / num_replicas,
+        )
 
     # What waits in the gateways is computed while slots come free: whichever of the two takes longer.
-    return step / 2.0 + max(wait + compute(queued), compute(demand.backlog_tokens / num_replicas))
+    shared = compute(demand.queued_tokens / num_replicas), compute(demand.backlog_tokens / num_replicas)
+    return step / 2.0 + max(wait + shared[0], shared[1])
 
 
 def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cost: StepCost) -> float:
@@ -114,7 +125,9 @@ def seconds_to_slot(num_replicas: int, signals: Signals, capacity: Capacity, cos
     queue, is_ready = demand.lasting_waiting, num_replicas <= signals.ready
     surge = max(demand.surge.per_second, demand.surge.per_second_high if is_ready else 0.0)
     if surge > per_second:
-        queue = max(queue, demand.waiting + (surge - per_second) * _seconds_ahead(signals))
+        start = UNKNOWN_COLD_START_SECONDS if signals.cold_start_seconds is None else signals.cold_start_seconds
+        ahead = min(start + LOOK_PAST_START_SECONDS, SURGE_TRUST * demand.surge.seconds)
+        queue = max(queue, demand.waiting + (surge - per_second) * ahead)
     wait = waits.seconds_to_slot(demand.running + queue - slots, per_second)
     return max(wait, demand.oldest_wait_seconds) if is_ready else wait
 
@@ -191,26 +204,6 @@ def foreseen(signals: Signals) -> Signals:
     return replace(signals, demand=expected)
 
 
-def surely(signals: Signals) -> Signals:
-    """The same with the arrivals that are certain: where more than these would be too many, what waits tells."""
-    demand = signals.demand
-    low = demand.arrivals_per_second if demand.arrivals_per_second_low is None else demand.arrivals_per_second_low
-    return replace(signals, demand=replace(demand, arrivals_per_second=low))
-
-
-def surged(signals: Signals) -> Signals:
-    """The same with the arrivals that most likely come, as if they were certain: what an added replica is for."""
-    demand = signals.demand
-    return replace(signals, demand=replace(demand, arrivals_per_second=demand.likely_arrivals_per_second))
-
-
-def carefully(signals: Signals) -> Signals:
-    """The same with as many arrivals as there may well be: what must find room before a replica goes."""
-    demand = signals.demand
-    most = max(demand.arrivals_per_second, demand.arrivals_per_second_high)
-    return replace(signals, demand=replace(demand, arrivals_per_second=most))
-
-
 def worked_off(signals: Signals) -> Signals:
     """The same with the queue that will be left when a replica asked for now is ready: of what the ready ones get
     through until then, even with as many arrivals as there may well be, no other relieves them."""
@@ -232,32 +225,8 @@ def worked_off(signals: Signals) -> Signals:
     return replace(signals, demand=left)
 
 
-def _seconds_ahead(signals: Signals) -> float:
-    """For how long a surge is expected to go on before a replica asked for now is a help."""
-    start = UNKNOWN_COLD_START_SECONDS if signals.cold_start_seconds is None else signals.cold_start_seconds
-    return min(start + LOOK_PAST_START_SECONDS, SURGE_TRUST * signals.demand.surge.seconds)
-
-
 def _prefill_seconds_per_request(demand: Demand, cost: StepCost) -> float:
     """What a request's prompt adds to the steps that compute it."""
     uncached = demand.uncached_tokens_per_request
     context = predictor.prefill_context(max(0.0, demand.prompt_tokens_per_request - uncached), uncached)
     return cost.prefill_token * uncached + cost.prefill_context * context
-
-
-def _seconds_to_compute(
-    num_replicas: int, demand: Demand, capacity: Capacity, cost: StepCost, queued: float, percentile: float
-) -> float:
-    """From the next step to the one with the first token, behind so many tokens. All that runs is shared evenly. No
-    prompt token has more before it than the prompt, and where most of a prompt is cached it has nearly as much."""
-    own = demand.uncached_per_request.percentile(percentile)
-    tokens = queued + max(demand.uncached_tokens_per_request if own is None else own, 1.0)
-    sequences = num_sequences(num_replicas, demand, cost)
-    return predictor.prefill_seconds(
-        cost,
-        tokens=tokens,
-        context=tokens * demand.prompt_tokens_per_request,
-        token_budget=capacity.token_budget,
-        running=sequences / num_replicas,
-        kv_tokens=max(float(demand.kv_tokens), sequences * demand.mean_context) / num_replicas,
-    )

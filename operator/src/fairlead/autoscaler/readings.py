@@ -19,8 +19,8 @@ from functools import reduce
 from fairlead.api.signals_message import INTERVAL_SECONDS, ModelSignals, ReplicaSignals, SignalsLine
 from fairlead.autoscaler.arrivals import CAREFUL, SURE, SURGE_SECONDS, Count, at_least, error, rate, surge
 from fairlead.autoscaler.buckets import Buckets
-from fairlead.autoscaler.demand import Capacity, Demand
 from fairlead.autoscaler.policy import LONGEST_DEMAND_WINDOW, SHORTEST_DEMAND_WINDOW
+from fairlead.autoscaler.signals import Capacity, Demand
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
 
 STALE_SECONDS = 5.0
@@ -121,7 +121,14 @@ class GatewayWindow:
         begin = line.uptime_seconds - LONGEST_DEMAND_WINDOW
         num_before = sum(heard.line.uptime_seconds <= begin for heard in lines)
         kept = lines[max(0, num_before - 1) :]  # with the one to compare with at the window's beginning
-        return GatewayWindow((*kept, Heard(now, line)), self._activity(line, last.line if last else None, now))
+        active_at = dict(self.active_at)
+        for name, model in line.models.items():
+            before = last.line.models.get(name, _NOTHING).num_arrivals if last is not None and same_run else 0
+            if model.waiting or model.running or model.num_arrivals > before:
+                active_at[name] = now
+            else:
+                active_at.setdefault(name, now - line.uptime_seconds)  # none has come since the gateway's start
+        return GatewayWindow((*kept, Heard(now, line)), active_at)
 
     def span(self, model: str, seconds: float) -> Span:
         """The last so many seconds; less where the gateway was not yet running or not yet followed then."""
@@ -138,17 +145,6 @@ class GatewayWindow:
         begin = self.latest.line.uptime_seconds - seconds
         first = bisect_left(self.lines, begin, key=lambda heard: heard.line.uptime_seconds)
         return min(float(getattr(heard.line.models.get(model, _NOTHING), name)) for heard in self.lines[first:])
-
-    def _activity(self, line: SignalsLine, last: SignalsLine | None, now: float) -> Mapping[str, float]:
-        active_at = dict(self.active_at)
-        for name, model in line.models.items():
-            known = last.models.get(name, _NOTHING) if last is not None else _NOTHING
-            before = known.num_arrivals if last is not None and last.gateway == line.gateway else 0
-            if model.waiting or model.running or model.num_arrivals > before:
-                active_at[name] = now
-            else:
-                active_at.setdefault(name, now - line.uptime_seconds)  # none has come since the gateway's start
-        return active_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +175,13 @@ class Readings:
         lately = {seconds: [each.span(model, seconds).arrivals for each in windows] for seconds in SURGE_SECONDS}
         is_queue = any(each.least(model, "waiting", QUEUE_SECONDS) for each in windows)
         queue = [each.span(model, INTERVAL_SECONDS).arrivals for each in windows] if is_queue else ()
+        waiting, uncached = (
+            sum(getattr(each, name) for each in now) for name in ("waiting", "waiting_uncached_tokens")
+        )
+        waiting_uncached = uncached / waiting if waiting else 0.0  # all that is known before a first one was dispatched
         return Demand(
-            waiting=sum(each.waiting for each in now),
-            waiting_uncached_tokens=sum(each.waiting_uncached_tokens for each in now),
+            waiting=waiting,
+            waiting_uncached_tokens=uncached,
             lasting_waiting=sum(each.least(model, "waiting", LASTING_SECONDS) for each in windows),
             oldest_wait_seconds=max(
                 (each.least(model, "oldest_wait_seconds", LASTING_SECONDS) for each in windows), default=0.0
@@ -195,8 +195,8 @@ class Readings:
             num_recent_arrivals=sum(count.number for count in last),
             arrivals_growth=max(0.0, at_least(last) - rate(minute)) / _BETWEEN_WINDOWS,
             surge=surge(minute, lately, queue=queue),
-            uncached_tokens_per_request=_mean(workload, "uncached_prompt_tokens", _dispatched, _waiting_uncached(now)),
-            prompt_tokens_per_request=_mean(workload, "prompt_tokens", _dispatched, _waiting_uncached(now)),
+            uncached_tokens_per_request=_mean(workload, "uncached_prompt_tokens", _dispatched, waiting_uncached),
+            prompt_tokens_per_request=_mean(workload, "prompt_tokens", _dispatched, waiting_uncached),
             output_tokens_per_request=_mean(workload, "output_tokens", _answered, ASSUMED_OUTPUT_TOKENS),
             uncached_per_request=reduce(
                 Buckets.plus, (each.buckets("uncached_per_request") for each in workload), Buckets.tokens()
@@ -223,23 +223,18 @@ def _times(spans: Iterable[Span], name: str) -> Buckets:
     return reduce(Buckets.plus, (span.buckets(name) for span in spans), Buckets.seconds())
 
 
-def _dispatched(span: Span, now: bool) -> int:
-    return sum(span.now.uncached_per_request) if now else span.buckets("uncached_per_request").total
-
-
-def _answered(span: Span, now: bool) -> int:
-    return span.now.num_answered if now else span.count("num_answered")
-
-
-def _mean(spans: Sequence[Span], name: str, number: Callable[[Span, bool], int], otherwise: float) -> float:
+def _mean(spans: Sequence[Span], name: str, number: Callable[[Span], int], otherwise: float) -> float:
     """A counter per request: of those lately, else of all since the gateways' start, else `otherwise`."""
-    if lately := sum(number(span, False) for span in spans):
-        return sum(span.count(name) for span in spans) / lately
-    ever = sum(number(span, True) for span in spans)
-    return sum(getattr(span.now, name) for span in spans) / ever if ever else otherwise
+    ever = [Span(math.inf, span.now, _NOTHING) for span in spans]
+    for each in (spans, ever):
+        if requests := sum(map(number, each)):
+            return sum(span.count(name) for span in each) / requests
+    return otherwise
 
 
-def _waiting_uncached(now: Sequence[ModelSignals]) -> float:
-    """Tokens to compute per waiting request: all that is known before the first one was sent to a replica."""
-    waiting = sum(each.waiting for each in now)
-    return sum(each.waiting_uncached_tokens for each in now) / waiting if waiting else 0.0
+def _dispatched(span: Span) -> int:
+    return span.buckets("uncached_per_request").total
+
+
+def _answered(span: Span) -> int:
+    return span.count("num_answered")

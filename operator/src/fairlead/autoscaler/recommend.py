@@ -6,7 +6,7 @@ Who calls it: the operator's tick. Same inputs, same answer; it neither reads a 
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import Autoscaling
 from fairlead.autoscaler.history import History
-from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, scale_up_of, stabilization_window
+from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, scale_up_of
 from fairlead.autoscaler.prediction import foreseen
 from fairlead.autoscaler.recommendation import Draft, Recommendation, are
 from fairlead.autoscaler.signals import Signals
@@ -36,7 +36,9 @@ def stabilise(draft: Draft, signals: Signals, spec: Autoscaling, history: Histor
             return draft.but(least, f"for less than {format_duration(window)} so far")
     if draft.replicas >= current:
         return draft
-    window = stabilization_window(spec) if draft.replicas else 0.0  # being idle for scaleToZeroAfter says enough
+    window = (
+        scale_down_of(spec).stabilization_window if draft.replicas else 0.0
+    )  # being idle for scaleToZeroAfter says enough
     if why := obstacle(signals, history, window):
         return draft.but(current, why)
     most = min(current, history.most_wanted(signals.time, window)) if window else draft.replicas

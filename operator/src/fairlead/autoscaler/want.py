@@ -1,8 +1,8 @@
-"""How many replicas the demand asks for by itself: the smallest number that is enough.
+"""How many replicas the demand asks for by itself: the smallest number that has no shortfall.
 
 Who calls it: `recommend`, which reaches the number without haste. Replicas that are ready are treated with a little
 reluctance both ways: more are wanted only where the target is missed by more than the tolerance, fewer only where there
-is room for chance (`shortfall.lack_of_room`). Between the two, what there is, is what is wanted: so noise changes
+is room for chance (`lack_of_room`). Between the two, what there is, is what is wanted: so noise changes
 nothing.
 """
 
@@ -24,14 +24,26 @@ from fairlead.autoscaler.policy import (
     scale_to_zero_after,
     targets_of,
 )
-from fairlead.autoscaler.prediction import expected_ttft, measured_ttft, recent_ttft, surely, surged, worked_off
+from fairlead.autoscaler.prediction import (
+    expected_ttft,
+    has_cache,
+    has_slots,
+    measured_ttft,
+    num_sequences,
+    predicted_waiting,
+    recent_ttft,
+    step_seconds,
+    worked_off,
+)
 from fairlead.autoscaler.recommendation import Draft
-from fairlead.autoscaler.shortfall import lack_of_room, shortfall
 from fairlead.autoscaler.signals import Signals
-from fairlead.autoscaler.words import counted, per_second, seconds_in_words
+from fairlead.autoscaler.words import counted, per_second, rounded, seconds_in_words
 
 STILL_WORTH = 0.9
 """A number that proved too few is tried again only for less than this share of the arrivals then."""
+ROOM_DEVIATIONS = 2.0
+"""Standard deviations of the number of requests that run at a time, for which there must be slots before a replica
+goes."""
 SLOW_STARTS = 10.0
 """A queue that will be gone within as many starts of a replica asks for one replica more than what keeps coming."""
 
@@ -47,21 +59,25 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
     current, most = max(1, min(signals.desired, most_replicas(spec))), most_replicas(spec)
     measured = _measured(signals, spec, history)
     tolerance, lost = targets_of(spec).tolerance / 100.0, signals.lost
+    sure = signals.expecting(signals.demand.sure_arrivals_per_second)
+    likely = worked_off(signals.expecting(signals.demand.likely_arrivals_per_second))
 
     def lacking(number: int) -> str:
-        return shortfall(max(1, number - lost), worked_off(surged(signals)), spec, measured=measured)
+        return shortfall(max(1, number - lost), likely, spec, measured=measured)
 
     def tight(number: int) -> str:
         room = lack_of_room(max(1, number - lost), signals, spec, measured=measured)
         return room or _regretted(number, signals, history)
 
-    if shortfall(max(1, current - lost), surely(signals), spec, measured=measured, tolerance=tolerance):
+    if shortfall(max(1, current - lost), sure, spec, measured=measured, tolerance=tolerance):
         number = _smallest(current, most, lacking)
         credited = _credit(number, signals, spec, history)
         if credited < number:
             return Draft(credited, credited, _credit_in_words(credited, lacking, signals))
         if number == current and not lacking(current):
-            return Draft(current, current, _soon_done_in_words(signals))
+            waiting = counted(signals.demand.waiting, "request")
+            because = f"{waiting} waiting will be through before another replica could be ready"
+            return Draft(current, current, because)
         return _draft(number, lacking, signals, spec, measured)
     return _draft(_smallest(1, current, tight), tight, signals, spec, measured)
 
@@ -78,22 +94,18 @@ def _draft(
         return Draft(number, number, f"even {number} {lack}, and maxReplicas is {number}")
     if number > 1:
         return Draft(number, number, f"{number - 1} {lacking(number - 1)}")
-    return Draft(number, number, _enough(signals, spec, measured))
-
-
-def _enough(signals: Signals, spec: Autoscaling, measured: float | None) -> str:
-    """What is to be expected of a single replica."""
-    targets, demand = targets_of(spec), signals.demand
+    targets, demand = targets_of(spec), signals.demand  # what is to be expected of a single replica
     rate = per_second(demand.arrivals_per_second)
     parts = [f"{counted(demand.waiting, 'request')} waiting and {demand.running} running at {rate}"]
     if not (demand.waiting or demand.running or demand.arrivals_per_second_high):
         parts = ["no requests lately"]
     if targets.time_to_first_token is not None:
-        expected = expected_ttft(1, surely(signals), targets.percentile, measured)
+        sure = signals.expecting(demand.sure_arrivals_per_second)
+        expected = expected_ttft(1, sure, targets.percentile, measured)
         if expected is not None and math.isfinite(expected):
             target = seconds_in_words(targets.time_to_first_token)
             parts.append(f"first tokens at p{targets.percentile} in {seconds_in_words(expected)} (target {target})")
-    return ", ".join(parts)
+    return Draft(number, number, ", ".join(parts))
 
 
 def _sleep(signals: Signals, spec: Autoscaling, history: History) -> Draft | None:
@@ -144,7 +156,8 @@ def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) 
     if lasting is None:
         return number
     start, seconds = max(demand_window(spec), signals.cold_start_seconds or 0.0), history.settled_seconds(signals)
-    if _are_coming(signals, history) or _on_course(signals, history, start):
+    asked_lately = seconds < SHORTEST_DEMAND_WINDOW and signals.desired > signals.ready  # their pods may not exist yet
+    if signals.starting > 0 or asked_lately or _on_course(signals, history, start):
         return min(number, max(signals.desired, lasting))
     is_early = seconds < demand_window(spec) or signals.ready <= lasting  # nothing shrinks yet, or cannot
     is_explained = history.backlog and seconds < SLOW_STARTS * start and is_early
@@ -158,11 +171,6 @@ def _credit_in_words(number: int, lacking: Callable[[int], str], signals: Signal
     fewer = f"{number - 1} {lacking(number - 1)}" if number > 1 else f"{counted(demand.waiting, 'request')} waiting"
     most = max(demand.arrivals_per_second_high, demand.likely_arrivals_per_second)
     return f"{fewer}, and {number} will be enough for up to {per_second(most)}"
-
-
-def _soon_done_in_words(signals: Signals) -> str:
-    waiting = counted(signals.demand.waiting, "request")
-    return f"{waiting} waiting will be through before another replica could be ready"
 
 
 def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History) -> int | None:
@@ -187,12 +195,6 @@ def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History
     return enough + signals.lost
 
 
-def _are_coming(signals: Signals, history: History) -> bool:
-    """Whether replicas are starting, or have been asked for so lately that their pods may not exist yet."""
-    asked_lately = history.settled_seconds(signals) < SHORTEST_DEMAND_WINDOW
-    return signals.starting > 0 or (asked_lately and signals.desired > signals.ready)
-
-
 def _on_course(signals: Signals, history: History, seconds: float) -> bool:
     """Whether what waited when the last replica became ready will be gone within so long."""
     if history.last is None:
@@ -200,3 +202,65 @@ def _on_course(signals: Signals, history: History, seconds: float) -> bool:
     passed = history.settled_seconds(signals)
     backlog = history.backlog if passed else history.last.demand.waiting
     return backlog > 0 and signals.demand.waiting <= backlog * (1.0 - passed / seconds)
+
+
+def shortfall(
+    num_replicas: int,
+    signals: Signals,
+    spec: Autoscaling,
+    *,
+    measured: float | None,
+    tolerance: float = 0.0,
+) -> str:
+    """What would be wrong with so many replicas, to follow their number: "would leave 14 requests waiting …". Empty =
+    nothing.
+
+    `measured`: the time to first token at the target percentile, where it counts. `tolerance`: the share by which the
+    target may be missed.
+    """
+    targets = targets_of(spec)
+    waiting = predicted_waiting(num_replicas, signals)
+    if targets.queue_depth is not None and waiting > targets.queue_depth * num_replicas:
+        return f"would leave {counted(math.ceil(waiting), 'request')} waiting (queueDepth {targets.queue_depth})"
+    target = targets.time_to_first_token
+    if target is None:
+        return ""
+    expected = expected_ttft(num_replicas, signals, targets.percentile, measured)
+    if expected is None or expected <= target * (1.0 + tolerance):
+        return ""
+    if math.isinf(expected):
+        return overload(num_replicas, signals)
+    would = "have" if num_replicas == signals.ready and expected == measured else "would have"
+    arrivals = per_second(signals.demand.likely_arrivals_per_second)
+    return (
+        f"{would} first tokens at p{targets.percentile} in {seconds_in_words(expected)} "
+        f"(target {seconds_in_words(target)}) at {arrivals}"
+    )
+
+
+def lack_of_room(num_replicas: int, signals: Signals, spec: Autoscaling, *, measured: float | None) -> str:
+    """Why going down to so many would be rash: a shortfall if a little more came than is certain, or no slots left for
+    what chance adds. Empty = there is room."""
+    demand, tolerance = signals.demand, targets_of(spec).tolerance / 100.0
+    careful = signals.expecting(max(demand.arrivals_per_second, demand.arrivals_per_second_high))
+    return overload(num_replicas, careful, deviations=ROOM_DEVIATIONS) or shortfall(
+        num_replicas, careful, spec, measured=measured, tolerance=-tolerance
+    )
+
+
+def overload(num_replicas: int, signals: Signals, *, deviations: float = 0.0) -> str:
+    """Why so many replicas do not suffice at all, whatever the targets. Empty = they do, or nobody knows."""
+    demand, capacity = signals.demand, signals.demand.capacity
+    if capacity is None:
+        return ""
+    if capacity.step_cost and math.isinf(step_seconds(num_replicas, demand, capacity.step_cost)):
+        return f"could not keep up with {per_second(demand.arrivals_per_second)}"
+    if not has_slots(num_replicas, demand, capacity, deviations=deviations):
+        sequences = num_sequences(num_replicas, demand, capacity.step_cost)
+        slots = capacity.max_num_seqs * num_replicas
+        expected = math.ceil(sequences + deviations * math.sqrt(sequences))
+        return f"would have {counted(slots, 'slot')} for up to {counted(expected, 'request')} at a time"
+    if not has_cache(num_replicas, demand, capacity):
+        use = demand.kv_blocks_used / (capacity.kv_blocks * num_replicas) if capacity.kv_blocks else 1.0
+        return f"would have their caches {rounded(100.0 * use):g} % full"
+    return ""
