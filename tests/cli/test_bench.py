@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.bench import fitted, phases, until
+from fairlead.cli.bench import fitted, phases
 from fairlead.client.arrival_times import Phase
 from fairlead.client.workload import Kind, Shape, context_tokens
 from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
@@ -197,8 +197,10 @@ def test_rates_in_phases() -> None:
             phases(text)
 
 
-def test_a_duration_cuts_phases_off() -> None:
-    rate = phases("2@30s,8")
-    assert until(rate, 40.0) == [Phase(2.0, 30.0), Phase(8.0, 10.0)]
-    assert until(rate, 30.0) == [Phase(2.0, 30.0)]
-    assert until(rate, None) == list(rate)
+async def test_a_duration_cuts_phases_off(fairlead) -> None:
+    async with FakeEngine() as engine:
+        asked = ("bench", "--gateway", engine.url, "--model", "fake", "--output", "-", *FIXED)
+        ended = await fairlead(*asked, "--rate", "100@500ms,300", "--duration", "1s")
+    due = [request["due"] for request in json.loads(ended.out)["requests"]]
+    assert 120 < len(due) < 280 and max(due) < 1.0
+    assert 20 < sum(each < 0.5 for each in due) < 80

@@ -15,8 +15,8 @@ from rich.console import Console
 from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.autoscaler.buckets import Buckets
 from fairlead.cli.fleet_state import ModelView, Stage
-from fairlead.cli.fleet_watch import GATEWAY_SELECTOR, FleetWatch
 from fairlead.cli.report_table import short
+from fairlead.cli.top import GATEWAY_SELECTOR, FleetWatch
 from fairlead.client.load_generator import LoadGenerator, Sample
 from fairlead.client.openai import OpenAIClient
 from fairlead.client.report import percentile, report

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from fairlead.api.llmdeployment import Autoscaling, LLMDeployment, ScalingMode
 from fairlead.api.names import KIND, LABEL_LLMDEPLOYMENT
-from fairlead.cli.options import UsageError, naming, tell
+from fairlead.cli.options import UsageError, tell
 from fairlead.client.load_generator import Sample
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
-from fairlead.client.plot import PlotUnavailable, draw, require_matplotlib
+from fairlead.client.plot import PlotUnavailable, draw
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError, load
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS
@@ -113,13 +113,13 @@ def finish(demo: "Demo", plot: Path) -> int:
     demo.console.print(demo_table(demo.steps, figures))
     if demo.scaling is not None and figures is not None:
         try:
-            require_matplotlib()
-            with naming(plot):
-                scene = demo.scene(demo.scaling.samples, figures.moments)
-                draw(plot, panels(scene), title=f"fairlead demo: {demo.name}")
+            scene = demo.scene(demo.scaling.samples, figures.moments)
+            draw(plot, panels(scene), title=f"fairlead demo: {demo.name}")
             demo.console.print(f"plot: {plot}", markup=False, soft_wrap=True)
-        except (PlotUnavailable, OSError) as error:
+        except PlotUnavailable as error:
             demo.console.print(f"no plot: {error}", markup=False, soft_wrap=True)
+        except OSError as error:
+            demo.console.print(f"no plot: cannot write {plot}: {error.strerror}", markup=False, soft_wrap=True)
     held = all(step.held for step in demo.steps)
     return 0 if held and demo.steps and demo.steps[-1].title == STOPPED else 1
 

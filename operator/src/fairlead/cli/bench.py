@@ -5,8 +5,10 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +21,6 @@ from fairlead.cli.options import (
     base_url,
     chosen_model,
     duration,
-    naming,
     tell,
     text,
 )
@@ -233,9 +234,9 @@ class Bench:
             concurrency = args.concurrency or DEFAULT_CONCURRENCY
             await load.closed_loop(asked, concurrency=concurrency, seconds=args.duration)
         else:
-            await load.open_loop(
-                asked, arrival_times(until(args.rate, args.duration), args.seed, burstiness=args.burstiness or 1.0)
-            )
+            ends = math.inf if args.duration is None else args.duration
+            arrivals = arrival_times(args.rate, args.seed, burstiness=args.burstiness or 1.0)
+            await load.open_loop(asked, takewhile(lambda due: due < ends, arrivals))
 
     def _fit(self, context: int | None) -> None:
         """Settles the sizes that were left open, so that they fit into the model's context. Raises UsageError."""
@@ -260,10 +261,9 @@ class Bench:
 
     async def _tell_progress(self, load: LoadGenerator) -> None:
         """In place on a terminal, a line now and then elsewhere."""
-        if not self.progress.is_terminal:
-            while True:
-                await asyncio.sleep(PROGRESS_SECONDS)
-                self.progress.print(progress_line(load), markup=False)
+        while not self.progress.is_terminal:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            self.progress.print(progress_line(load), markup=False)
         with self.progress.status("sending") as status:
             while True:
                 await asyncio.sleep(1.0)
@@ -289,7 +289,8 @@ class Bench:
                 for phase in args.rate or ()
             ]
             text = json.dumps(to_json(found, samples, given), indent=1, default=str)
-            written = self._written(args.output, lambda: _write(args.output, text))
+            write = sys.stdout.write if str(args.output) == "-" else partial(args.output.write_text, encoding="utf-8")
+            written = self._written(args.output, lambda: write(text + "\n"))
         if args.plot:
             panels = (
                 lambda axis: first_tokens(axis, samples, args.slo_ttft),
@@ -301,13 +302,12 @@ class Bench:
             written = written and drawn
         return 1 if found.num_failed or not written else 0
 
-    def _written(self, path: Path, write: Callable[[], None]) -> bool:
+    def _written(self, path: Path, write: Callable[[], object]) -> bool:
         """Whether it could be; if not, that is told, and what else there is to write is not lost."""
         try:
-            with naming(path):
-                write()
+            write()
         except OSError as error:
-            self.progress.print(f"error: cannot write {error.filename}: {error.strerror}", markup=False, soft_wrap=True)
+            self.progress.print(f"error: cannot write {path}: {error.strerror}", markup=False, soft_wrap=True)
             return False
         return True
 
@@ -332,18 +332,6 @@ def fitted(kind: Kind, shape: Shape, given: Collection[str], context: int | None
     return shape
 
 
-def until(rate: Sequence[Phase], seconds: float | None) -> list[Phase]:
-    """The phases, cut off after so many seconds; None = as they are."""
-    left = float("inf") if seconds is None else seconds
-    kept = []
-    for phase in rate:
-        if left <= 0:
-            break
-        kept.append(Phase(phase.rate, min(phase.seconds, left)))
-        left -= phase.seconds
-    return kept
-
-
 def progress_line(load: LoadGenerator) -> str:
     """How it is going."""
     so_far = report(load.samples, load.seconds)
@@ -360,10 +348,3 @@ def progress_line(load: LoadGenerator) -> str:
     if so_far.ttft is not None:
         words.append(f"TTFT p50 {short(so_far.ttft.p50)}, p90 {short(so_far.ttft.p90)}")
     return " · ".join(words)
-
-
-def _write(path: Path, text: str) -> None:
-    if str(path) == "-":
-        sys.stdout.write(text + "\n")
-        return
-    path.write_text(text + "\n", encoding="utf-8")

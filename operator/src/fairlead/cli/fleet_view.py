@@ -69,17 +69,14 @@ def to_json(view: FleetView) -> dict[str, Any]:
 
 def model_words(model: ModelView) -> str:
     """Its figures in one line."""
-    words = [f"{_counts(model)}, {_number(model.desired)} wanted", f"queue {_number(model.waiting)}"]
-    words.append(f"running {_number(model.running)}")
-    figures = model.figures
-    if figures is not None:
-        words.append(f"{_rate(figures.arrivals_per_second, 1)} requests/s")
-        words.append(f"TTFT p50 {short(figures.ttft_p50_seconds)}, p90 {short(figures.ttft_p90_seconds)}")
-        words.append(f"cached {share(figures.cached_ratio)}")
-        words.append(f"{_rate(figures.output_tokens_per_second)} tokens/s")
+    words = f"{_counts(model)}, {_number(model.desired)} wanted · queue {_number(model.waiting)}"
+    words += f" · running {_number(model.running)}"
+    arrivals, p50, p90, cached, tokens = _live_cells(model)
+    if model.figures is not None:
+        words += f" · {arrivals} requests/s · TTFT p50 {p50}, p90 {p90} · cached {cached} · {tokens} tokens/s"
     elif "ttft" in model.reported:
-        words.append(f"TTFT {model.reported['ttft']}")
-    return " · ".join(words)
+        words += f" · TTFT {p90}"
+    return words
 
 
 def replica_words(replica: ReplicaView) -> str:
@@ -91,18 +88,24 @@ def replica_words(replica: ReplicaView) -> str:
     return f"{stage} · running {running} · waiting {waiting} · KV {kv} · full step {step}"
 
 
+def _live_cells(model: ModelView) -> tuple[str, ...]:
+    """Arrivals, TTFT p50 and p90, cached, tokens per second; without signals only what the status says of them."""
+    figures = model.figures
+    if figures is None:
+        return NOTHING, NOTHING, str(model.reported.get("ttft", NOTHING)), NOTHING, NOTHING
+    return (
+        _rate(figures.arrivals_per_second, 1),
+        short(figures.ttft_p50_seconds),
+        short(figures.ttft_p90_seconds),
+        share(figures.cached_ratio),
+        _rate(figures.output_tokens_per_second),
+    )
+
+
 def _model_table(model: ModelView) -> Table:
-    live = [NOTHING, NOTHING, str(model.reported.get("ttft", NOTHING)), NOTHING, NOTHING]
-    if (figures := model.figures) is not None:
-        live = [
-            f"{_rate(figures.arrivals_per_second, 1)}/s",
-            short(figures.ttft_p50_seconds),
-            short(figures.ttft_p90_seconds),
-            share(figures.cached_ratio),
-            _rate(figures.output_tokens_per_second),
-        ]
-    table = _table(_COLUMNS)
-    table.add_row(_counts(model), _number(model.desired), _number(model.waiting), _number(model.running), *live)
+    table, (arrivals, *live) = _table(_COLUMNS), _live_cells(model)
+    counts = _number(model.desired), _number(model.waiting), _number(model.running)
+    table.add_row(_counts(model), *counts, arrivals if model.figures is None else f"{arrivals}/s", *live)
     return table
 
 

@@ -3,14 +3,14 @@
 import argparse
 import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from rich.console import Console
 
 from fairlead.addresses import is_http_address
+from fairlead.api import names
 from fairlead.api.durations import parse_duration
 from fairlead.client.openai import MODEL_NOT_FOUND, ApiError, OpenAIClient
 from fairlead.kube.client import KubeError
@@ -48,10 +48,17 @@ def add_gateway(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=text, help="which model to ask; may be left out where there is only one")
 
 
-def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """`--kubeconfig` and `--context`."""
+def add_cluster(parser: argparse.ArgumentParser, *, system: str) -> None:
+    """Which cluster, and which namespaces of it. `system`: what the system's namespace is for."""
+    parser.add_argument("-n", "--namespace", help="LLMDeployments of this namespace only (default: all namespaces)")
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="default: as kubectl finds it")
     parser.add_argument("--context", metavar="NAME", help="of the kubeconfig (default: its current one)")
+    parser.add_argument(
+        "--system-namespace",
+        default=names.SYSTEM_NAMESPACE,
+        metavar="NAME",
+        help=f"{system} (default: %(default)s)",
+    )
 
 
 def address(text: str) -> str:
@@ -103,15 +110,6 @@ def tell(error: Exception, gateway: str = "") -> None:
         case _:
             return
     console.print(f"hint: {hint}", markup=False)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """For writing a file: every error says which. Those of a full disk come late, and name none."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def text(given: str) -> str:

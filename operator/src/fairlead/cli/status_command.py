@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import Any
 
-from fairlead.api import names, presence
+from fairlead.api import presence
 from fairlead.api.presence import Presence
 from fairlead.cli.options import UsageError, add_cluster, tell
 from fairlead.cli.status_report import StatusReport, key_of, lines, operator_view, status_report, to_json
@@ -22,14 +22,7 @@ LEASE_SELECTOR = ",".join(f"{key}={value}" for key, value in presence.LABELS.ite
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", "--namespace", help="LLMDeployments of this namespace only (default: all namespaces)")
-    add_cluster(parser)
-    parser.add_argument(
-        "--system-namespace",
-        default=names.SYSTEM_NAMESPACE,
-        metavar="NAME",
-        help="where to look for operators if you may not look everywhere (default: %(default)s)",
-    )
+    add_cluster(parser, system="where to look for operators if you may not look everywhere")
     parser.add_argument("-o", "--output", choices=["json"], help="for other programs (default: a table)")
 
 

@@ -16,25 +16,24 @@ from rich.console import Console
 from rich.live import Live
 
 from fairlead.api import names
-from fairlead.cli.fleet_state import FleetView
+from fairlead.cli.fleet_state import FleetView, fleet_view, is_measured
 from fairlead.cli.fleet_view import lines, renderable, to_json
-from fairlead.cli.fleet_watch import FleetWatch
 from fairlead.cli.options import UsageError, add_cluster, duration, tell
+from fairlead.fleet.gateways import GatewayFollower
+from fairlead.fleet.pods import POD_SELECTOR
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
-from fairlead.kube.resources import LLMDEPLOYMENTS
+from fairlead.kube.resources import LLMDEPLOYMENTS, PODS
+from fairlead.kube.watch import Reflector
+
+GATEWAY_SELECTOR = f"{names.LABEL_NAME}={names.GATEWAY_NAME}"
+PATIENCE_SECONDS = 3.0
+"""How long a first view waits for gateways to speak; they are asked to every second."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="one LLMDeployment (default: all)")
-    parser.add_argument("-n", "--namespace", help="only there (default: all namespaces)")
-    add_cluster(parser)
-    parser.add_argument(
-        "--system-namespace",
-        default=names.SYSTEM_NAMESPACE,
-        metavar="NAME",
-        help="where the gateways are (default: %(default)s)",
-    )
+    add_cluster(parser, system="where the gateways are")
     parser.add_argument(
         "--interval", type=duration, default=1.0, metavar="TIME", help="between two looks (default: 1s)"
     )
@@ -128,3 +127,49 @@ def _print(console: Console, view: FleetView, output: str | None = None) -> None
         return
     for line in lines(view):
         console.print(line, markup=False)
+
+
+class FleetWatch:
+    """Follows LLMDeployments, their pods and the gateways' signals, here and in the demo; what they mean is worked out
+    in `fleet_state.py`. `run` it as a task; `view` says what is known at any time after `synced`."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        system_namespace: str = names.SYSTEM_NAMESPACE,
+    ) -> None:
+        """`namespace`, `name`: which LLMDeployments; None = all. `system_namespace`: where the gateways are."""
+        self._name = name
+        self._deployments = Reflector(client, LLMDEPLOYMENTS, namespace=namespace)
+        self._pods = Reflector(client, PODS, namespace=namespace, label_selector=POD_SELECTOR)
+        self._gateways = GatewayFollower(client, namespace=system_namespace, selector=GATEWAY_SELECTOR)
+
+    async def run(self) -> None:
+        """Follows everything until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for follower in (self._deployments, self._pods, self._gateways):
+                group.create_task(follower.run())
+
+    async def synced(self) -> None:
+        """Returns once every object has been seen, and gateways had the time to speak twice: rates are differences."""
+        for reflector in (self._deployments, self._pods):
+            await reflector.synced.wait()
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + PATIENCE_SECONDS
+        while clock() < deadline:
+            readings = self._gateways.readings()
+            if not readings.num_missing and is_measured(readings):
+                return
+            await asyncio.sleep(0.05)
+
+    def view(self) -> FleetView:
+        """What is known now."""
+        deployments = self._deployments.store.values()
+        return fleet_view(
+            [body for body in deployments if self._name in (None, body["metadata"]["name"])],
+            self._pods.store.values(),
+            self._gateways.readings(),
+        )

@@ -131,6 +131,11 @@ def report(
     num_rejected = sum(1 for sample in samples if sample.is_rejected)
     prompt_tokens = sum(answer.num_prompt_tokens for answer in answers)
     output_tokens = sum(answer.num_completion_tokens for answer in answers)
+    goodput = None
+    if objectives.is_set:
+        num_met = sum(1 for sample in samples if objectives.met_by(sample))
+        ratio = num_met / len(samples) if samples else 0.0
+        goodput = Goodput(objectives=objectives, ratio=ratio, per_second=_per_second(num_met, seconds))
     return Report(
         seconds=seconds,
         num_requests=len(samples),
@@ -150,7 +155,7 @@ def report(
         output_tokens_per_second=_per_second(output_tokens, seconds),
         cached_ratio=sum(answer.num_cached_tokens for answer in answers) / prompt_tokens if prompt_tokens else None,
         predictions=predictions_of(completed, block_size),
-        goodput=_goodput(samples, seconds, objectives) if objectives.is_set else None,
+        goodput=goodput,
         by_replica=dict(Counter(answer.replica for answer in answers if answer.replica).most_common()),
     )
 
@@ -185,12 +190,6 @@ def percentile(values: Iterable[float], percent: float) -> float:
     low = int(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def _goodput(samples: Sequence[Sample], seconds: float, objectives: Objectives) -> Goodput:
-    met = sum(1 for sample in samples if objectives.met_by(sample))
-    ratio = met / len(samples) if samples else 0.0
-    return Goodput(objectives=objectives, ratio=ratio, per_second=_per_second(met, seconds))
 
 
 def _per_second(number: float, seconds: float) -> float:

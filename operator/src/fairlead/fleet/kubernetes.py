@@ -18,14 +18,20 @@ from fairlead.fleet.directory import Fleet, Key
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.model_info import ModelInfoClient, TokenizerBook
 from fairlead.fleet.models import outlook, served_model
-from fairlead.fleet.namespaces import LOST_SECONDS, Namespace
-from fairlead.fleet.pods import owner_of, ready_since, replica_of
+from fairlead.fleet.pods import POD_SELECTOR, owner_of, ready_since, replica_of
 from fairlead.fleet.pool import Pool
 from fairlead.fleet.replica_tasks import ReplicaTasks
-from fairlead.kube.client import KubeClient
+from fairlead.kube.client import KubeClient, KubeError
+from fairlead.kube.resources import LLMDEPLOYMENTS, PODS
+from fairlead.kube.watch import Reflector
 from fairlead.routing.replica import Replica
 
 logger = logging.getLogger(__name__)
+
+LOST_SECONDS = 20.0
+"""How long a namespace is refused before it is lost: longer than an API server that starts refuses what it will grant.
+Noticed when it is asked again, up to 18 s later."""
+KINDS = (LLMDEPLOYMENTS, PODS)
 
 JsonObject = Mapping[str, Any]
 
@@ -64,17 +70,7 @@ class KubernetesFleet(Fleet):
         self._model_info = model_info or ModelInfoClient(tokenizers=tokenizers)
         self._tasks = ReplicaTasks(self._model_info, listener)
         places = (None,) if namespaces is None else tuple(dict.fromkeys(namespaces))
-        self._namespaces = [
-            Namespace(
-                client,
-                place,
-                on_deployment=self.on_deployment,
-                on_pod=self.on_pod,
-                another_is_shown=self._another_is_shown,
-                lost_seconds=lost_seconds,
-            )
-            for place in places
-        ]
+        self._namespaces = [Namespace(client, place, self, lost_seconds) for place in places]
         self._deployments: dict[Key, LLMDeployment] = {}
         self._pods: dict[Key, dict[str, JsonObject]] = {}
         """Pods by owner, then by uid."""
@@ -151,10 +147,87 @@ class KubernetesFleet(Fleet):
         if changed:
             self.publish(self._pools.values())
 
-    async def _another_is_shown(self, than: Namespace) -> bool:
-        """Asks for a few: where everything is refused, every namespace wants to know."""
+    async def another_is_shown(self, than: "Namespace") -> bool:
+        """Whether the API server shows any other namespace. Asks for a few: where everything is refused, every one
+        wants to know."""
         others = [each for each in self._namespaces if each is not than]
         for each in random.sample(others, min(ASKED_AT_ONCE, len(others))):
             if await each.is_shown():
                 return True
         return False
+
+
+class Namespace:
+    """The LLMDeployments and engine pods of one namespace, or of all at once, and whether it is lost. `run` it as a
+    task.
+
+    A namespace is lost when the API server has refused it for a while and shows another one meanwhile: it was deleted
+    and its Roles with it, or the right to read it was taken away. Nobody waits for it then, so that a gateway that
+    starts can serve the others. What is known of it is kept: engines do not end with a right. Where everything is
+    refused, nothing is lost: that says more about the API server than about namespaces.
+    """
+
+    def __init__(self, client: KubeClient, name: str | None, fleet: KubernetesFleet, lost_seconds: float) -> None:
+        """`name`: None = all namespaces. The fleet hears of what is in it, and is asked whether another is shown."""
+        self.name = name
+        self.is_lost = False
+        """Nobody waits for what is in it."""
+        self._fleet = fleet
+        self._client = client
+        self._lost_seconds = lost_seconds
+        self._answered = asyncio.Event()
+        """Set when a list was answered or refused, since it was last judged."""
+        heard = self._answered.set
+        self._reflectors = (
+            Reflector(client, LLMDEPLOYMENTS, namespace=name, on_change=fleet.on_deployment, on_answer=heard),
+            Reflector(
+                client, PODS, namespace=name, label_selector=POD_SELECTOR, on_change=fleet.on_pod, on_answer=heard
+            ),
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether everything in it has been seen once."""
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    async def is_shown(self) -> bool:
+        """Whether the API server shows it at this moment: an open watch says nothing about the rights there are now."""
+        try:
+            for resource in KINDS:
+                await self._client.request("GET", resource.path(self.name), params={"limit": "1"})
+        except KubeError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Follows it until cancelled, however often it is refused."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._judge())
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+
+    async def _judge(self) -> None:
+        while True:
+            await self._answered.wait()
+            self._answered.clear()
+            if self.is_lost:
+                if self._refused_since is None:
+                    self.is_lost = False
+                    logger.info("the namespace %s can be read again", self.name)
+            elif self._is_long_refused() and await self._fleet.another_is_shown(self) and self._is_long_refused():
+                logger.warning(
+                    "the namespace %s is lost, because the API server refuses to show it: its models are served as "
+                    "they were last seen, and by gateways that start not at all. Create it again, and its Roles by "
+                    "`helm upgrade`, or take it out of watch.namespaces",
+                    self.name,
+                )
+                self.is_lost = True
+
+    @property
+    def _refused_since(self) -> float | None:
+        times = [each.refused_since for each in self._reflectors if each.refused_since is not None]
+        return min(times, default=None)
+
+    def _is_long_refused(self) -> bool:
+        since = self._refused_since
+        return since is not None and asyncio.get_running_loop().time() - since >= self._lost_seconds
