@@ -26,9 +26,8 @@ from fairlead.api import names
 from fairlead.api.conditions import ConditionType, Reason
 from fairlead.api.crd import object_schema
 from fairlead.api.schema import JsonSchema, schema_of
-from fairlead.controller.health_app import health_app
 from fairlead.controller.observe import Cluster
-from fairlead.controller.operator_metrics import OperatorMetrics
+from fairlead.controller.operator_metrics import OperatorMetrics, health_app
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools

@@ -14,9 +14,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from fairlead.controller.health_app import serve_health
 from fairlead.controller.operator_command import add_arguments, run
-from fairlead.controller.operator_metrics import OperatorMetrics
+from fairlead.controller.operator_metrics import OperatorMetrics, serve_health
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.kube.resources import LEASES
 from fairlead_protocol.logs import LogfmtFormatter

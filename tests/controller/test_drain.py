@@ -14,7 +14,7 @@ import pytest
 
 from fairlead.api import names
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.controller.drain import Drainer
+from fairlead.controller.drain import ask_to_drain
 from fairlead.controller.victims import mark
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import CONFIGMAPS, EVENTS, LLMDEPLOYMENTS, PODS
@@ -227,4 +227,4 @@ async def test_pods_without_address_or_engine_are_passed_over() -> None:
         "spec": {"containers": [{"name": "engine", "ports": [{"containerPort": 1}]}]},
         "status": {"podIP": "127.0.0.1"},
     }
-    await Drainer().ask([nowhere, closed])
+    await ask_to_drain([nowhere, closed])

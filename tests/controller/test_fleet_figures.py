@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fairlead.controller.fleet_figures import FleetFigures
 from fairlead.controller.observe import Cluster
+from fairlead.controller.operator_metrics import FleetFigures
 from fairlead.kube.client import JsonObject
 
 KEY = ("default", "dinghy")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.controller.fleet_figures import figures
 from fairlead.controller.observe import Cluster, name_claims
+from fairlead.controller.operator_metrics import figures
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 

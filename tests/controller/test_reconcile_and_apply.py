@@ -193,7 +193,7 @@ def lowering(*victims: str) -> Plan:
 
 
 def applier(api: FakeApi) -> Applier:
-    return Applier(api, RecordingDrainer(api), now=lambda: datetime(2026, 6, 1, tzinfo=UTC))  # type: ignore[arg-type]
+    return Applier(api, drain=RecordingDrainer(api).ask, now=lambda: datetime(2026, 6, 1, tzinfo=UTC))  # type: ignore[arg-type]
 
 
 async def test_victims_are_marked_then_asked_and_only_then_the_count_is_lowered() -> None:

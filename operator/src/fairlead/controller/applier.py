@@ -5,14 +5,14 @@ applies.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.controller.desired import Problem
-from fairlead.controller.drain import Drainer
+from fairlead.controller.drain import ask_to_drain
 from fairlead.controller.observe import ChildKey, is_owned
 from fairlead.controller.plan import Plan, content_hash, key_of
 from fairlead.controller.pod_diagnosis import is_marked
@@ -58,15 +58,15 @@ class Applier:
     def __init__(
         self,
         client: KubeClient,
-        drainer: Drainer | None = None,
         *,
+        drain: Callable[[Iterable[JsonObject]], Awaitable[None]] = ask_to_drain,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`now`: for the marks on pods."""
+        """`drain`: asks pods to. `now`: for the marks on them."""
         self._client = client
         self._scale = SubresourceWriter(client, names.FIELD_MANAGER)
         self.write_status = SubresourceWriter(client, names.FIELD_MANAGER_STATUS).write_status
-        self._drainer = drainer or Drainer()
+        self._ask_to_drain = drain
         self._now = now
         self._settled: dict[Key, dict[ChildKey, str]] = {}
         self._asked: dict[Key, set[str]] = {}
@@ -128,7 +128,10 @@ class Applier:
             return
         key = (owner["metadata"]["namespace"], owner["metadata"]["name"])
         self._settled.setdefault(key, {})[key_of(manifest)] = content_hash(result)
-        changes.append(_change(live, manifest))
+        before = ((live or {}).get("spec") or {}).get("replicas")
+        after = (manifest.get("spec") or {}).get("replicas")
+        verb = "Created" if live is None else "Updated" if after is None or before == after else "Scaled"
+        changes.append(Change(verb, *key_of(manifest), f"replicas {before} → {after}" if verb == "Scaled" else ""))
 
     async def _drain(self, pods: Sequence[JsonObject], owner: JsonObject, changes: list[Change]) -> None:
         """Marks first: after a restart, what is marked is found again, and what was only asked is not."""
@@ -138,17 +141,18 @@ class Applier:
         for pod in pods:
             metadata = pod["metadata"]
             if not is_marked(pod) and metadata["uid"] not in asked:
-                await self._mark(metadata["name"], metadata["namespace"])
+                await self._mark(metadata)
                 changes.append(Change("Draining", "Pod", metadata["name"]))
             asked.add(metadata["uid"])
-        await self._drainer.ask(pods)
+        await self._ask_to_drain(pods)
 
-    async def _mark(self, name: str, namespace: str) -> None:
-        """Raises KubeError for what may pass. Where it is not allowed, the pod is asked to drain without a mark."""
-        annotations = mark(self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
-        params = {"fieldManager": names.FIELD_MANAGER}
+    async def _mark(self, pod: JsonObject) -> None:
+        """`pod`: its metadata. Raises KubeError for what may pass. Where it is not allowed, the pod is asked to drain
+        without a mark."""
+        name, namespace = pod["name"], pod["namespace"]
+        patch = {"metadata": {"annotations": mark(self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))}}
         try:
-            await self._client.patch(PODS, name, {"metadata": {"annotations": annotations}}, namespace, params=params)
+            await self._client.patch(PODS, name, patch, namespace, params={"fieldManager": names.FIELD_MANAGER})
         except KubeError as e:
             if e.may_pass or e.status == 409:
                 raise
@@ -177,13 +181,3 @@ def ownership_problem(live: JsonObject, owner: JsonObject) -> Problem | None:
             return Problem(Reason.RECONCILING, message)
     message = f"{what} exists and is not ours: delete it, or give the {names.KIND} another name"
     return Problem(Reason.RESOURCE_NOT_OWNED, message)
-
-
-def _change(live: JsonObject | None, manifest: Manifest) -> Change:
-    kind, name = key_of(manifest)
-    if live is None:
-        return Change("Created", kind, name)
-    before, after = (live.get("spec") or {}).get("replicas"), (manifest.get("spec") or {}).get("replicas")
-    if after is not None and before != after:
-        return Change("Scaled", kind, name, f"replicas {before} → {after}")
-    return Change("Updated", kind, name)

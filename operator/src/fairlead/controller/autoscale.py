@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -122,20 +123,14 @@ class Autoscaler:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.gateways.run())
             while True:
-                await self._until_due()
+                with suppress(TimeoutError):  # until a gateway asks, at most the interval
+                    await asyncio.wait_for(self.gateways.woken.wait(), max(0.0, self.interval - PAUSE_SECONDS))
+                self.gateways.woken.clear()
                 try:
                     await self.tick()
                 except Exception:
                     logger.exception("the autoscaler's tick failed; the next one is in %g s", self.interval)
                 await asyncio.sleep(PAUSE_SECONDS)
-
-    async def _until_due(self) -> None:
-        """Until a gateway asks, at most the interval."""
-        try:
-            await asyncio.wait_for(self.gateways.woken.wait(), max(0.0, self.interval - PAUSE_SECONDS))
-        except TimeoutError:
-            pass
-        self.gateways.woken.clear()
 
     async def tick(self) -> None:
         """One look at everything. What the API refuses is tried again at the next. While it is not known what there is,
@@ -197,8 +192,10 @@ class Autoscaler:
         """Made at the first tick; what people were told before a restart is read from the object."""
         uid, known = target.deployment.metadata.uid, self._memories.get(target.key)
         if known is None or known.uid != uid:
-            told = target.deployment.status.get("scaling") or {}
-            cold_start = ColdStart.resumed(_seconds(told.get("coldStart")), target.observed.pods)
+            told, seconds = target.deployment.status.get("scaling") or {}, None
+            with suppress(ValueError):  # it says none, or nothing that can be read
+                seconds = parse_duration(told.get("coldStart") or "")
+            cold_start = ColdStart.resumed(seconds, target.observed.pods)
             known = Memory(uid, History(since=self._clock()), cold_start, list(told.get("history") or []), told)
             self._memories[target.key] = known
         return known
@@ -256,11 +253,3 @@ class Autoscaler:
                 await self.writer.write_status(observed.body, {} if seen is None else {"scaling": seen})
             except KubeError as e:
                 logger.warning("%s/%s: cannot write what gateways see of it: %s", *key, e)
-
-
-def _seconds(duration: Any) -> float | None:
-    """What `status` says, if it is something that can be read."""
-    try:
-        return parse_duration(duration)
-    except ValueError:
-        return None

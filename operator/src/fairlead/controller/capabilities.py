@@ -13,7 +13,6 @@ from fairlead.kube.resources import (
     EVENTS,
     LLMDEPLOYMENTS,
     NETWORK_POLICIES,
-    OPTIONAL_CHILDREN,
     PERSISTENT_VOLUME_CLAIMS,
     POD_DISRUPTION_BUDGETS,
     POD_MONITORS,
@@ -61,31 +60,30 @@ BASIC = Capabilities()
 """Of any API server at all."""
 
 
-def is_wanted(resource: Resource, settings: OperatorSettings) -> bool:
-    """Whether the settings ask for this optional kind of child."""
-    wishes = {
-        NETWORK_POLICIES.kind: settings.network_policies,
-        POD_DISRUPTION_BUDGETS.kind: settings.pod_disruption_budgets,
-        POD_MONITORS.kind: settings.pod_monitors,
-    }
-    return wishes[resource.kind]
-
-
 async def look(client: KubeClient, settings: OperatorSettings) -> Capabilities:
     """Asks the API server. Raises KubeError, and MissingRights where nothing can be watched at all."""
     reviews = AccessReviews(client)
     namespaces, lost = settings.watch_namespaces, await _lost(client, reviews, settings.watch_namespaces)
     if namespaces is not None:
         namespaces = tuple(namespace for namespace in namespaces if namespace not in lost)
+    wishes = {
+        NETWORK_POLICIES: settings.network_policies,
+        POD_DISRUPTION_BUDGETS: settings.pod_disruption_budgets,
+        POD_MONITORS: settings.pod_monitors,
+    }
     kinds: list[Resource] = []
     done_without: list[str] = []
-    for resource in OPTIONAL_CHILDREN:
-        obstacle = await _obstacle(client, reviews, resource, namespaces)
-        if not obstacle:
+    for resource, is_wanted in wishes.items():
+        if not await is_served(client, resource):
+            obstacle = f"this API server does not serve {resource.api_version}"
+        elif missing := await reviews.missing(rights(resource, CHILD_VERBS, namespaces)):
+            obstacle = f"the operator may not {missing[0].sentence_part}"
+        else:
             kinds.append(resource)
-        elif is_wanted(resource, settings):
+            continue
+        if is_wanted:
             done_without.append(f"Done without {resource.kind}: {obstacle}.")
-    wanted = frozenset(resource.kind for resource in kinds if is_wanted(resource, settings))
+    wanted = frozenset(resource.kind for resource in kinds if wishes[resource])
     unanswered = reviews.refusal and f"Whether the operator lacks rights cannot be asked for: {reviews.refusal}."
     return Capabilities(tuple(kinds), wanted, tuple(done_without), namespaces, lost, unanswered)
 
@@ -117,14 +115,12 @@ async def _lost(client: KubeClient, reviews: AccessReviews, namespaces: Sequence
     if len(missing) == len(places):
         everything = [right for each in missing.values() for right in each]
         raise MissingRights(f"the operator's ServiceAccount lacks the right to {in_words(everything)}")
-    return {place: _left_alone(place, lacking[0]) for place, lacking in missing.items() if place is not None}
-
-
-def _left_alone(namespace: str, lacking: Right) -> str:
-    return (
-        f"the namespace {namespace} is left alone, because the operator may not {lacking.sentence_part}: create it "
-        "again, and its Roles by `helm upgrade`, or take it out of watch.namespaces"
-    )
+    return {
+        place: f"the namespace {place} is left alone, because the operator may not {lacking[0].sentence_part}: create "
+        "it again, and its Roles by `helm upgrade`, or take it out of watch.namespaces"
+        for place, lacking in missing.items()
+        if place is not None
+    }
 
 
 async def _missing(client: KubeClient, reviews: AccessReviews, namespace: str | None) -> list[Right]:
@@ -136,13 +132,3 @@ async def _missing(client: KubeClient, reviews: AccessReviews, namespace: str | 
         return missing
     unlisted = [each for each in WATCHED if not await may_list(client, each, namespace)]
     return [right for each in unlisted for right in rights(each, ("list",), places)]
-
-
-async def _obstacle(
-    client: KubeClient, reviews: AccessReviews, resource: Resource, namespaces: Sequence[str] | None
-) -> str:
-    """Why objects of this kind cannot be made; empty = they can, as far as one can ask."""
-    if not await is_served(client, resource):
-        return f"this API server does not serve {resource.api_version}"
-    missing = await reviews.missing(rights(resource, CHILD_VERBS, namespaces))
-    return f"the operator may not {missing[0].sentence_part}" if missing else ""

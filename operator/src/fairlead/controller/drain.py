@@ -1,6 +1,6 @@
-"""Drainer: asks engines to drain, over HTTP. Best effort, because the SIGTERM that follows asks again.
+"""Asking engines to drain, over HTTP. Best effort, because the SIGTERM that follows asks again.
 
-Who calls it: `applier`, before it lowers the Deployment's count.
+Who calls it: `applier`, before it lowers the Deployment's count. It knows nothing of marks and counts.
 """
 
 import asyncio
@@ -20,25 +20,18 @@ TIMEOUT_SECONDS = 2.0
 """For one engine's answer: a victim that hangs delays scale-down by so much, and no more."""
 
 
-class Drainer:
-    """Knows nothing of marks and counts."""
+async def ask_to_drain(pods: Iterable[JsonObject], *, timeout: float = TIMEOUT_SECONDS) -> None:
+    """Asks all at once. Never raises for one that cannot be reached: it has nothing to finish."""
 
-    def __init__(self, *, timeout: float = TIMEOUT_SECONDS) -> None:
-        """`timeout` in seconds."""
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
-
-    async def ask(self, pods: Iterable[JsonObject]) -> None:
-        """Asks all at once. Never raises for one that cannot be reached: it has nothing to finish."""
-        urls = {pod["metadata"]["name"]: engine_url(pod) for pod in pods if (pod.get("status") or {}).get("podIP")}
-        async with aiohttp.ClientSession(timeout=self._timeout) as session:
-            await asyncio.gather(*(self._ask_one(session, name, url) for name, url in urls.items()))
-
-    async def _ask_one(self, session: aiohttp.ClientSession, name: str, url: str) -> None:
+    async def ask(session: aiohttp.ClientSession, pod: JsonObject) -> None:
         try:
-            async with session.post(url + PATH_DRAIN) as response:
+            async with session.post(engine_url(pod) + PATH_DRAIN) as response:
                 response.raise_for_status()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            logger.info("%s cannot be asked to drain: %s", name, str(error) or type(error).__name__)
+            logger.info("%s cannot be asked to drain: %s", pod["metadata"]["name"], str(error) or type(error).__name__)
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout)) as session:
+        await asyncio.gather(*(ask(session, pod) for pod in pods if (pod.get("status") or {}).get("podIP")))
 
 
 def engine_url(pod: JsonObject) -> str:

@@ -77,14 +77,14 @@ class EventRecorder:
     async def record(self, body: JsonObject, announcement: Announcement) -> None:
         """Never raises a KubeError."""
         key = (body["metadata"]["uid"], announcement)
+        name, count = self._known.get(key, ("", 0))
         try:
-            known = self._known.get(key)
-            if known is None or not await self._count_up(body, *known):
-                known = (await self._create(body, announcement), 0)
+            if not await self._count_up(body, name, count):
+                name, count = await self._create(body, announcement), 0
         except KubeError as e:
             logger.warning("cannot write the event %s: %s", announcement.reason, e)
             return
-        self._known[key] = (known[0], known[1] + 1)
+        self._known[key] = (name, count + 1)
         self._known.move_to_end(key)
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
@@ -118,7 +118,9 @@ class EventRecorder:
         return name
 
     async def _count_up(self, body: JsonObject, name: str, count: int) -> bool:
-        """False where the Event has expired."""
+        """False where there is none yet, or it has expired."""
+        if not name:
+            return False
         patch = {"count": count + 1, "lastTimestamp": _now()}
         try:
             await self._client.patch(EVENTS, name, patch, body["metadata"]["namespace"])
@@ -131,15 +133,13 @@ class EventRecorder:
 
 def _announce_changes(changes: Sequence[Change]) -> Iterator[Announcement]:
     """One per verb. Updates are told only of the Deployment, because that is when pods are replaced."""
-    told = [change for change in changes if change.verb != "Updated" or change.kind == "Deployment"]
-    for verb in dict.fromkeys(change.verb for change in told):
-        things = ", ".join(_describe(change) for change in told if change.verb == verb)
-        yield Announcement(EventType.NORMAL, verb, f"{verb} {things}")
-
-
-def _describe(change: Change) -> str:
-    detail = f" ({change.detail})" if change.detail else ""
-    return f"{change.kind} {change.name}{detail}"
+    told: dict[str, list[str]] = {}
+    for change in changes:
+        if change.verb != "Updated" or change.kind == "Deployment":
+            detail = f" ({change.detail})" if change.detail else ""
+            told.setdefault(change.verb, []).append(f"{change.kind} {change.name}{detail}")
+    for verb, things in told.items():
+        yield Announcement(EventType.NORMAL, verb, f"{verb} {', '.join(things)}")
 
 
 def _now() -> str:

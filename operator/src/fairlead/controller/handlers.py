@@ -28,11 +28,25 @@ def build_registry(
     """Everything kopf has to know, and nothing by global decorators. `optional_kinds`: of children, beside those that
     every LLMDeployment has."""
     registry = kopf.OperatorRegistry()
-    _add_indexes(registry, optional_kinds)
+    ours = _selector(LLMDEPLOYMENTS)
 
+    # The names of the indexes are the ids; `Cluster.bind` finds them among a handler's arguments.
+    @kopf.index(*ours, registry=registry, id="llmdeployments")
+    def llmdeployments(*, namespace: str | None, name: str, body: kopf.Body, **_: Any) -> dict[Key, JsonObject]:
+        return {(namespace or "", name): _plain(body)}
+
+    @kopf.index(*ours, registry=registry, id="name_claims")
+    def claims(*, body: kopf.Body, **_: Any) -> dict[str, NameClaim]:
+        return name_claims(body)
+
+    def owned(*, namespace: str | None, body: kopf.Body, **_: Any) -> dict[Key, JsonObject]:
+        return {(namespace or "", body["metadata"]["labels"][names.LABEL_LLMDEPLOYMENT]): _plain(body)}
+
+    @kopf.on.login(registry=registry)
     def login(**_: Any) -> kopf.ConnectionInfo:
         return connection_info(config)
 
+    @kopf.on.event(*ours, registry=registry, id="on-llmdeployment")
     def on_llmdeployment(*, namespace: str | None, name: str, **indexes: Any) -> None:
         cluster.bind(indexes)
         key = (namespace or "", name)
@@ -42,9 +56,9 @@ def build_registry(
         cluster.bind(indexes)
         queue.add((namespace or "", labels[names.LABEL_LLMDEPLOYMENT]))
 
-    kopf.on.login(registry=registry)(login)
-    kopf.on.event(*_selector(LLMDEPLOYMENTS), registry=registry, id="on-llmdeployment")(on_llmdeployment)
     for resource in (*CHILDREN, *optional_kinds, PODS):
+        index = "pods" if resource is PODS else "children"
+        kopf.index(*_selector(resource), registry=registry, id=index, labels=OURS)(owned)
         kopf.on.event(*_selector(resource), registry=registry, id=f"on-{resource.plural}", labels=OURS)(on_child)
     return registry
 
@@ -62,25 +76,6 @@ def kopf_settings() -> kopf.OperatorSettings:
     for resource in (*CHILDREN, *OPTIONAL_CHILDREN, PODS):
         settings.watching.label_selectors[_selector(resource)] = names.LABEL_LLMDEPLOYMENT
     return settings
-
-
-def _add_indexes(registry: kopf.OperatorRegistry, optional_kinds: tuple[Resource, ...]) -> None:
-    """The names of the indexes are the ids; `Cluster.bind` finds them among a handler's arguments."""
-
-    def llmdeployments(*, namespace: str | None, name: str, body: kopf.Body, **_: Any) -> dict[Key, JsonObject]:
-        return {(namespace or "", name): _plain(body)}
-
-    def claims(*, body: kopf.Body, **_: Any) -> dict[str, NameClaim]:
-        return name_claims(body)
-
-    def owned(*, namespace: str | None, body: kopf.Body, **_: Any) -> dict[Key, JsonObject]:
-        return {(namespace or "", body["metadata"]["labels"][names.LABEL_LLMDEPLOYMENT]): _plain(body)}
-
-    kopf.index(*_selector(LLMDEPLOYMENTS), registry=registry, id="llmdeployments")(llmdeployments)
-    kopf.index(*_selector(LLMDEPLOYMENTS), registry=registry, id="name_claims")(claims)
-    for resource in (*CHILDREN, *optional_kinds):
-        kopf.index(*_selector(resource), registry=registry, id="children", labels=OURS)(owned)
-    kopf.index(*_selector(PODS), registry=registry, id="pods", labels=OURS)(owned)
 
 
 def connection_info(config: KubeConfig) -> kopf.ConnectionInfo:

@@ -51,9 +51,5 @@ class HangWatch:
             uid: self.since.get(uid) or (self._now() - timedelta(seconds=each.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
             for uid, each in hanging.items()
         }
-        self._on_change({_key(self._models.get(uid) or before[uid]) for uid in changed})
-
-
-def _key(model: str) -> Key:
-    namespace, _, name = model.partition("/")
-    return namespace, name
+        models = (self._models.get(uid) or before[uid] for uid in changed)
+        self._on_change({(namespace, name) for namespace, _, name in (model.partition("/") for model in models)})

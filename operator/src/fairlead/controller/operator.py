@@ -10,9 +10,9 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import kopf
 
@@ -24,9 +24,8 @@ from fairlead.controller.capabilities import Capabilities, MissingRights, check_
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
 from fairlead.controller.hangs import HangWatch
-from fairlead.controller.health_app import serve_health
 from fairlead.controller.observe import Cluster
-from fairlead.controller.operator_metrics import OperatorMetrics
+from fairlead.controller.operator_metrics import OperatorMetrics, serve_health
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.controller.scaling import SubresourceWriter
 from fairlead.controller.worker import Key, WorkQueue
@@ -89,6 +88,8 @@ class Operator:
             annotations=lambda: self._presence.annotations,
         )
         recorder = EventRecorder(client, host)
+        self._is_served = partial(is_served, client, LLMDEPLOYMENTS)
+        self._look = partial(look, client, settings)
         self.capabilities = Capabilities()
         """What the API server can do, as last seen."""
         self._kinds_changed = asyncio.Event()
@@ -127,8 +128,11 @@ class Operator:
     async def run(self) -> None:
         """Serves health, waits for the Lease, works until told to stop, and gives the Lease back."""
         async with serve_health(self.metrics, self.settings.host, self.settings.port):
-            if not await self._acquire():
-                return
+            acquired, _ = await _until_first_ends(self.lease.acquire(), self.stop.wait())
+            if isinstance(acquired, asyncio.CancelledError):
+                return  # told to stop before we had it
+            if isinstance(acquired, Exception):
+                raise acquired
             logger.info("acquired the lease %s/%s", self.settings.lease_namespace, self.settings.lease_name)
             self.metrics.set_leader(True)
             try:
@@ -139,25 +143,17 @@ class Operator:
 
     async def _lead(self) -> None:
         """Whatever ends first ends the rest."""
-        parts = [
-            asyncio.create_task(part)
-            for part in (
-                self.lease.hold(),
-                self._watch(),
-                self.queue.run(),
-                self._autoscaler.run(),
-                self.hangs.run(),
-                self._resync(),
-                self._seek_lost(),
-                self._told_to_stop(),
-            )
-        ]
-        try:
-            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for part in parts:
-                part.cancel()
-            results = await asyncio.gather(*parts, return_exceptions=True)
+        resync_interval = self.settings.resync_interval
+        results = await _until_first_ends(
+            self.lease.hold(),
+            self._watch(),
+            self.queue.run(),
+            self._autoscaler.run(),
+            self.hangs.run(),
+            self._look_again(every=resync_interval, at_everything=True),
+            self._look_again(every=min(LOST_PAUSE_SECONDS, resync_interval), at_everything=False),
+            self.stop.wait(),
+        )
         if self.lease.lost.is_set():
             raise LeaseLost(f"lost the lease {self.settings.lease_namespace}/{self.settings.lease_name}")
         for result in results:
@@ -167,55 +163,44 @@ class Operator:
     async def _watch(self) -> None:
         """Watches from when LLMDeployments are served, and begins anew when other kinds are, or other namespaces can be
         watched. Raises MissingRights or WatchFailed where that cannot go on."""
-        await self._until_served()
         while True:
-            self._take(await self._persistently(look))
+            is_told = False
+            while not await self._persistently(self._is_served):  # the CRD may be installed after us
+                if not is_told:
+                    crd = names.CRD_NAME
+                    logger.warning("the API server does not serve %s: waiting until the CRD is installed", crd)
+                    self.cluster.bind({})  # there is none
+                    is_told = True
+                await asyncio.sleep(PAUSE_SECONDS)
+            self._take(await self._persistently(self._look))
             self._kinds_changed.clear()
-            if missing := await self._persistently(partial(check_rights, namespaces=self.capabilities.namespaces)):
+            namespaces = self.capabilities.namespaces
+            if missing := await self._persistently(partial(check_rights, self.client, self.settings, namespaces)):
                 logger.error("the operator's ServiceAccount lacks the right to %s", in_words(missing))
             if not await self._watch_kinds(self.capabilities):
                 return
             self.queue.add_all(self.cluster.keys())  # whatever has gone meanwhile is noticed
             self.cluster.unbind()
-            await self._until_served()
 
     async def _watch_kinds(self, seen: Capabilities) -> bool:
         """Until something else than this is there to be watched; False when kopf was told to end. Raises MissingRights
         and WatchFailed."""
-        watching = asyncio.create_task(self._run_kopf(seen))
-        changed = asyncio.create_task(self._kinds_changed.wait())
-        try:
-            await asyncio.wait((watching, changed), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            changed.cancel()
-            watching.cancel()
-            (result,) = await asyncio.gather(watching, return_exceptions=True)
+        result, _ = await _until_first_ends(self._run_kopf(seen), self._kinds_changed.wait())
         if self._kinds_changed.is_set():
             return True
         if not isinstance(result, Exception):
             return False
-        is_there = await self._persistently(_serves_llmdeployments)
-        if is_there and (await self._persistently(look)).watched == seen.watched:
+        is_there = await self._persistently(self._is_served)
+        if is_there and (await self._persistently(self._look)).watched == seen.watched:
             raise WatchFailed(f"watching has failed: {result}") from result
         logger.warning("watching begins anew, because the API server shows other things than before: %s", result)
         return True
 
-    async def _until_served(self) -> None:
-        """Waits for the CRD, which may be installed after us."""
-        told = False
-        while not await self._persistently(_serves_llmdeployments):
-            if not told:
-                crd = names.CRD_NAME
-                logger.warning("the API server does not serve %s: waiting until the CRD is installed", crd)
-                self.cluster.bind({})  # there is none
-                told = True
-            await asyncio.sleep(PAUSE_SECONDS)
-
-    async def _persistently(self, ask: Callable[[KubeClient, OperatorSettings], Awaitable[T]]) -> T:
+    async def _persistently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, asked for until there is one. Raises KubeError for a refusal."""
         while True:
             try:
-                return await ask(self.client, self.settings)
+                return await ask()
             except KubeError as e:
                 if not e.may_pass:
                     raise
@@ -278,43 +263,28 @@ class Operator:
         logger.log(level, "reconciled", extra=fields)
         return self._reconciler.recheck_after(key, outcome)
 
-    async def _resync(self) -> None:
-        """Looks at everything again from time to time, whether or not an event came; at the API server too."""
+    async def _look_again(self, *, every: float, at_everything: bool) -> None:
+        """Looks from time to time at what the API server has for us, whether or not an event came: at everything, or at
+        whether namespaces that cannot be watched are back. As long as the watches go on, no answer is a reason to
+        end."""
         while True:
-            await asyncio.sleep(self.settings.resync_interval)
-            await self._look_again()
-            self.queue.add_all(self.cluster.keys())
-
-    async def _seek_lost(self) -> None:
-        """Looks for namespaces that cannot be watched more often than at everything."""
-        while True:
-            await asyncio.sleep(min(LOST_PAUSE_SECONDS, self.settings.resync_interval))
-            if self.capabilities.lost:
-                await self._look_again()
-
-    async def _look_again(self) -> None:
-        """At what the API server has for us. As long as the watches go on, no answer is a reason to end."""
-        try:
-            self._take(await look(self.client, self.settings))
-        except (KubeError, MissingRights) as e:
-            logger.warning("what there is to watch cannot be asked for: %s", e)
-
-    async def _acquire(self) -> bool:
-        """True with the Lease, False when we were told to stop before we had it."""
-        acquiring, stopped = asyncio.create_task(self.lease.acquire()), asyncio.create_task(self._told_to_stop())
-        try:
-            await asyncio.wait((acquiring, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if acquiring.done():
-                await acquiring
-                return True
-            return False
-        finally:
-            acquiring.cancel()
-            stopped.cancel()
-
-    async def _told_to_stop(self) -> None:
-        await self.stop.wait()
+            await asyncio.sleep(every)
+            if at_everything or self.capabilities.lost:
+                try:
+                    self._take(await self._look())
+                except (KubeError, MissingRights) as e:
+                    logger.warning("what there is to watch cannot be asked for: %s", e)
+            if at_everything:
+                self.queue.add_all(self.cluster.keys())
 
 
-async def _serves_llmdeployments(client: KubeClient, _: OperatorSettings) -> bool:
-    return await is_served(client, LLMDEPLOYMENTS)
+async def _until_first_ends(*parts: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Whatever ends first ends the rest; the result or the exception of each."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    return results

@@ -1,15 +1,36 @@
-"""The operator's metrics, all in one place; served at /metrics by `health_app`."""
+"""Everything at the operator's own HTTP port: /health (the process lives), /ready (it may take over), /metrics.
 
-from collections.abc import Callable
-from contextlib import suppress
+What is seen of every LLMDeployment is read from what kopf's indexes hold at the moment of the scrape, so that it costs
+nothing between scrapes and vanishes with what it describes. Only the leader watches, so only the leader has any.
+"""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from collections import Counter as CountOf
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
-from fairlead.controller.fleet_figures import FleetFigures
-from fairlead.controller.observe import Cluster
+from aiohttp import web
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairlead.api.durations import parse_duration
+from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, ScalingMode
+from fairlead.autoscaler.policy import fewest_replicas, most_replicas, targets_of
+from fairlead.controller.observe import Cluster, Observed
+from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.reconcile import ReconcileOutcome
 
 DURATION_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_PREFIX = "fairlead_operator"
 _DIRECTIONS = ("up", "down")
 
 
@@ -18,54 +39,39 @@ class OperatorMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ours: dict[str, Any] = {"namespace": _PREFIX, "registry": self.registry}
         self._reconciliations = Counter(
-            "fairlead_operator_reconciliations_total",
-            "Reconciliations, by how they ended.",
-            ["outcome"],
-            registry=self.registry,
+            "reconciliations_total", "Reconciliations, by how they ended.", ["outcome"], **ours
         )
         self._errors = Counter(
-            "fairlead_operator_reconciliation_errors_total",
-            "Reconciliations that failed and are tried again.",
-            registry=self.registry,
+            "reconciliation_errors_total", "Reconciliations that failed and are tried again.", **ours
         )
         self._duration = Histogram(
-            "fairlead_operator_reconciliation_seconds",
-            "Duration of a reconciliation.",
-            buckets=DURATION_BUCKETS,
-            registry=self.registry,
+            "reconciliation_seconds", "Duration of a reconciliation.", buckets=DURATION_BUCKETS, **ours
         )
-        self._waiting = Gauge(
-            "fairlead_operator_queue_length",
-            "LLMDeployments that wait to be reconciled.",
-            registry=self.registry,
-        )
-        self._leader = Gauge(
-            "fairlead_operator_leader",
-            "1 while this process holds the lease, else 0.",
-            registry=self.registry,
-        )
+        self._waiting = Gauge("queue_length", "LLMDeployments that wait to be reconciled.", **ours)
+        self._leader = Gauge("leader", "1 while this process holds the lease, else 0.", **ours)
         self._decisions = Counter(
-            "fairlead_operator_scaling_decisions_total",
+            "scaling_decisions_total",
             "Changes of spec.replicas by the autoscaler, by LLMDeployment (namespace/name) and direction (up, down).",
             ["llmdeployment", "direction"],
-            registry=self.registry,
+            **ours,
         )
         self._desired = Gauge(
-            "fairlead_operator_desired_replicas",
+            "desired_replicas",
             "Replicas that the autoscaler asks for, by LLMDeployment (namespace/name).",
             ["llmdeployment"],
-            registry=self.registry,
+            **ours,
         )
         self._wanted = Gauge(
-            "fairlead_operator_wanted_replicas",
+            "wanted_replicas",
             "Replicas that the demand asks for by itself, before stabilisation and limits.",
             ["llmdeployment"],
-            registry=self.registry,
+            **ours,
         )
         for outcome in ReconcileOutcome:
             self._reconciliations.labels(outcome)
-        ProcessCollector(namespace="fairlead_operator", registry=self.registry)
+        ProcessCollector(**ours)
 
     def observe(self, outcome: ReconcileOutcome, seconds: float) -> None:
         """A reconciliation has ended."""
@@ -107,3 +113,115 @@ class OperatorMetrics:
     def set_leader(self, is_leader: bool) -> None:
         """Whether we hold the lease."""
         self._leader.set(1 if is_leader else 0)
+
+
+_FIGURES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "spec_replicas": ("Replicas that spec.replicas asks for, whoever wrote it.", ()),
+    "pods": ("Engine pods by stage: ready, starting, failing, draining or finished.", ("stage",)),
+    "min_replicas": ("Least replicas that the autoscaler may ask for.", ()),
+    "max_replicas": ("Most replicas that the autoscaler may ask for.", ()),
+    "queue_depth_target": ("Waiting requests per replica that the fleet is held to.", ()),
+    "time_to_first_token_target_seconds": (
+        "Time to first token that the fleet is held to, at that percentile.",
+        ("percentile",),
+    ),
+    "time_to_first_token_seconds": (
+        "Time to first token at the target's percentile, as the autoscaler last said it; absent while no stream has "
+        "told one lately.",
+        ("percentile",),
+    ),
+    "cold_start_seconds": ("Mean of what pods have taken from creation to ready.", ()),
+    "condition": (
+        "The conditions of the status: 1 for the status and reason that each type has.",
+        ("type", "status", "reason"),
+    ),
+}
+"""Name without prefix → help, and the labels beside `llmdeployment`, which all of them have."""
+Figure = tuple[str, tuple[str, ...], float]
+"""Name without prefix, values of the labels beside `llmdeployment`, value."""
+
+
+class FleetFigures(Collector):
+    """What is seen of every LLMDeployment; each metric is labelled `llmdeployment` (namespace/name)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def collect(self) -> Iterable[Metric]:
+        """All figures of all LLMDeployments that are known."""
+        families = {
+            name: GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=["llmdeployment", *labels])
+            for name, (text, labels) in _FIGURES.items()
+        }
+        for key in sorted(self._cluster.keys()):
+            observed = self._cluster.last_seen(key)
+            for name, labels, value in () if observed is None else figures(observed):
+                families[name].add_metric(["/".join(key), *labels], value)
+        return families.values()
+
+
+def figures(observed: Observed) -> Iterable[Figure]:
+    """Everything there is to say about one LLMDeployment. One whose spec cannot be understood has no targets."""
+    stages = CountOf(diagnosis.stage for diagnosis in observed.diagnoses)
+    yield from (("pods", (str(stage),), float(stages[stage])) for stage in Stage)
+    status = observed.body.get("status") or {}
+    for condition in status.get("conditions") or []:
+        yield "condition", tuple(str(condition.get(field, "")) for field in ("type", "status", "reason")), 1.0
+    try:
+        deployment = LLMDeployment.from_body(observed.body)
+    except InvalidSpec:
+        return
+    yield "spec_replicas", (), float(deployment.desired_replicas)
+    autoscaling = deployment.spec.autoscaling
+    if autoscaling is None or autoscaling.mode is not ScalingMode.FAIRLEAD:
+        return
+    yield "min_replicas", (), float(fewest_replicas(autoscaling))
+    yield "max_replicas", (), float(most_replicas(autoscaling))
+    targets = targets_of(autoscaling)
+    percentile = (str(targets.percentile),)
+    if targets.queue_depth is not None:
+        yield "queue_depth_target", (), float(targets.queue_depth)
+    if targets.time_to_first_token is not None:
+        yield "time_to_first_token_target_seconds", percentile, targets.time_to_first_token
+    scaling = status.get("scaling") or {}  # where the autoscaler says what its decision rests on
+    with suppress(ValueError):
+        yield (
+            "time_to_first_token_seconds",
+            percentile,
+            parse_duration((scaling.get("signals") or {}).get("ttft") or ""),
+        )
+    with suppress(ValueError):
+        yield "cold_start_seconds", (), parse_duration(scaling.get("coldStart") or "")
+
+
+def health_app(metrics: OperatorMetrics) -> web.Application:
+    """A waiting candidate is as ready as the leader: it serves no requests, and is there to take over."""
+
+    async def alive(_: web.Request) -> web.Response:
+        """200 while the process lives."""
+        return web.Response(text="ok\n")
+
+    async def export(_: web.Request) -> web.Response:
+        """Metrics in Prometheus' text format."""
+        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/health", alive)
+    app.router.add_get("/ready", alive)
+    app.router.add_get("/metrics", export)
+    return app
+
+
+@asynccontextmanager
+async def serve_health(metrics: OperatorMetrics, host: str, port: int) -> AsyncIterator[None]:
+    """Serves while the context lasts; port 0 = not at all. Raises OSError when the port is taken."""
+    if port == 0:
+        yield
+        return
+    runner = web.AppRunner(health_app(metrics), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        yield
+    finally:
+        await runner.cleanup()

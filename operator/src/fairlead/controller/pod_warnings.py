@@ -62,40 +62,33 @@ class PodWarnings:
     async def ask(self, pods: Iterable[JsonObject]) -> None:
         """Asks about those that are slow, unless that was done a moment ago. Never raises a KubeError."""
         now = self._now()
-        self._forget(now)
-        slow = [
-            pod for pod in pods if (seconds := seconds_in_creation(pod, now)) is not None and seconds >= SLOW_SECONDS
-        ]
-        for pod in slow[:MAX_PODS]:
-            if self._may_ask(pod, now):
-                await self._ask_about(pod, now)
-
-    def _may_ask(self, pod: JsonObject, now: datetime) -> bool:
-        if pod["metadata"]["namespace"] in self._refused:
-            return False
-        recent = now - timedelta(seconds=ASK_AGAIN_SECONDS)
-        known = self._answers.get(pod["metadata"]["uid"])
-        if known is not None and known.asked > recent:
-            return False
-        return sum(answer.asked > recent for answer in self._answers.values()) < MAX_QUESTIONS
+        old, permitted, recent = (
+            now - timedelta(seconds=seconds) for seconds in (REMEMBERED_SECONDS, REFUSED_SECONDS, ASK_AGAIN_SECONDS)
+        )
+        self._answers = {uid: answer for uid, answer in self._answers.items() if answer.asked > old}
+        self._refused = {namespace: asked for namespace, asked in self._refused.items() if asked > permitted}
+        ages = ((pod["metadata"], seconds_in_creation(pod, now)) for pod in pods)
+        slow = [metadata for metadata, age in ages if age is not None and age >= SLOW_SECONDS]
+        for metadata in slow[:MAX_PODS]:
+            known = self._answers.get(metadata["uid"])
+            is_fresh = known is not None and known.asked > recent
+            num_asked = sum(answer.asked > recent for answer in self._answers.values())
+            if not is_fresh and metadata["namespace"] not in self._refused and num_asked < MAX_QUESTIONS:
+                await self._ask_about(metadata, now)
 
     async def _ask_about(self, pod: JsonObject, now: datetime) -> None:
-        uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
+        """`pod`: its metadata."""
+        uid, namespace = pod["uid"], pod["namespace"]
         before = self._answers.get(uid)
         self._answers[uid] = _Answer(now, before.warning if before else None)
         try:
             events = await self._client.list(EVENTS, namespace, field_selector=f"involvedObject.uid={uid}")
         except KubeError as e:
-            logger.debug("the events of pod %s/%s cannot be read: %s", namespace, pod["metadata"]["name"], e)
+            logger.debug("the events of pod %s/%s cannot be read: %s", namespace, pod["name"], e)
             if e.status == 403:
                 self._refused[namespace] = now
             return
         self._answers[uid] = _Answer(now, what_holds_it_up(events["items"]))
-
-    def _forget(self, now: datetime) -> None:
-        old, permitted = now - timedelta(seconds=REMEMBERED_SECONDS), now - timedelta(seconds=REFUSED_SECONDS)
-        self._answers = {uid: answer for uid, answer in self._answers.items() if answer.asked > old}
-        self._refused = {namespace: asked for namespace, asked in self._refused.items() if asked > permitted}
 
 
 def what_holds_it_up(events: Sequence[Mapping[str, Any]]) -> PodWarning | None:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
 
 from fairlead.controller.applier import Applied, Applier
 from fairlead.controller.capabilities import Capabilities
@@ -71,7 +70,9 @@ class Reconciler:
         plan = make_plan(wanted, observed, self.applier.settled(key), self.applier.asked(key, observed.pods))
         applied = await self.applier.apply(plan, observed.body)
         await self.write_status(observed, wanted, applied)
-        return _outcome(wanted, applied)
+        if wanted.obstacle is not None or applied.problems:
+            return ReconcileOutcome.BLOCKED
+        return ReconcileOutcome.APPLIED if applied.changes else ReconcileOutcome.UNCHANGED
 
     def recheck_after(self, key: Key, outcome: ReconcileOutcome) -> float | None:
         """Seconds until the next look, where no event may come; None = when something happens."""
@@ -88,7 +89,10 @@ class Reconciler:
         )
         before = observed.body.get("status") or {}
         after = status(observed, now, self.settings, time=self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
-        if differs(after, _ours(before, after)):
+        # In the order of `after`, and without those that others have put there.
+        known = {condition.get("type"): condition for condition in before.get("conditions") or []}
+        ours = [known[each["type"]] for each in after["conditions"] if each["type"] in known]
+        if differs(after, before | {"conditions": ours}):
             try:
                 await self.applier.write_status(observed.body, after)
             except KubeError as e:
@@ -97,16 +101,3 @@ class Reconciler:
                 return  # it was deleted meanwhile
         for announcement in announcements(before, after, applied.changes):
             await self.recorder.record(observed.body, announcement)
-
-
-def _outcome(wanted: Desired, applied: Applied) -> ReconcileOutcome:
-    if wanted.obstacle is not None or applied.problems:
-        return ReconcileOutcome.BLOCKED
-    return ReconcileOutcome.APPLIED if applied.changes else ReconcileOutcome.UNCHANGED
-
-
-def _ours(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """`before` with its conditions in the order of `after`, and without those that others have put there."""
-    known = {condition.get("type"): condition for condition in before.get("conditions") or []}
-    conditions = [known[each["type"]] for each in after["conditions"] if each["type"] in known]
-    return before | {"conditions": conditions}

@@ -97,7 +97,9 @@ class WorkQueue:
         except Exception as e:
             failures = self._num_failures[key] = self._num_failures.get(key, 0) + 1
             seconds = min(FIRST_BACKOFF_SECONDS * 2 ** (failures - 1), LAST_BACKOFF_SECONDS) * random.uniform(0.8, 1.2)
-            logger.warning("%s/%s: %s; again in %.1f s", *key, e, seconds, exc_info=not _is_expected(e))
+            # A stack trace would add nothing where the API was not reachable, or somebody was faster.
+            is_expected = getattr(e, "may_pass", False) or getattr(e, "status", None) == 409
+            logger.warning("%s/%s: %s; again in %.1f s", *key, e, seconds, exc_info=not is_expected)
             self.add_after(key, seconds)
         else:
             self._num_failures.pop(key, None)
@@ -115,8 +117,3 @@ class WorkQueue:
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
-
-
-def _is_expected(e: Exception) -> bool:
-    """Whether a stack trace would add nothing: the API was not reachable, or somebody was faster."""
-    return bool(getattr(e, "may_pass", False)) or getattr(e, "status", None) == 409
