@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from fairlead.fleet.engine_stream import EngineStreams, StreamTimes
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.kv_index import SeqGap
-from fairlead.routing.load import Load
-from fairlead.routing.replica import Replica
+from fairlead.routing.replica import Load, Replica
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.in_process_client import InProcessClient
 from fairlead_engine.core.messages import BlocksChanged

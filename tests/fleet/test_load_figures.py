@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.routing.load import Load
+from fairlead.routing.replica import Load
 from fairlead_engine.types import NO_LOAD
 from fairlead_protocol.messages import LoadFigures, LoadLine, StepCost, StreamLine
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from fairlead.gateway.dispatch.hang_watch import Hangs
-from fairlead.routing.load import Load
+from fairlead.routing.replica import Load
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.model_pools import load, replica
 

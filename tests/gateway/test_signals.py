@@ -14,9 +14,8 @@ from fairlead.gateway.dispatch import admission
 from fairlead.gateway.observation import ModelCounters, Observation
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.gateway.upstream.sse import PromptTokensDetails, Usage
-from fairlead.routing.load import Load
 from fairlead.routing.queue import Ticket
-from fairlead.routing.replica import Decision, Limits, Replica
+from fairlead.routing.replica import Decision, Limits, Load, Replica
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.flood import flood

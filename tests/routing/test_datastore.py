@@ -4,7 +4,7 @@ import pytest
 
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.kv_index import SeqGap
-from fairlead.routing.load import Load
+from fairlead.routing.replica import Load
 from fairlead_protocol.blocks import hash_blocks
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
 from fairlead_testing.routing import make_load

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from fairlead.routing.in_flight import InFlightBook, InFlightRequest
+from fairlead.routing.predictor import prefill_work
 from fairlead.routing.replica import Decision
 from fairlead_testing.routing import make_replica
 
@@ -93,8 +94,8 @@ def test_numbers_begin_above_what_the_engine_has_seen_of_this_gateway() -> None:
 def test_contexts_are_those_of_prompts_without_a_first_token() -> None:
     book = InFlightBook()
     assert book.context_per_token("a") is None
-    long = take(book, "a", cached_tokens=1000, uncached_tokens=10)
-    short = take(book, "a", uncached_tokens=30)
+    long = take(book, "a", work=prefill_work(1000, 10))
+    short = take(book, "a", work=prefill_work(0, 30))
     assert book.context_per_token("a") == pytest.approx((10 * 1000 + 45 + 435) / 40)
     book.first_token(long, 1.0)
     assert book.context_per_token("a") == pytest.approx(435 / 30)
@@ -112,8 +113,8 @@ def test_what_ended_long_ago_is_forgotten() -> None:
 def test_check_finds_a_count_that_does_not_add_up() -> None:
     book = InFlightBook()
     take(book, "a")
-    book._total = 2
-    with pytest.raises(AssertionError, match="add up"):
+    book._num_suspects = 1
+    with pytest.raises(AssertionError, match="0 suspects, not 1"):
         book.check()
 
 

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.routing.load import Load
 from fairlead.routing.predictor import (
     Dispatched,
     Work,
@@ -14,6 +13,7 @@ from fairlead.routing.predictor import (
     prefill_work,
     step_seconds,
 )
+from fairlead.routing.replica import Load
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.routing import make_load
 

@@ -13,9 +13,7 @@ REPLICA = make_replica("a", max_num_seqs=4)
 
 
 def sent(number: int, *, uncached_tokens: int = 0, num_seqs: int = 1) -> InFlightRequest:
-    return InFlightRequest(
-        Decision(REPLICA, "", dispatch=number), 0.0, uncached_tokens=uncached_tokens, num_seqs=num_seqs
-    )
+    return InFlightRequest(Decision(REPLICA, "", dispatch=number), 0.0, Work(uncached_tokens), num_seqs=num_seqs)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import Routing
 from fairlead.routing.datastore import Datastore
-from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import TRIAL_SECONDS, InFlightRequest
 from fairlead.routing.policies import POLICIES, LeastLoaded, PredictedTTFT, make_policy
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.replica import Limits, Replica
 from fairlead.routing.router import Router
+from fairlead.routing.suspects import Suspicion
 from fairlead_protocol.blocks import hash_blocks
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.routing import DIGEST, make_load, make_prompt, make_replica
@@ -284,9 +284,9 @@ def test_a_prefix_under_way_counts_as_cached_until_its_blocks_are_told_or_it_fai
     router = make_router(replica("a"))
     router.datastore.listed("a", 0, HASHES[:1])
     first = route(router)
-    assert (first.cached_tokens, first.uncached_tokens) == (16, 84)
+    assert (first.decision.cached_tokens, first.decision.uncached_tokens) == (16, 84)
     second = route(router)
-    assert (second.cached_tokens, second.uncached_tokens) == (96, 4)
+    assert (second.decision.cached_tokens, second.decision.uncached_tokens) == (96, 4)
     router.failed(first, Failure.DIED, 0.0)
     router.release(first, 0.0)
     assert router.expected_uncached(PROMPT) == 4, "the second has to compute it now"

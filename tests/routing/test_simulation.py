@@ -80,7 +80,7 @@ def test_prefix_hash_finds_more_in_caches_than_policies_that_do_not_look() -> No
 def test_what_is_predicted_is_what_happens(policy: str, workload: str) -> None:
     served = served_by(policy, workload)
     assert median(request.prediction_error for request in served) < 0.15
-    exact = sum(abs(each.num_cached_tokens - each.sent.cached_tokens) <= BLOCK_SIZE for each in served)
+    exact = sum(abs(each.num_cached_tokens - each.sent.decision.cached_tokens) <= BLOCK_SIZE for each in served)
     assert exact / len(served) >= 0.95
 
 

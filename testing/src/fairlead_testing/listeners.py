@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 
-from fairlead.routing.load import Load
+from fairlead.routing.replica import Load
 from fairlead_protocol.blocks import BlockHash
 
 

@@ -15,9 +15,8 @@ from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.datastore import Datastore
-from fairlead.routing.load import Load
 from fairlead.routing.prompt import Tokens
-from fairlead.routing.replica import Limits, Replica
+from fairlead.routing.replica import Limits, Load, Replica
 from fairlead_testing.gateways import make_pool
 
 ONE = Limits(max_num_seqs=1, max_num_queued_tokens=0)

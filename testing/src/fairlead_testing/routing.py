@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fairlead.routing.load import Load
 from fairlead.routing.prompt import Prompt, Tokens
-from fairlead.routing.replica import Limits, Replica
+from fairlead.routing.replica import Limits, Load, Replica
 
 DIGEST = "digest"
 """The tokenizer of replicas and prompts made here."""

@@ -16,10 +16,9 @@ import msgspec
 from fairlead.api.llmdeployment import Routing, RoutingPolicy
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
-from fairlead.routing.load import Load
 from fairlead.routing.policies import make_policy
 from fairlead.routing.prompt import Prompt
-from fairlead.routing.replica import Limits
+from fairlead.routing.replica import Limits, Load
 from fairlead.routing.router import Router
 from fairlead_protocol.blocks import num_cacheable_blocks
 from fairlead_protocol.messages import StepCost

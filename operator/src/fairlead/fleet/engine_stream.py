@@ -21,8 +21,7 @@ import msgspec
 from fairlead.addresses import authority
 from fairlead.kube.backoff import Backoff
 from fairlead.kube.lines import lines
-from fairlead.routing.load import Load
-from fairlead.routing.replica import Replica
+from fairlead.routing.replica import Load, Replica
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, StreamLine
 

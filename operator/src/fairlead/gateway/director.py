@@ -6,8 +6,8 @@ from fairlead.gateway.downstream.request_client import Client
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import OpenAIError, replicas_died
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
+from fairlead.routing.suspects import Suspicion
 
 MAX_DEATHS = 2
 """Replicas that may die on one request: another might die of it, too."""

@@ -7,7 +7,7 @@ has sent is in the router's books.
 from collections.abc import Iterable
 
 from fairlead.routing.kv_index import Expectation, KVIndex
-from fairlead.routing.load import Load
+from fairlead.routing.replica import Load
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
 

@@ -6,10 +6,11 @@ Together with a load line it tells what the engine has not counted yet: requests
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 from fairlead.routing.kv_index import Expectation
-from fairlead.routing.predictor import prefill_work
+from fairlead.routing.predictor import NO_WORK, Work
 from fairlead.routing.replica import Decision
 from fairlead_protocol.messages import LOAD_STALE_SECONDS
 
@@ -18,54 +19,28 @@ TRIAL_SECONDS = 3.0
 does so does it soon, mostly."""
 
 
+@dataclass(slots=True, eq=False)
 class InFlightRequest:
     """One request on one replica, from its dispatch until it is over. Only the router changes it."""
 
-    __slots__ = (
-        "accepted",
-        "cached_tokens",
-        "decision",
-        "dispatched_at",
-        "expectations",
-        "first_token_at",
-        "is_suspect",
-        "modelled_ttft_seconds",
-        "num_generated",
-        "num_seqs",
-        "released",
-        "uncached_tokens",
-        "work",
-    )
-
-    def __init__(
-        self,
-        decision: Decision,
-        dispatched_at: float,
-        *,
-        cached_tokens: int = 0,
-        uncached_tokens: int = 0,
-        num_seqs: int = 1,
-        is_suspect: bool = False,
-    ) -> None:
-        self.decision = decision
-        self.dispatched_at = dispatched_at
-        self.cached_tokens = cached_tokens
-        self.uncached_tokens = uncached_tokens
-        self.work = prefill_work(cached_tokens, uncached_tokens)
-        self.num_seqs = num_seqs
-        """Sequences it occupies in the engine: one per prompt."""
-        self.first_token_at: float | None = None
-        self.modelled_ttft_seconds: float | None = None
-        """What the engine's steps should take of the predicted time; None where nothing was predicted."""
-        self.expectations: tuple[Expectation, ...] = ()
-        """The blocks that it makes the replica compute, while their prefill is not over."""
-        self.is_suspect = is_suspect
-        """Whether another replica may have died of this request."""
-        self.accepted = False
-        """Whether the replica has begun to answer: until then it may yet refuse."""
-        self.num_generated: int | None = None
-        """Tokens of its answer; None where they are not known."""
-        self.released = False
+    decision: Decision
+    dispatched_at: float
+    work: Work = NO_WORK
+    """Its prompt, as far as it was to be computed."""
+    num_seqs: int = 1
+    """Sequences it occupies in the engine: one per prompt."""
+    is_suspect: bool = False
+    """Whether another replica may have died of this request."""
+    modelled_ttft_seconds: float | None = None
+    """What the engine's steps should take of the predicted time; None where nothing was predicted."""
+    expectations: tuple[Expectation, ...] = ()
+    """The blocks that it makes the replica compute, while their prefill is not over."""
+    first_token_at: float | None = None
+    accepted: bool = False
+    """Whether the replica has begun to answer: until then it may yet refuse."""
+    num_generated: int | None = None
+    """Tokens of its answer; None where they are not known."""
+    released: bool = False
 
     @property
     def uid(self) -> str:
@@ -91,13 +66,12 @@ class InFlightBook:
         """Those released lately, and when."""
         self._num_proven: dict[str, int] = {}
         """By uid: up to which dispatch number an engine has told that the prompts are computed."""
-        self._total = 0
         self._num_suspects = 0
 
     @property
     def total(self) -> int:
         """Requests in flight on all replicas."""
-        return self._total
+        return sum(map(len, self._requests.values()))
 
     def count(self, uid: str) -> int:
         """Requests in flight on one replica."""
@@ -140,7 +114,6 @@ class InFlightBook:
         self._requests.setdefault(sent.uid, {})[sent.dispatch] = sent
         self._prefilling.setdefault(sent.uid, {})[sent.dispatch] = sent
         self._last_dispatch[sent.uid] = sent.dispatch
-        self._total += 1
         self._num_suspects += sent.is_suspect
 
     def first_token(self, sent: InFlightRequest, now: float) -> bool:
@@ -156,7 +129,6 @@ class InFlightBook:
         if sent.released:
             return False
         sent.released = True
-        self._total -= 1
         self._num_suspects -= sent.is_suspect
         _remove(self._requests, sent)
         if sent.first_token_at is None:
@@ -201,21 +173,14 @@ class InFlightBook:
                 raise AssertionError(f"the requests of {uid} are out of order: {list(requests)}")
             if any(sent.released for sent in requests.values()):
                 raise AssertionError(f"{uid} has a request that was released")
-        prefilling = {
-            uid: [num for num, sent in requests.items() if sent.first_token_at is None]
-            for uid, requests in self._requests.items()
-        }
-        if {uid: nums for uid, nums in prefilling.items() if nums} != {
-            uid: list(requests) for uid, requests in self._prefilling.items()
-        }:
-            raise AssertionError(f"prompts without a first token are {prefilling}, not {self._prefilling}")
-        if sum(map(len, self._requests.values())) != self._total:
-            raise AssertionError(f"the requests do not add up to {self._total}")
-        if (
-            sum(sent.is_suspect for requests in self._requests.values() for sent in requests.values())
-            != self._num_suspects
-        ):
-            raise AssertionError(f"the suspects do not add up to {self._num_suspects}")
+            prefilling = [number for number, sent in requests.items() if sent.first_token_at is None]
+            if prefilling != list(self._prefilling.get(uid, ())):
+                raise AssertionError(f"of {uid}, {prefilling} have no first token, not {self._prefilling.get(uid)}")
+        if not all(self._prefilling.values()) or self._prefilling.keys() - self._requests.keys():
+            raise AssertionError(f"prompts without a first token are not in flight: {self._prefilling}")
+        num_suspects = sum(sent.is_suspect for requests in self._requests.values() for sent in requests.values())
+        if num_suspects != self._num_suspects:
+            raise AssertionError(f"there are {num_suspects} suspects, not {self._num_suspects}")
 
 
 def _remove(book: dict[str, dict[int, InFlightRequest]], sent: InFlightRequest) -> None:

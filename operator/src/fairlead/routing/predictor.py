@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from fairlead.routing.load import Load
+from fairlead.routing.replica import Load
 from fairlead_protocol.messages import StepCost
 
 
@@ -38,6 +38,9 @@ class Work:
     tokens: float = 0.0
     context: float = 0.0
     """Σ over them of the tokens before each (`prefill_context`)."""
+
+
+NO_WORK = Work()
 
 
 @dataclass(frozen=True, slots=True)

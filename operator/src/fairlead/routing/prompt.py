@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fairlead.routing.replica import Replica
+from fairlead.routing.replica import Load, Replica
+from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash, hash_blocks, num_cacheable_blocks
-from fairlead_protocol.prompts import PromptError
+from fairlead_protocol.prompts import PromptError, PromptTooLong
 
 DEFAULT_BLOCK_SIZE = 16
 
@@ -50,6 +51,34 @@ class Prompt:
     def tokens(self, replica: Replica) -> tuple[Tokens, ...] | None:
         """As this replica's tokenizer sees it; None where it has not been tokenised for it."""
         return self.by_digest.get(replica.digest)
+
+    def num_tokens_on(self, replica: Replica) -> int:
+        """Of the whole prompt, as this replica's tokenizer sees it, or estimated."""
+        prompts = self.tokens(replica)
+        return self.num_tokens if prompts is None else sum(len(each.token_ids) for each in prompts)
+
+    def longest_on(self, replica: Replica) -> int:
+        """Tokens of the longest of its prompts, as this replica's tokenizer sees it; 0 where they are not known."""
+        return max((len(each.token_ids) for each in self.tokens(replica) or ()), default=0)
+
+    def misfit(self, replica: Replica, load: Load | None) -> PromptError | None:
+        """Why this replica could never serve it, however long it waits: its adapters, its model's context, or its whole
+        KV cache; None where it may, or where nobody can tell."""
+        limits = replica.limits
+        if limits is not None and not self.may_go_to(replica):
+            return UnknownAdapter(self.adapter or "", replica.adapters)
+        if (too_long := self.too_long.get(replica.digest)) is not None:
+            return too_long
+        num_tokens = self.longest_on(replica)
+        if limits is not None and limits.max_model_len is not None and num_tokens >= limits.max_model_len:
+            return PromptTooLong("prompt", num_tokens, limits.max_model_len)
+        if load is not None and num_tokens > (capacity := load.kv_blocks_total * block_size_of(replica)):
+            return PromptError(
+                "prompt",
+                f"The prompt has {num_tokens} tokens, but the KV cache of a replica holds only {capacity}; shorten it, "
+                "or give the replicas more memory",
+            )
+        return None
 
 
 def block_size_of(replica: Replica) -> int:

@@ -1,8 +1,16 @@
-"""The nouns of routing: a replica that can be sent requests, a candidate for one request, and the decision for it."""
+"""The nouns of routing: a replica that can be sent requests and its load, a candidate for one request, and the decision
+for it."""
 
 from dataclasses import dataclass
 
-from fairlead.routing.load import Load
+from fairlead_protocol.messages import LoadLine
+
+
+class Load(LoadLine, kw_only=True, frozen=True):
+    """A replica's load as its engine last told it: one load line, and when it came."""
+
+    time: float
+    """In seconds of the reader's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from fairlead.routing.in_flight import InFlightRequest
-from fairlead.routing.load import Load
 from fairlead.routing.predictor import (
     Dispatched,
     Work,
@@ -15,7 +14,7 @@ from fairlead.routing.predictor import (
     tokens_per_step,
 )
 from fairlead.routing.prompt import block_size_of
-from fairlead.routing.replica import Replica
+from fairlead.routing.replica import Load, Replica
 
 HUNG_SECONDS = 5.0
 HUNG_STEPS = 20.0
@@ -60,7 +59,7 @@ class ReplicaState:
             return not load.draining
         block_size = block_size_of(self.replica)
         num_blocks = ceil(num_uncached_tokens / block_size)
-        num_blocks += sum(ceil(sent.uncached_tokens / block_size) for sent in self.unseen)
+        num_blocks += sum(ceil(sent.work.tokens / block_size) for sent in self.unseen)
         return not load.draining and num_seqs < load.max_num_seqs and num_blocks <= load.kv_blocks_free
 
     def hangs(self) -> bool:

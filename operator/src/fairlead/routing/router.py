@@ -11,19 +11,15 @@ from typing import NamedTuple
 
 from fairlead.routing.capacity import CapacityBook
 from fairlead.routing.datastore import Datastore, stale_at
-from fairlead.routing.deaths import DeathBook, Suspicion
-from fairlead.routing.fit import misfit
 from fairlead.routing.health import Failure, HealthBook
 from fairlead.routing.in_flight import InFlightBook, InFlightRequest
-from fairlead.routing.load import Load
-from fairlead.routing.other_gateways import OtherGatewaysBook
 from fairlead.routing.overhead import OverheadBook
 from fairlead.routing.policies import Policy
 from fairlead.routing.predictor import prefill_work
 from fairlead.routing.prompt import Prompt, block_size_of
-from fairlead.routing.quarantine import Quarantine
-from fairlead.routing.replica import Candidate, Decision, Replica
+from fairlead.routing.replica import Candidate, Decision, Load, Replica
 from fairlead.routing.replica_state import ReplicaState
+from fairlead.routing.suspects import Suspects, Suspicion
 from fairlead.routing.waits import Held, HeldBook, seconds_to_slot
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError
@@ -52,10 +48,8 @@ class Router:
         self.datastore = Datastore() if datastore is None else datastore
         self.gateway_id = gateway_id
         self.in_flight = InFlightBook()
-        self.quarantine = Quarantine(self.in_flight)
+        self.suspects = Suspects(self.in_flight)
         self.health = HealthBook()
-        self.deaths = DeathBook()
-        self.other_gateways = OtherGatewaysBook()
         self.capacity = CapacityBook()
         self.overhead = OverheadBook()
         self.held = HeldBook()
@@ -70,26 +64,22 @@ class Router:
         for replica in replicas:
             self._kinds.setdefault((replica.digest, block_size_of(replica)), []).append(replica)
         uids = frozenset(replica.uid for replica in replicas)
-        self.in_flight.keep_only(uids)
-        self.health.keep_only(uids)
-        self.deaths.keep_only(uids)
-        self.other_gateways.keep_only(uids)
-        self.capacity.keep_only(uids)
-        self.overhead.keep_only(uids)
+        for book in (self.in_flight, self.health, self.suspects, self.capacity, self.overhead):
+            book.keep_only(uids)
 
     def route(
         self, prompt: Prompt, now: float, *, is_suspect: bool = False, patient: bool = False
     ) -> InFlightRequest | None:
         """Sends the prompt to a replica, until the caller releases it; None when nobody has room.
 
-        `is_suspect`: another replica may have died of it, so that it is kept apart from others (`quarantine`);
+        `is_suspect`: another replica may have died of it, so that it is kept apart from others (`suspects`);
         `patient`: it can wait until nobody's prompt is computed beside it.
         """
         candidates = self.candidates(prompt, now)
         if is_suspect:
-            candidates = self.quarantine.for_suspect(candidates, self._well(now), now, patient=patient)
+            candidates = self.suspects.for_suspect(candidates, self._well(now), now, patient=patient)
         else:
-            candidates = self.quarantine.for_others(candidates, self._well(now), now)
+            candidates = self.suspects.for_others(candidates, self._well(now), now)
         if not candidates:
             return None
         in_flight = {replica.uid: self.in_flight.count(replica.uid) for replica in self.replicas}
@@ -100,7 +90,7 @@ class Router:
     def holds_back(self, prompt: Prompt, now: float, *, patient: bool) -> bool:
         """Whether a suspect waits only for the sake of keeping it apart: there is room for it."""
         found = self.candidates(prompt, now)
-        return bool(found) and not self.quarantine.for_suspect(found, self._well(now), now, patient=patient)
+        return bool(found) and not self.suspects.for_suspect(found, self._well(now), now, patient=patient)
 
     def _well(self, now: float) -> list[str]:
         """Replicas that take requests, full ones too."""
@@ -117,11 +107,8 @@ class Router:
         states = [self._state(replica, now) for replica in holders if self._may_send(replica.uid, now)]
         well = [state for state in states if not state.hangs()] or states
         cached = self._cached(prompt)
-        found = [
-            candidate
-            for each in well
-            if (candidate := self._candidate(each, prompt, cached.get(each.replica.uid, _NOTHING_CACHED), now))
-        ]
+        judged = (self._candidate(each, prompt, cached.get(each.replica.uid, _NOTHING_CACHED), now) for each in well)
+        found = [candidate for candidate in judged if candidate is not None]
         heard = [each for each in found if not self.datastore.fell_silent(each.replica.uid, now)]
         return heard or found
 
@@ -132,28 +119,26 @@ class Router:
         is queued there now if that takes longer. None where the replicas' step costs are not known, or no request
         has ended yet that would tell for how long one holds its slot.
         """
-        states = [
-            state
-            for replica in self.replicas
-            if prompt.may_go_to(replica)
-            if not self.datastore.drains(replica.uid) and self.health.available(replica.uid, now)
-            if not (state := self._state(replica, now)).hangs() and not misfit(prompt, replica, state.load)
-        ]
+        well = self._well(now)
+        holders = (replica for replica in self.replicas if replica.uid in well and prompt.may_go_to(replica))
+        states = [self._state(replica, now) for replica in holders]
+        states = [each for each in states if not each.hangs() and not prompt.misfit(each.replica, each.load)]
         wait = self._seconds_to_slot(states, num_ahead + 1)
         if wait is None:
             return None
         cached = self._cached(prompt)
-        known = [
-            ttft + self.overhead.seconds(each.replica.uid, now)
-            for each in states
-            if (ttft := self._ttft_after(each, prompt, cached.get(each.replica.uid, _NOTHING_CACHED), now, wait))
-            is not None
-        ]
-        return min(known, default=None)
+        foreseen = []
+        for each in states:
+            num_cached, ready_at = cached.get(each.replica.uid, _NOTHING_CACHED)
+            work = prefill_work(num_cached, prompt.num_tokens_on(each.replica) - num_cached)
+            ttft = each.predicted_ttft(work, now, not_before=max(ready_at, now + wait))
+            if ttft is not None:
+                foreseen.append(ttft + self.overhead.seconds(each.replica.uid, now))
+        return min(foreseen, default=None)
 
     def misfit(self, prompt: Prompt, now: float) -> PromptError | None:
         """Why none of the ready replicas could ever serve the prompt; None where one may, or none is ready."""
-        errors = [misfit(prompt, replica, self.datastore.load(replica.uid, now)) for replica in self.replicas]
+        errors = [prompt.misfit(replica, self.datastore.load(replica.uid, now)) for replica in self.replicas]
         found = [error for error in errors if error is not None]
         if not found or len(found) < len(errors):
             return None
@@ -166,7 +151,7 @@ class Router:
         """Prompt tokens that the best replica would have to compute; all of them where none is ready."""
         cached = self._cached(prompt)
         uncached = (
-            _num_tokens(prompt, replica) - cached.get(replica.uid, _NOTHING_CACHED).num_tokens
+            prompt.num_tokens_on(replica) - cached.get(replica.uid, _NOTHING_CACHED).num_tokens
             for replica in self.replicas
             if prompt.may_go_to(replica)
         )
@@ -200,13 +185,7 @@ class Router:
     def failed(self, sent: InFlightRequest, failure: Failure, now: float) -> Suspicion:
         """The replica failed the request; whether that may have been the request's doing."""
         self.health.failed(sent.uid, failure, now)
-        if failure is not Failure.DIED:
-            return Suspicion.NONE
-        book = self.in_flight
-        has_others = self.other_gateways.has_unproven(sent.uid, now)
-        return self.deaths.died(
-            sent, book.requests(sent.uid), lambda each: book.is_unproven(each, now), now, has_others=has_others
-        )
+        return self.suspects.died(sent, now) if failure is Failure.DIED else Suspicion.NONE
 
     def told(self, uid: str, load: Load) -> None:
         """A replica has told its load. With nothing left to compute, whatever it counts is past its prompt."""
@@ -214,7 +193,7 @@ class Router:
         is_computed = not load.waiting and not load.queued_prefill_tokens
         if is_computed:
             self.in_flight.computed(uid, own)
-        self.other_gateways.told(uid, sum(load.seen.values()) - own, load.time, are_computed=is_computed)
+        self.suspects.told(uid, sum(load.seen.values()) - own, load.time, are_computed=is_computed)
 
     def full(self, sent: InFlightRequest, now: float) -> None:
         """The replica refused the request because its queue is full: it answered, so it is healthy."""
@@ -239,25 +218,20 @@ class Router:
         """When time alone may give a replica room again; None when only an event can, such as an end or a load line."""
         loads = (self.datastore.load(replica.uid, now) for replica in self.replicas)
         times = [stale_at(load) for load in loads if load is not None]
-        changes = self.health.next_change(now), self.capacity.next_change(now), self.quarantine.next_change(now)
+        changes = self.health.next_change(now), self.capacity.next_change(now), self.suspects.next_change(now)
         times += [time for time in changes if time is not None]
         return min(times, default=None)
 
     def _may_send(self, uid: str, now: float) -> bool:
+        """The load may disprove what was learnt from failures and refusals before it."""
         if self.datastore.drains(uid):
             return False
-        self._heed_load(uid, now)
+        if (load := self.datastore.load(uid, now)) is not None:
+            num_seen = load.seen.get(self.gateway_id, 0)
+            self.health.heard(uid, num_seen)
+            if not load.waiting and not self.in_flight.unseen(uid, num_seen):
+                self.capacity.queue_was_empty(uid, load.time)
         return self.health.available(uid, now) and self.capacity.has_room(uid, self.in_flight.count(uid), now)
-
-    def _heed_load(self, uid: str, now: float) -> None:
-        """The load may disprove what was learnt from failures and refusals before it."""
-        load = self.datastore.load(uid, now)
-        if load is None:
-            return
-        num_seen = load.seen.get(self.gateway_id, 0)
-        self.health.heard(uid, num_seen)
-        if not load.waiting and not self.in_flight.unseen(uid, num_seen):
-            self.capacity.queue_was_empty(uid, load.time)
 
     def _state(self, replica: Replica, now: float) -> ReplicaState:
         uid, book = replica.uid, self.in_flight
@@ -290,13 +264,6 @@ class Router:
             per_second += (each.num_in_flight if has_own else each.num_seqs) / max(held, _SHORTEST_HELD_SECONDS)
         return seconds_to_slot(num_short, per_second) if per_second else None
 
-    def _ttft_after(
-        self, state: ReplicaState, prompt: Prompt, cached: _Cached, now: float, wait: float
-    ) -> float | None:
-        """From now to the first token of a prompt that is sent there after a wait."""
-        work = prefill_work(cached.num_tokens, _num_tokens(prompt, state.replica) - cached.num_tokens)
-        return state.predicted_ttft(work, now, not_before=max(cached.ready_at, now + wait))
-
     def _cached(self, prompt: Prompt) -> dict[str, _Cached]:
         """By uid: what of the prompt is in each replica's cache, or will be when the engine gets to it; no zeros."""
         cached: dict[str, _Cached] = {}
@@ -314,10 +281,15 @@ class Router:
         return cached
 
     def _candidate(self, state: ReplicaState, prompt: Prompt, cached: _Cached, now: float) -> Candidate | None:
-        """The replica as a candidate for this prompt; None where it has no room for it, or never will have."""
+        """The replica as a candidate for this prompt; None where it has no room for it, or never will have.
+
+        Room is needed for the longest of several prompts, since the engine takes them one after another. What is only
+        estimated holds nobody up: the engine will know.
+        """
         replica = state.replica
-        num_uncached = _num_tokens(prompt, replica) - cached.num_tokens
-        if misfit(prompt, replica, state.load) or not state.has_room(_num_at_once(prompt, replica, num_uncached)):
+        num_uncached = prompt.num_tokens_on(replica) - cached.num_tokens
+        num_at_once = min(num_uncached, prompt.longest_on(replica))
+        if prompt.misfit(replica, state.load) or not state.has_room(num_at_once):
             return None
         work = prefill_work(cached.num_tokens, num_uncached)
         ttft = state.predicted_ttft(work, now, not_before=cached.ready_at)
@@ -343,8 +315,7 @@ class Router:
         sent = InFlightRequest(
             replace(decision, dispatch=self.in_flight.next_dispatch(uid, num_seen)),
             now,
-            cached_tokens=chosen.cached_tokens,
-            uncached_tokens=chosen.uncached_tokens,
+            prefill_work(chosen.cached_tokens, chosen.uncached_tokens),
             num_seqs=max(1, len(prompts)),
             is_suspect=is_suspect,
         )
@@ -360,15 +331,3 @@ class Router:
         self.health.sent(uid, sent.dispatch)
         self.in_flight.take(sent)
         return sent
-
-
-def _num_tokens(prompt: Prompt, replica: Replica) -> int:
-    """Of the whole prompt, as this replica's tokenizer sees it, or estimated."""
-    prompts = prompt.tokens(replica)
-    return prompt.num_tokens if prompts is None else sum(len(tokens.token_ids) for tokens in prompts)
-
-
-def _num_at_once(prompt: Prompt, replica: Replica, num_uncached: int) -> int:
-    """Tokens that the replica must have room for when the prompt begins there: of several prompts those of the longest,
-    since the engine takes them one after another. What is only estimated holds nobody up: the engine will know."""
-    return min(num_uncached, max((len(each.token_ids) for each in prompt.tokens(replica) or ()), default=0))

@@ -21,12 +21,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from fairlead.routing.predictor import Work, step_seconds
+from fairlead.routing.predictor import NO_WORK, Work, step_seconds
 from fairlead_protocol.messages import StepCost
 
 WINDOW = 64
 """Requests that are remembered: what a request is like changes over the day, and many are needed for a mean."""
-_NO_WORK = Work()
 
 
 def slot_seconds(
@@ -50,7 +49,7 @@ class Held:
 
     seconds: float
     """For how long it held its slot."""
-    work: Work = _NO_WORK
+    work: Work = NO_WORK
     """Its prompt, as far as it was to be computed."""
     num_generated: float | None = None
     """Its output tokens; None where they are not known, or came from several sequences at once."""

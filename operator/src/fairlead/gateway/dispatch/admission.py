@@ -26,9 +26,9 @@ from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
-from fairlead.routing.load import Load
 from fairlead.routing.policies import make_policy
 from fairlead.routing.queue import PoolQueue, deadline
+from fairlead.routing.replica import Load
 from fairlead.routing.router import Router
 from fairlead_protocol.adapters import split_adapter
 from fairlead_protocol.prompts import PromptError

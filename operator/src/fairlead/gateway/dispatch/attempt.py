@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
-from fairlead.routing.deaths import Suspicion
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision
 from fairlead.routing.router import Router
+from fairlead.routing.suspects import Suspicion
 
 _PLURAL_FIELDS = ("n", "best_of")
 """With these, the tokens of an answer may have come side by side: their number does not say how long they took."""

@@ -7,8 +7,7 @@ every load line and whenever its replicas change.
 import logging
 from collections.abc import Sequence
 
-from fairlead.routing.load import Load
-from fairlead.routing.replica import Replica
+from fairlead.routing.replica import Load, Replica
 from fairlead.routing.replica_state import is_hanging
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.openai.errors import bad_request, model_not_found, not_synced
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.upstream.upstream import Upstream
-from fairlead.routing.load import Load
+from fairlead.routing.replica import Load
 from fairlead_protocol.blocks import BlockHash
 
 MakeFleet = Callable[[EngineListener, Tokenizers], Fleet]
