@@ -15,10 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from fairlead.gateway.gateway_settings import GatewaySettings, SettingsError
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead_protocol.docstrings import docstrings
 from fairlead_protocol.http.limited import LINGER_SECONDS
 from fairlead_protocol.logs import LogfmtFormatter
+from fairlead_protocol.settings import SettingError
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
@@ -240,7 +241,7 @@ async def test_a_stream_that_outlives_the_drain_is_told_so(start) -> None:
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(setting: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
+    with pytest.raises(SettingError, match=message):
         GatewaySettings(**setting)
 
 

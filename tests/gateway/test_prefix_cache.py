@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 import fairlead_engine.demo
 from fairlead.gateway.prompts.cuts import Cuts, frame_of, joined
-from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, PrefixCache
+from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, Ids, PrefixCache
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 DINGHY = Path(fairlead_engine.demo.__file__).parent / "dinghy"
@@ -42,6 +42,10 @@ FRAGMENTS = (
     ),
 )
 TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=40).map("".join)
+
+
+def encode(encoder: CachingTokenizer, text: str, *, add_special_tokens: bool) -> Ids:
+    return encoder.finish(encoder.begin(text, add_special_tokens=add_special_tokens))
 
 
 def byte_level(add_prefix_space: bool = False) -> Tokenizer:
@@ -132,7 +136,7 @@ def test_pieces_have_the_ids_of_the_whole(kind: str, text: str, min_piece: int) 
     assert joined(tokenizer.encode_each(pieces)) == tokenizer.encode(text, add_special_tokens=False)
     for add_special_tokens in (False, True):
         plain = tokenizer.encode(text * 9, add_special_tokens=add_special_tokens)
-        assert encoder.encode(text * 9, add_special_tokens=add_special_tokens).tolist() == plain
+        assert encode(encoder, text * 9, add_special_tokens=add_special_tokens).tolist() == plain
     encoder.cache.check()
 
 
@@ -149,7 +153,7 @@ def test_a_growing_conversation_has_the_ids_it_would_have_without_a_cache(messag
     tokenizer, encoder = tokenizer_of("dinghy"), CachingTokenizer(tokenizer_of("dinghy"), PrefixCache(1_000_000))
     for end in range(1, len(messages) + 1):
         text = tokenizer.render_chat(messages[:end])
-        assert encoder.encode(text, add_special_tokens=False).tolist() == tokenizer.encode_chat(messages[:end])
+        assert encode(encoder, text, add_special_tokens=False).tolist() == tokenizer.encode_chat(messages[:end])
 
 
 @pytest.mark.parametrize(
@@ -214,8 +218,8 @@ def test_what_special_tokens_add_is_found_or_known_not_to_be_fixed() -> None:
     assert frame_of(tokenizer) is None
     encoder = CachingTokenizer(tokenizer, PrefixCache(100_000))
     for _ in range(2):
-        assert encoder.encode("a b", add_special_tokens=True).tolist() == tokenizer.encode("a b")
-        assert encoder.encode("a b", add_special_tokens=False).tolist() == tokenizer.encode(
+        assert encode(encoder, "a b", add_special_tokens=True).tolist() == tokenizer.encode("a b")
+        assert encode(encoder, "a b", add_special_tokens=False).tolist() == tokenizer.encode(
             "a b", add_special_tokens=False
         )
 
@@ -223,9 +227,9 @@ def test_what_special_tokens_add_is_found_or_known_not_to_be_fixed() -> None:
 def test_a_tokenizer_that_lacks_words_is_used_as_it_is() -> None:
     tokenizer = PromptTokenizer(Tokenizer(models.WordLevel({"ahoy": 0}, unk_token="?")).to_str())
     encoder = CachingTokenizer(tokenizer, PrefixCache(100_000))
-    assert encoder.encode("ahoy", add_special_tokens=False).tolist() == [0]
+    assert encode(encoder, "ahoy", add_special_tokens=False).tolist() == [0]
     with pytest.raises(Exception, match="WordLevel"):
-        encoder.encode("land", add_special_tokens=False)
+        encode(encoder, "land", add_special_tokens=False)
 
 
 def conversation(num_turns: int) -> str:
@@ -257,16 +261,14 @@ def test_a_cache_stays_within_its_bytes_and_keeps_what_was_used_last() -> None:
     encoder = CachingTokenizer(tokenizer_of("dinghy"), store)
     kept = "<|user|>the text that is asked for again and again"
     for number in range(300):
-        encoder.encode(kept, add_special_tokens=False)
-        encoder.encode(f"{number} " * 200, add_special_tokens=False)
+        encode(encoder, kept, add_special_tokens=False)
+        encode(encoder, f"{number} " * 200, add_special_tokens=False)
         store.check()
     assert encoder.begin(kept, add_special_tokens=False).num_missing_characters == 0
     assert encoder.begin("0 " * 200, add_special_tokens=False).num_missing_characters > 0
-    stats = store.stats()
-    assert stats.num_bytes <= store.max_bytes
-    assert (stats.num_hits, stats.num_misses) == (300, 302)
-    encoder.encode("x " * 100_000, add_special_tokens=False)
-    assert store.stats().num_pieces == stats.num_pieces
+    encode(encoder, "x " * 100_000, add_special_tokens=False)
+    assert encoder.begin("x " * 100_000, add_special_tokens=False).num_missing_characters > 0, "not worth what it costs"
+    assert encoder.begin(kept, add_special_tokens=False).num_missing_characters == 0
 
 
 def test_tokenizers_that_share_a_cache_do_not_share_ids() -> None:
@@ -274,7 +276,7 @@ def test_tokenizers_that_share_a_cache_do_not_share_ids() -> None:
     for kind in ("dinghy", "byte-level | plain | own", "dinghy"):
         encoder = CachingTokenizer(tokenizer_of(kind), store)
         plain = tokenizer_of(kind).encode("ahoy, sailor", add_special_tokens=False)
-        assert encoder.encode("ahoy, sailor", add_special_tokens=False).tolist() == plain
+        assert encode(encoder, "ahoy, sailor", add_special_tokens=False).tolist() == plain
 
 
 def test_threads_may_share_a_cache() -> None:
@@ -286,7 +288,7 @@ def test_threads_may_share_a_cache() -> None:
     def work() -> None:
         for _ in range(5):
             for index, text in enumerate(texts):
-                if encoder.encode(text, add_special_tokens=False).tolist() != expected[index]:
+                if encode(encoder, text, add_special_tokens=False).tolist() != expected[index]:
                     wrong.append(index)
 
     threads = [Thread(target=work) for _ in range(4)]

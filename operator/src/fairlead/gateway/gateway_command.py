@@ -12,7 +12,7 @@ from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
 from fairlead.gateway.access.keys import KeysError
-from fairlead.gateway.gateway_settings import GatewaySettings, SettingsError
+from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         settings = GatewaySettings(**values_of(GatewaySettings, given(args, [GatewaySettings])))
         access = _access(args.api_keys_dir, args.no_api_keys)
-    except (SettingError, SettingsError, KeysError) as error:
+    except (SettingError, KeysError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     allow_descriptors(settings.max_connections, per_connection=2)  # the client's, and one to a replica
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 def _access(keys: Path | None, serve_everybody: bool) -> Access:
     """Who is served. There is no default, so that nobody opens a gateway, or closes one, without having said so."""
     if (keys is not None) == serve_everybody:
-        raise SettingsError(
+        raise KeysError(
             "say who may use this gateway, by exactly one of two flags: --api-keys-dir DIR for a folder with a file of "
             "keys per client, or --no-api-keys to serve everybody who can reach its port"
         )

@@ -4,11 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 from fairlead.api import names
-from fairlead_protocol.settings import BYTES, SECONDS, flag
-
-
-class SettingsError(ValueError):
-    """A setting has a value that cannot work; the text names the setting and says what would."""
+from fairlead_protocol.settings import BYTES, SECONDS, SettingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +71,19 @@ class GatewaySettings:
     def __post_init__(self) -> None:
         for name in ("port", "control_port"):
             if not 0 <= getattr(self, name) <= 65535:
-                raise SettingsError(f"{flag(name)} must be between 0 and 65535, not {getattr(self, name)}")
+                raise SettingError(name, f"must be between 0 and 65535, not {getattr(self, name)}")
         for name in _POSITIVE:
             if not getattr(self, name) > 0:
-                raise SettingsError(f"{flag(name)} must be above 0, not {getattr(self, name)}")
+                raise SettingError(name, f"must be above 0, not {getattr(self, name)}")
         for name in ("drain_delay", "drain_timeout", "max_idle_connections"):
             if not getattr(self, name) >= 0:
-                raise SettingsError(f"{flag(name)} must not be negative, not {getattr(self, name)}")
+                raise SettingError(name, f"must not be negative, not {getattr(self, name)}")
         for name in ("max_partial_body_bytes", "max_queue_bytes"):
             if getattr(self, name) < self.max_body_bytes:
-                below = f"{flag(name)} {getattr(self, name)} is below --max-body-bytes {self.max_body_bytes}"
-                raise SettingsError(f"{below}: requests in between would be told to try again, for ever")
+                below = f"{getattr(self, name)} is below --max-body-bytes {self.max_body_bytes}"
+                raise SettingError(name, f"{below}: requests in between would be told to try again, for ever")
         if self.port == self.control_port != 0 and self.control_host in (None, self.host):
-            raise SettingsError("--port and --control-port must differ: metrics are not for clients")
+            raise SettingError("port", "and --control-port must differ: metrics are not for clients")
 
 
 _NOT_POSITIVE = {"host", "control_host", "port", "control_port", "drain_delay", "drain_timeout", "max_idle_connections"}

@@ -78,7 +78,7 @@ class Gateway:
         self._control = self._serving(control, 1, grace_seconds=CONTROL_GRACE_SECONDS)
         for port, server in (("clients", self._server), ("control", self._control)):
             self.metrics.connections.labels(port).set_function(partial(len, server.server_state.connections))
-        self._drain_task: asyncio.Task[None] | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
 
     def _serving(self, app: GatewayApp | ControlApp, number: int, *, grace_seconds: int) -> HttpServer:
         return HttpServer(
@@ -118,13 +118,18 @@ class Gateway:
         A gateway that was never ready does not wait, since nobody was sent to it. Further calls change nothing: a
         container runtime may repeat its signal, and streams must not be cut for it.
         """
-        if self._drain_task is None:
+
+        def stop() -> None:
+            if not self._server.should_exit:
+                self._server.stop()
+
+        if self._drain_timer is None:
             delay = self.settings.drain_delay if self.app.was_ready else 0.0
             self._announce()
             for protocol in self._protocols:
                 protocol.linger_seconds = LINGER_SECONDS
             logger.info("draining: not ready, requests are taken for %g more seconds", delay)
-            self._drain_task = asyncio.create_task(self._stop_after(delay))
+            self._drain_timer = asyncio.get_running_loop().call_later(delay, stop)
 
     def stop(self) -> None:
         """Takes nothing new from now on; a second call cuts what still runs."""
@@ -148,11 +153,6 @@ class Gateway:
     def _announce(self) -> None:
         self.app.draining = True
         self.signals.drain()
-
-    async def _stop_after(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        if not self._server.should_exit:
-            self._server.stop()
 
     def _follower_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

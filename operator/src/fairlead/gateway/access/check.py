@@ -98,7 +98,12 @@ class KeyedAccess:
         try:
             keys = await asyncio.to_thread(read_keys, self._folder)
         except KeysError as error:
-            self._complain(str(error))
+            problem = str(error)
+            if problem != self._complaint:
+                self._num_bad_polls = 0
+            if self._num_bad_polls % _REPEAT_POLLS == 0:
+                logger.error("the API keys cannot be read, those known before stay valid: %s", problem)
+            self._complaint, self._num_bad_polls = problem, self._num_bad_polls + 1
             return
         if self._complaint:
             logger.info("the API keys can be read again")
@@ -109,12 +114,6 @@ class KeyedAccess:
         self._keys = keys
         logger.info("API keys changed for %s; %d keys of %d clients from here on", changed, *_sizes(keys))
         self._warn_of_none()
-
-    def _complain(self, problem: str) -> None:
-        if problem != self._complaint or self._num_bad_polls % _REPEAT_POLLS == 0:
-            logger.error("the API keys cannot be read, those known before stay valid: %s", problem)
-        self._num_bad_polls = self._num_bad_polls + 1 if problem == self._complaint else 1
-        self._complaint = problem
 
     def _warn_of_none(self) -> None:
         if not len(self._keys):

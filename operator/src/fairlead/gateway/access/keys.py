@@ -9,7 +9,7 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,7 @@ _KEY = re.compile(rb"[\x21-\x7e]+")
 
 
 class KeysError(Exception):
-    """The folder cannot be read as keys. The text names the file and says what would work; it quotes no key."""
+    """There are no keys to go by. The text names the file and says what would work; it quotes no key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def read_keys(folder: Path) -> KeySet:
     missing = ""
     for _ in range(_READ_ATTEMPTS):
         try:
-            return make_key_set(dict(_read_files(_content_of(folder))))
+            return make_key_set(_read_files(folder))
         except FileNotFoundError as error:  # perhaps only because it was changed while we read it
             missing = error.filename
         except OSError as error:
@@ -97,21 +97,18 @@ def read_keys(folder: Path) -> KeySet:
     raise KeysError(f"{missing} does not exist; it must be a folder with a file per client that holds its keys")
 
 
-def _content_of(folder: Path) -> Path:
-    """Where the files really are. Through it a Secret that changes meanwhile is read as it was, or not at all."""
+def _read_files(folder: Path) -> dict[str, list[bytes]]:
+    """Client → its keys, of every file. They are read where they really are: so a Secret that changes meanwhile is read
+    as it was, or not at all."""
     link = folder / _KUBERNETES_LINK
-    return link.resolve() if link.is_symlink() else folder
-
-
-def _read_files(folder: Path) -> Iterator[tuple[str, list[bytes]]]:
-    """(client, its keys) of every file."""
-    for path in sorted(folder.iterdir()):
+    keys = {}
+    for path in sorted((link.resolve() if link.is_symlink() else folder).iterdir()):
         if path.name.startswith("."):
             continue
         if not _CLIENT.fullmatch(path.name):
             raise KeysError(f"the file name {path.name!r} cannot be a client's; use letters, digits, '.', '_' and '-'")
-        lines = _read_file(path).splitlines()
-        yield path.name, [key for line in lines if (key := line.strip())]
+        keys[path.name] = [key for line in _read_file(path).splitlines() if (key := line.strip())]
+    return keys
 
 
 def _read_file(path: Path) -> bytes:

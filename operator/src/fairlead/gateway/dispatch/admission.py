@@ -383,7 +383,7 @@ class ModelPool:
             errors = [prompt.too_long.get(digest) for digest in self.digests]
             misfit = errors[0] if None not in errors else None
         elif self.model.max_model_len is not None:
-            misfit = prompt.excess(self.model.max_model_len)
+            misfit = prompt.least.excess(self.model.max_model_len)
         if misfit is not None:
             raise unfit(misfit)
 

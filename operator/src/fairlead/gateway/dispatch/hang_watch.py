@@ -33,18 +33,17 @@ class Hangs:
     def told(self, uid: str, load: Load | None) -> None:
         """A replica has told its load; None: what it told does not hold any more."""
         if load is not None and is_hanging(load):
-            begins = uid not in self._seconds
+            is_new = uid not in self._seconds
             self._seconds[uid] = load.step_age_seconds
-            if begins:
-                words = "a replica hangs in a step: it gets nothing new while another is well"
-                logger.warning(words, extra=self._fields(uid))
+            if is_new:
+                self._log(logging.WARNING, uid, "a replica hangs in a step: it gets nothing new while another is well")
         elif uid in self._seconds:
             self._end(uid, "its load is not known any more" if load is None else "it went on")
 
     def _end(self, uid: str, why: str) -> None:
-        logger.info("a replica hangs no longer: %s", why, extra=self._fields(uid))
+        self._log(logging.INFO, uid, f"a replica hangs no longer: {why}")
         del self._seconds[uid]
 
-    def _fields(self, uid: str) -> dict[str, str | float]:
+    def _log(self, level: int, uid: str, message: str) -> None:
         name, seconds = self._names.get(uid, uid), round(self._seconds[uid], 1)
-        return {"model": self._model, "replica": name, "step_seconds": seconds}
+        logger.log(level, message, extra={"model": self._model, "replica": name, "step_seconds": seconds})

@@ -87,7 +87,12 @@ class Proxy:
         """
         decision, replica = attempt.decision, attempt.decision.replica
         body = request.upstream_body(replica.served_name or served_name, attempt.prompt.tokens_field(replica.digest))
-        head = _head(replica, request, len(body), dispatch=f"{self._gateway_id}:{decision.dispatch}")
+        start = (
+            f"POST {request.path} HTTP/1.1\r\nhost: {authority(replica.host, replica.port)}\r\n"
+            f"x-request-id: {request.request_id}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"{HEADER_DISPATCH}: {self._gateway_id}:{decision.dispatch}\r\n"
+        )
+        head = b"".join([start.encode(), *(b"%b: %b\r\n" % header for header in request.headers), b"\r\n"])
         limit = self._settings.first_byte_timeout if request.stream else self._settings.response_timeout
         try:
             async with self._upstream.exchange(
@@ -189,18 +194,6 @@ def _failed(replica: Replica, error: Exception, *, begun: bool) -> ReplicaFailed
         return ReplicaFailed(Failure.TIMED_OUT, upstream_timed_out(message), retryable=False)
     failure = Failure.UNREACHABLE if isinstance(error, ConnectFailed) else Failure.DIED
     return ReplicaFailed(failure, upstream_failed(message, status=502 if begun else 503), retryable=not begun)
-
-
-def _head(replica: Replica, request: InferenceRequest, num_bytes: int, *, dispatch: str) -> bytes:
-    """The request line and headers for the engine."""
-    host = authority(replica.host, replica.port)
-    lines = [
-        f"POST {request.path} HTTP/1.1\r\nhost: {host}\r\nx-request-id: {request.request_id}\r\n"
-        f"content-type: application/json\r\ncontent-length: {num_bytes}\r\n{HEADER_DISPATCH}: {dispatch}\r\n".encode()
-    ]
-    lines += [b"%b: %b\r\n" % header for header in request.headers]
-    lines.append(b"\r\n")
-    return b"".join(lines)
 
 
 def _headers(decision: Decision, response: Connection, seen: Observation) -> list[Header]:

@@ -27,16 +27,15 @@ class WarmUps:
 
     def warm(self, replicas: Sequence[Replica], now: float, has_told: Callable[[str], bool]) -> tuple[Replica, ...]:
         """Those of `replicas`, which are all there are, that may be sent requests. `has_told`: its load, by uid."""
-        self._warming = {each.uid for each in replicas if self._is_cold(each) and not has_told(each.uid)}
+        new = {each.uid for each in replicas if each.uid not in self._joined and not each.digest}
+        present = {each.uid for each in replicas}
+        self._warming = {uid for uid in present & (self._warming | new) if not has_told(uid)}
         self._joined = {each.uid: self._joined.get(each.uid, now) for each in replicas}
         return tuple(each for each in replicas if not self.awaits(each.uid) or self._due(each.uid) <= now)
 
     def next_due(self, now: float) -> float | None:
         """When the next that warms up will be used all the same; None where there is none to wait for."""
         return min((due for due in map(self._due, self._warming) if due > now), default=None)
-
-    def _is_cold(self, replica: Replica) -> bool:
-        return self.awaits(replica.uid) if replica.uid in self._joined else not replica.digest
 
     def _due(self, uid: str) -> float:
         return self._joined[uid] + WARM_UP_SECONDS

@@ -8,35 +8,27 @@ from fairlead_protocol.adapters import split_adapter, with_adapter
 
 
 def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, Any]:
-    """Every name of every model that is ready, starting or scaled to zero; with `chosen`, of that one only."""
-    pools = [pool for pool in (directory.pools if chosen is None else (chosen,)) if pool.state != "failed"]
-    entries = {
-        name: _entry(name, pool) for pool in pools for name in _with_adapters(_names(directory, pool, chosen), pool)
-    }
+    """Every name of every model that is ready, starting or scaled to zero, and under the first of them each adapter;
+    with `chosen`, of that one only."""
+    entries: dict[str, dict[str, Any]] = {}
+    for pool in directory.pools if chosen is None else (chosen,):
+        if pool.state == "failed":
+            continue
+        # At its own path or Host a model has its plain names, whoever else claims them.
+        plain = [pool.model.served_name, *pool.model.aliases]
+        names = plain if chosen is not None else directory.public_names(pool)
+        adapters = [with_adapter(names[0], adapter) for adapter in pool.adapters]
+        entries |= {name: _entry(name, pool) for name in (*names, *adapters)}
     return {"object": "list", "data": list(entries.values())}
 
 
 def find_model(directory: Directory, name: str, chosen: Pool | None = None) -> dict[str, Any] | None:
     """The entry of one name; None where it is unknown or cannot be served."""
-    pool = chosen if chosen is not None and answers_to(chosen, name) else None
-    if chosen is None:
-        pool = directory.find(name)
-    if pool is None or pool.state == "failed":
+    pool = directory.find(name) if chosen is None else chosen
+    if pool is None or pool.state == "failed" or not answers_to(pool, name):
         return None
     adapter = split_adapter(name, pool.model.names)[1]
     return None if adapter is not None and adapter not in pool.adapters else _entry(name, pool)
-
-
-def _names(directory: Directory, pool: Pool, chosen: Pool | None) -> list[str]:
-    """At its own path or Host a model has its plain names, whoever else claims them."""
-    if chosen is None:
-        return directory.public_names(pool)
-    return [pool.model.served_name, *pool.model.aliases]
-
-
-def _with_adapters(names: list[str], pool: Pool) -> list[str]:
-    """The names, and each adapter under the first of them."""
-    return names + [with_adapter(name, adapter) for name in names[:1] for adapter in pool.adapters]
 
 
 def _entry(name: str, pool: Pool) -> dict[str, Any]:

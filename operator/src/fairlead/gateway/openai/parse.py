@@ -114,6 +114,9 @@ def parse(
         del fields[name]
     stream = _is_true(fields.get("stream"))
     options = _object(fields.get("stream_options")) or {}
+    priority = 0
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # what is none is the engine's to refuse
+        priority = _priority_decoder.decode(fields.get("priority", b"null")) or 0
     return InferenceRequest(
         request_id=request_id,
         path=path,
@@ -123,7 +126,7 @@ def parse(
         wants_usage=any(_is_true(options.get(name)) for name in ("include_usage", "continuous_usage_stats")),
         fields=fields,
         headers=[(name, value) for name, value in headers if name in FORWARDED_HEADERS],
-        priority=_priority(fields.get("priority")),
+        priority=priority,
         num_bytes=len(body),
     )
 
@@ -158,13 +161,6 @@ def _model(raw: msgspec.Raw | None) -> str:
     if len(name) > MAX_MODEL_NAME_LENGTH:
         raise bad_request(f"The field 'model' is longer than {MAX_MODEL_NAME_LENGTH} characters.", param="model")
     return name
-
-
-def _priority(raw: msgspec.Raw | None) -> int:
-    """0 where it is none; what is no priority at all is the engine's to refuse."""
-    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _priority_decoder.decode(raw or b"null") or 0
-    return 0
 
 
 def _is_true(raw: msgspec.Raw | None) -> bool:

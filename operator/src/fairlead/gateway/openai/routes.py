@@ -43,13 +43,10 @@ def find_target(path: str, host: str, directory: Directory) -> Target:
     if path in INFERENCE_PATHS or path.startswith("/v1/"):
         return Target(path, directory.find_host(host))
     parts = path.split("/", 3)
-    if len(parts) == 4 and _is_endpoint(rest := f"/{parts[3]}"):
+    rest = f"/{parts[-1]}"
+    if len(parts) == 4 and (rest in INFERENCE_PATHS or f"{rest}/".startswith(f"{MODELS_PATH}/")):
         pool = directory.find_key(parts[1], parts[2])
         if pool is None:
             raise model_not_found(f"{parts[1]}/{parts[2]}")
         return Target(rest, pool)
     return Target(path, None)
-
-
-def _is_endpoint(path: str) -> bool:
-    return path in INFERENCE_PATHS or path == MODELS_PATH or path.startswith(f"{MODELS_PATH}/")

@@ -102,20 +102,18 @@ def _safe_tokens(tokenizer: PromptTokenizer) -> list[tokenizers.AddedToken]:
     if parts.model.type not in _MODELS or parts.model.dropout or parts.model.alpha:
         return []
     added = [token for token in tokenizer.backend.get_added_tokens_decoder().values() if token.content]
-    plain = _changes_nothing(parts.normalizer)
+    is_plain = parts.normalizer in (None, {"type": "Sequence", "normalizers": []})
     spaced = any(token.content[0].isspace() for token in added)
-    candidates = [token for token in added if _is_found_anywhere(token, plain) and not (token.rstrip and spaced)]
+    candidates = [
+        token
+        for token in added
+        if not token.single_word and (is_plain or not token.normalized) and not (token.rstrip and spaced)
+        if token.content == token.content.strip() and len(token.content) <= _LONGEST
+    ]
     expected = (tokenizer.chat_template.source if tokenizer.chat_template else "", *tokenizer.special_tokens.values())
     candidates.sort(key=lambda token: (not any(token.content in text for text in expected), not token.special))
     overlaps = _Overlaps(token.content for token in added)
     return list(islice((token for token in candidates if not overlaps.possible(token.content)), MAX_CUT_TOKENS))
-
-
-def _is_found_anywhere(token: tokenizers.AddedToken, plain: bool) -> bool:
-    """Whether it is taken out of a text wherever it stands, if no other token comes in its way. `plain`: nothing is
-    normalised."""
-    text = token.content
-    return not token.single_word and (plain or not token.normalized) and text == text.strip() and len(text) <= _LONGEST
 
 
 class _Overlaps:
@@ -131,10 +129,6 @@ class _Overlaps:
         return any(text[:end] in self._tails or text[end:] in self._heads for end in range(1, len(text))) or any(
             text in other or other in text for other in self._texts if other != text
         )
-
-
-def _changes_nothing(normalizer: Any) -> bool:
-    return normalizer is None or normalizer == {"type": "Sequence", "normalizers": []}
 
 
 def _agree(tokenizer: PromptTokenizer, cuts: Cuts) -> bool:

@@ -54,13 +54,19 @@ class LeastTokens:
     num_tokens: int = 0
     is_exact: bool = False
     """Whether it has no more."""
+    limit: AnswerLimit = NO_LIMIT
+    """Of its answers."""
 
-    def check(self, limit: AnswerLimit, max_model_len: int) -> None:
-        """Raises PromptError where an engine with this context is sure to refuse it."""
+    def excess(self, max_model_len: int) -> PromptError | None:
+        """Why engines with this context, whatever their tokenizer, would refuse it; None where one may not."""
         or_more = not self.is_exact
         if self.num_tokens >= max_model_len:
-            raise PromptTooLong(self.place, self.num_tokens, max_model_len, or_more=or_more)
-        limit.check(self.num_tokens, max_model_len, or_more=or_more)
+            return PromptTooLong(self.place, self.num_tokens, max_model_len, or_more=or_more)
+        try:
+            self.limit.check(self.num_tokens, max_model_len, or_more=or_more)
+        except PromptError as error:
+            return error
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +95,14 @@ class RawPrompt:
         try:
             places = self.fields.places() if self.fields is not None else [self.field]
         except PromptError:
-            return LeastTokens(self.field, 0)  # its engine says what is wrong
+            return LeastTokens(self.field, limit=self.limit)  # its engine says what is wrong
         if isinstance(self.fields, TextPrompts) and isinstance(self.fields.content, list):
             contents = self.fields.contents
             lengths = [len(each) if isinstance(each, list) else 1 for each in contents]
             longest = max(range(len(lengths)), key=lengths.__getitem__)
-            return LeastTokens(places[longest], lengths[longest], is_exact=isinstance(contents[longest], list))
-        return LeastTokens(places[0], max(self.least_ids, 1 if self.well_formed else 0))
+            is_exact = isinstance(contents[longest], list)
+            return LeastTokens(places[longest], lengths[longest], is_exact, self.limit)
+        return LeastTokens(places[0], max(self.least_ids, int(self.well_formed)), limit=self.limit)
 
     @property
     def most_rendered_bytes(self) -> int:

@@ -27,17 +27,6 @@ _ENTRY_BYTES = 300
 """What an entry takes besides text and ids: key, links, object headers."""
 
 
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """What a cache holds, and what it was good for since it was made."""
-
-    num_bytes: int
-    num_pieces: int
-    num_hits: int
-    """Pieces that were asked for and known."""
-    num_misses: int
-
-
 class PrefixCache:
     """Pieces and their ids; beyond `max_bytes` the least recently used go. Any number of tokenizers share one."""
 
@@ -45,8 +34,6 @@ class PrefixCache:
         self.max_bytes = max_bytes
         self._ids: OrderedDict[Key, Ids] = OrderedDict()
         self._num_bytes = 0
-        self._num_hits = 0
-        self._num_misses = 0
         self._lock = Lock()
 
     def find(self, keys: Sequence[Key]) -> "list[Ids | None]":
@@ -56,9 +43,6 @@ class PrefixCache:
             for key, ids in zip(keys, found, strict=True):
                 if ids is not None:
                     self._ids.move_to_end(key)
-            num_hits = len(found) - found.count(None)
-            self._num_hits += num_hits
-            self._num_misses += len(found) - num_hits
         return found
 
     def add(self, pieces: Iterable[tuple[Key, Ids]]) -> None:
@@ -71,10 +55,6 @@ class PrefixCache:
                     self._num_bytes += size
             while self._num_bytes > self.max_bytes:
                 self._num_bytes -= _size(*self._ids.popitem(last=False))
-
-    def stats(self) -> CacheStats:
-        with self._lock:
-            return CacheStats(self._num_bytes, len(self._ids), self._num_hits, self._num_misses)
 
     def check(self) -> None:
         """Asserts that the books are right."""
@@ -117,10 +97,6 @@ class CachingTokenizer:
         self.cuts = Cuts.of(tokenizer)
         self._frame = frame_of(tokenizer)
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> Ids:
-        """The ids of `text`, in time that grows with what is new in it."""
-        return self.finish(self.begin(text, add_special_tokens=add_special_tokens))
-
     def begin(self, text: str, *, add_special_tokens: bool) -> Encoding:
         """The quick part: a millisecond for a million characters."""
         if add_special_tokens and self._frame is None:  # what is added depends on the text, which so stays whole
@@ -131,21 +107,17 @@ class CachingTokenizer:
 
     def finish(self, encoding: Encoding) -> Ids:
         """The slow part: tokenises what was not known, without holding the interpreter's lock."""
-        new = self._encode(key for key, ids in zip(encoding.keys, encoding.known, strict=True) if ids is None)
+        pieces = list(zip(encoding.keys, encoding.known, strict=True))
+        new: dict[Key, Ids] = {}
+        if missing := list(dict.fromkeys(key for key, ids in pieces if ids is None)):
+            is_framed = missing[0][0] != self.tokenizer.digest
+            encoded = self.tokenizer.encode_each([text for _, text in missing], add_special_tokens=is_framed)
+            new = {key: array("I", ids) for key, ids in zip(missing, encoded, strict=True)}
+            self.cache.add(new.items())
         before, after = self._frame if encoding.framed and self._frame else ((), ())
         whole = array("I", before)
-        for index, (key, ids) in enumerate(zip(encoding.keys, encoding.known, strict=True)):
+        for index, (key, ids) in enumerate(pieces):
             piece = new[key] if ids is None else ids
             whole.extend(piece[1:] if index else piece)
         whole.extend(after)
         return whole
-
-    def _encode(self, keys: Iterable[Key]) -> dict[Key, Ids]:
-        missing = list(dict.fromkeys(keys))
-        if not missing:
-            return {}
-        whole = missing[0][0] != self.tokenizer.digest
-        ids = self.tokenizer.encode_each([text for _, text in missing], add_special_tokens=whole)
-        new = {key: array("I", each) for key, each in zip(missing, ids, strict=True)}
-        self.cache.add(new.items())
-        return new

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.prompts.fields import NO_LIMIT, LeastTokens, RawPrompt, raw_prompt
-from fairlead.gateway.prompts.hash_chains import HashChains
-from fairlead.gateway.prompts.tokenising import LeftToEngine, Tokenising
+from fairlead.gateway.prompts.fields import LeastTokens, RawPrompt, raw_prompt
+from fairlead.gateway.prompts.tokenising import HashChains, LeftToEngine, Tokenising
 from fairlead.gateway.prompts.tokenizers import ModelTokenizer, Tokenizers
 from fairlead.routing.prompt import Prompt
 from fairlead_protocol.adapters import with_adapter
 from fairlead_protocol.lanes import Lanes, Pacer
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import AnswerLimit, AnswerTooLong, PromptError, PromptTooLong
+from fairlead_protocol.prompts import AnswerTooLong, PromptError, PromptTooLong
 
 MAX_WAITING = 64
 """Requests that may wait for a thread; while there are so many, further ones are left to their engines."""
@@ -46,17 +45,7 @@ class ReadPrompt(Prompt):
     settled: set[str] = field(default_factory=set)
     """Digests of the tokenizers that have tried, with success or without."""
     least: LeastTokens = field(default_factory=LeastTokens)
-    limit: AnswerLimit = NO_LIMIT
-    """What it says of how long its answers may be."""
     _encoded: dict[str, bytes] = field(default_factory=dict)
-
-    def excess(self, max_model_len: int) -> PromptError | None:
-        """Why engines with this context, whatever their tokenizer, would refuse it; None where one may not."""
-        try:
-            self.least.check(self.limit, max_model_len)
-        except PromptError as error:
-            return error
-        return None
 
     def tokens_field(self, digest: str) -> bytes | None:
         """The JSON of `fairlead_prompt_tokens` for an engine of this digest; None: it gets no such field."""
@@ -116,7 +105,6 @@ class PromptReader:
                 num_tokens=num_tokens,
                 affinity=with_adapter(raw.beginning(affinity_length), request.adapter),
                 least=raw.least(),
-                limit=raw.limit,
                 adapter=request.adapter,
             )
         for digest, model in self._open(prompt, wanted).items():
@@ -139,8 +127,10 @@ class PromptReader:
             return
         work = Tokenising(raw, raw.fields, model, self._chains)
         try:
-            in_thread = raw.num_bytes > QUICK_BYTES or raw.most_rendered_bytes > QUICK_RENDERED_BYTES
-            await self._do(work, raw.num_bytes, in_thread=in_thread)
+            is_long = raw.num_bytes > QUICK_BYTES or raw.most_rendered_bytes > QUICK_RENDERED_BYTES
+            await self._run(work.begin, raw.num_bytes, in_thread=is_long)
+            num_missing = work.num_missing_characters
+            await self._run(work.finish, num_missing, in_thread=num_missing > QUICK_CHARACTERS)
         except LeftToEngine:
             self.num_left += 1
         except PromptError as error:
@@ -157,18 +147,10 @@ class PromptReader:
         prompt.seconds += work.seconds
         self.seconds += work.seconds
 
-    async def _do(self, work: Tokenising, num_bytes: int, *, in_thread: bool) -> None:
-        """Its two parts, each where it disturbs least. Raises LeftToEngine and PromptError."""
-        if in_thread:
-            await self._in_thread(num_bytes, work.begin)
-        else:
-            work.begin()
-        if work.num_missing_characters > QUICK_CHARACTERS:
-            await self._in_thread(work.num_missing_characters, work.finish)
-        else:
-            work.finish()
-
-    async def _in_thread(self, size: int, work: Callable[[], None]) -> None:
+    async def _run(self, work: Callable[[], None], size: int, *, in_thread: bool) -> None:
+        """Work of this size, where it disturbs least. Raises LeftToEngine."""
+        if not in_thread:
+            return work()
         if self._num_in_threads >= MAX_WAITING:
             raise LeftToEngine
         self._num_in_threads += 1

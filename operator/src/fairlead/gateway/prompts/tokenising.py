@@ -1,16 +1,21 @@
-"""One request through one tokenizer: render, look up, encode, hash. Plain work without waiting, for any thread."""
+"""One request through one tokenizer: render, look up, encode, hash. Plain work without waiting, for any thread.
+
+Block hashes are remembered, for the same prompts as texts in `prefix_cache.py`: computing takes 0.6 µs a block, looking
+up a tenth of it.
+"""
 
 import time
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import cast
 
 from fairlead.gateway.prompts.fields import RawPrompt
-from fairlead.gateway.prompts.hash_chains import HashChains
 from fairlead.gateway.prompts.prefix_cache import Encoding, Ids
 from fairlead.gateway.prompts.tokenizers import ModelTokenizer
 from fairlead.routing.prompt import Tokens
+from fairlead_protocol.blocks import ROOT, BlockHash, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.prompts import Part, PromptError, PromptFields, PromptTooLong, cannot_be_tokenised
 
 MAX_CHARACTERS_PER_TOKEN = 32
@@ -20,10 +25,35 @@ MAX_CHARACTERS = 4 * 1024 * 1024
 """Of a text, about a million tokens; longer ones are left to the engine, too."""
 MAX_PROMPTS = 128
 """Of one request; more are left to the engine, which by default takes no more."""
+CHUNK_BLOCKS = 64
+"""Blocks that are remembered together: with blocks of 16 tokens, 8 KiB."""
 
 
 class LeftToEngine(Exception):
     """It would cost too much here; the engine tokenises this request, or refuses it."""
+
+
+class HashChains:
+    """Hashes a prompt that begins like an earlier one from where it differs. Safe between threads."""
+
+    def __init__(self, max_chunks: int = 4096) -> None:
+        """`max_chunks`: by default 32 MiB, for four million tokens."""
+
+        def hash_chunk(parent: BlockHash, raw_ids: bytes, block_size: int, extra: bytes) -> tuple[BlockHash, ...]:
+            return tuple(hash_blocks(array("I", raw_ids), block_size, parent=parent, extra=extra))
+
+        self._chunk = lru_cache(maxsize=max_chunks)(hash_chunk)
+
+    def hashes(self, token_ids: "array[int]", block_size: int, extra: bytes) -> list[BlockHash]:
+        """Of the blocks of a prompt that may be served from a cache, as `hash_blocks` computes them."""
+        end = num_cacheable_blocks(len(token_ids), block_size) * block_size
+        step = CHUNK_BLOCKS * block_size
+        hashes: list[BlockHash] = []
+        parent, start = ROOT, 0
+        while start + step <= end:
+            hashes += self._chunk(parent, token_ids[start : start + step].tobytes(), block_size, extra)
+            parent, start = hashes[-1], start + step
+        return hashes + hash_blocks(token_ids[start:end], block_size, parent=parent, extra=extra)
 
 
 class Tokenising:
@@ -31,11 +61,9 @@ class Tokenising:
 
     def __init__(self, raw: RawPrompt, fields: PromptFields, model: ModelTokenizer, chains: HashChains) -> None:
         """`fields`: those of `raw`, which has some."""
+        self._raw = raw
         self._fields = fields
         self._chains = chains
-        self._extra = raw.extra
-        self._reads_all = raw.reads_all
-        self._limit = raw.limit
         self._model = model
         self._parts: list[tuple[Part, Encoding | None]] = []
         """Texts with what is known of them; ids as they came."""
@@ -63,24 +91,26 @@ class Tokenising:
             limit = min(self._model.max_model_len * MAX_CHARACTERS_PER_TOKEN, MAX_CHARACTERS)
             if len(parts) > MAX_PROMPTS or any(len(part.content) > limit for part in parts):
                 raise LeftToEngine
-            self._parts = [(part, self._lookup(part)) for part in parts]
+            framed = self._fields.adds_special_tokens
+            for part in parts:
+                known = None
+                if isinstance(part.content, str):
+                    known = self._model.encoder.begin(part.content, add_special_tokens=framed)
+                self._parts.append((part, known))
 
     def finish(self) -> None:
         """Encodes what was not known, and hashes. Raises PromptError."""
         with self._timed():
-            self.prompts = tuple(self._tokens(part, encoding) for part, encoding in self._parts)
-
-    def _lookup(self, part: Part) -> Encoding | None:
-        if isinstance(part.content, str):
-            return self._model.encoder.begin(part.content, add_special_tokens=self._fields.adds_special_tokens)
-        return None
-
-    def _tokens(self, part: Part, encoding: Encoding | None) -> Tokens:
-        ids = self._ids(part, encoding)
-        sizes = tuple(self._model.block_sizes)
-        if self._reads_all:
-            return Tokens(ids, self._extra, {size: [] for size in sizes})
-        return Tokens(ids, self._extra, {size: self._chains.hashes(ids, size, self._extra) for size in sizes})
+            extra, reads_all = self._raw.extra, self._raw.reads_all
+            prompts = []
+            for part, encoding in self._parts:
+                ids = self._ids(part, encoding)
+                hashes = {
+                    size: [] if reads_all else self._chains.hashes(ids, size, extra)
+                    for size in tuple(self._model.block_sizes)
+                }
+                prompts.append(Tokens(ids, extra, hashes))
+            self.prompts = tuple(prompts)
 
     def _ids(self, part: Part, encoding: Encoding | None) -> Ids:
         try:
@@ -94,7 +124,7 @@ class Tokenising:
             raise PromptError(part.place, "is empty")
         if len(ids) >= self._model.max_model_len:
             raise PromptTooLong(part.place, len(ids), self._model.max_model_len)
-        self._limit.check(len(ids), self._model.max_model_len)
+        self._raw.limit.check(len(ids), self._model.max_model_len)
         return ids
 
     @contextmanager

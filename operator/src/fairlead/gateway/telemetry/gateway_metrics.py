@@ -30,11 +30,12 @@ class Metrics(Observer):
 
     def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "fairlead_gateway_requests_total",
+        self.requests = self._counter(
+            "requests_total",
             "Requests that ended, by outcome and the HTTP status the client got (0: it went away before it got one)",
-            ["model", "outcome", "status"],
-            registry=self.registry,
+            "model",
+            "outcome",
+            "status",
         )
         self.ttft = self._histogram(
             "time_to_first_token_seconds",
@@ -60,50 +61,47 @@ class Metrics(Observer):
             "How far the predicted number of prompt tokens in the replica's cache was off, in either direction",
             buckets=_TOKENS,
         )
-        self.decisions = Counter(
-            "fairlead_gateway_decisions_total",
-            "Attempts that were routed to a replica, by the policy that chose it",
-            ["model", "policy"],
-            registry=self.registry,
+        self.decisions = self._counter(
+            "decisions_total", "Attempts that were routed to a replica, by the policy that chose it", "model", "policy"
         )
-        self.tokens = Counter(
-            "fairlead_gateway_tokens_total",
+        self.tokens = self._counter(
+            "tokens_total",
             "Tokens of answered requests as engines counted them; kind is prompt, cached (of those), predicted_cached "
             "(those as foreseen) or completion",
-            ["model", "kind"],
-            registry=self.registry,
+            "model",
+            "kind",
         )
         self.tokenizing = self._histogram(
             "tokenizing_seconds", "Time to tokenise a request's prompts in the gateway", buckets=_SHORT_SECONDS
         )
-        self.tokenized = Counter(
-            "fairlead_gateway_tokenized_tokens_total",
+        self.tokenized = self._counter(
+            "tokenized_tokens_total",
             "Prompt tokens of dispatched requests; source is text_cache (their text was seen before) or tokenizer",
-            ["model", "source"],
-            registry=self.registry,
+            "model",
+            "source",
         )
-        self.failed_attempts = Counter(
-            "fairlead_gateway_failed_attempts_total",
+        self.failed_attempts = self._counter(
+            "failed_attempts_total",
             "Attempts that a replica did not serve, by what was wrong; engine_full is a refusal, not a fault",
-            ["model", "failure"],
-            registry=self.registry,
+            "model",
+            "failure",
         )
         self.ready = Gauge(
             "fairlead_gateway_ready",
             "1 while clients should be sent to this gateway; 0 before it knows the models, and while it drains",
             registry=self.registry,
         )
-        self.client_requests = Counter(
-            "fairlead_gateway_client_requests_total",
+        self.client_requests = self._counter(
+            "client_requests_total",
             "Requests that ended, by the client whose API key came with them; nothing where no keys are asked for",
-            ["client", "outcome"],
-            registry=self.registry,
+            "client",
+            "outcome",
         )
-        self.client_tokens = Counter(
-            "fairlead_gateway_client_tokens_total",
+        self.client_tokens = self._counter(
+            "client_tokens_total",
             "Tokens of those requests as engines counted them; kind is prompt or completion",
-            ["client", "kind"],
-            registry=self.registry,
+            "client",
+            "kind",
         )
         self.keys_current = Gauge(
             "fairlead_gateway_api_keys_current",
@@ -116,11 +114,8 @@ class Metrics(Observer):
             ["port"],
             registry=self.registry,
         )
-        self._connections_cut = Counter(
-            "fairlead_gateway_connections_cut_total",
-            "Connections that were ended without an answer, by reason",
-            ["reason"],
-            registry=self.registry,
+        self._connections_cut = self._counter(
+            "connections_cut_total", "Connections that were ended without an answer, by reason", "reason"
         )
         for reason in CutReason:
             self._connections_cut.labels(reason)
@@ -179,6 +174,9 @@ class Metrics(Observer):
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"fairlead_gateway_{name}", text, labels, registry=self.registry)
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
         return Histogram(f"fairlead_gateway_{name}", text, ["model"], buckets=buckets, registry=self.registry)
