@@ -19,7 +19,7 @@ from fairlead.api import names
 from fairlead.api.decoding import InvalidValue, UnknownField, decode
 from fairlead.api.durations import format_duration
 from fairlead.api.quantities import QUANTITY_PATTERN
-from fairlead.api.schema import Constraints, JsonSchema, Quantities, Raw, Seconds, schema_of
+from fairlead.api.schema import Constraints, Quantities, Raw, Seconds, schema_of
 from fairlead_protocol.logs import LogFormat
 
 
@@ -200,7 +200,13 @@ class OperatorSettings:
             hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(e.known)}"
             raise SettingsError(e.path, e.message, hint) from e
         except InvalidValue as e:
-            raise SettingsError(e.path, e.message, _description(e.path, schema_of(cls))) from e
+            # The hint is what the setting, or the one it is a part of, is for.
+            schema, hint = schema_of(cls), "see the documentation of the operator's settings"
+            for name in e.path.replace("[", ".").replace("]", "").split("."):
+                inner = schema.get("properties", {}).get(name)
+                schema = inner or schema.get("additionalProperties") or schema.get("items") or {}
+                hint = str(schema.get("description") or hint)
+            raise SettingsError(e.path, e.message, hint) from e
 
     @property
     def all_profiles(self) -> Mapping[str, Profile]:
@@ -214,14 +220,3 @@ def equality_selector(selector: str) -> dict[str, str]:
     if not all(equals and _LABEL_KEY.fullmatch(key.strip()) for key, equals, _ in pairs):
         return {}
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _description(path: str, schema: JsonSchema) -> str:
-    """A hint for a bad value: what the setting, or the one it is a part of, is for."""
-    description = "see the documentation of the operator's settings"
-    for name in path.replace("[", ".").replace("]", "").split("."):
-        schema = (
-            schema.get("properties", {}).get(name) or schema.get("additionalProperties") or schema.get("items") or {}
-        )
-        description = str(schema.get("description") or description)
-    return description

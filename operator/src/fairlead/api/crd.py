@@ -41,7 +41,7 @@ def crd() -> dict[str, Any]:
                     "name": names.VERSION,
                     "served": True,
                     "storage": True,
-                    "additionalPrinterColumns": _columns(),
+                    "additionalPrinterColumns": _COLUMNS,
                     "schema": {"openAPIV3Schema": object_schema()},
                     "subresources": {
                         "status": {},
@@ -75,82 +75,90 @@ def object_schema() -> JsonSchema:
     }
 
 
-def _columns() -> list[dict[str, str]]:
-    return [
-        {"name": "Model", "type": "string", "jsonPath": ".spec.model.source"},
-        {"name": "Ready", "type": "integer", "jsonPath": ".status.readyReplicas"},
-        {"name": "Desired", "type": "integer", "jsonPath": ".status.desiredReplicas"},
-        {"name": "Queue", "type": "integer", "jsonPath": ".status.scaling.signals.queue"},
-        {
-            "name": "TTFT-P90",
-            "type": "string",
-            "description": "Time to first token at targets.percentile, 90 unless set.",
-            "jsonPath": ".status.scaling.signals.ttft",
-        },
-        {"name": "Reason", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].reason'},
-        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    ]
+_COLUMNS = [
+    {"name": "Model", "type": "string", "jsonPath": ".spec.model.source"},
+    {"name": "Ready", "type": "integer", "jsonPath": ".status.readyReplicas"},
+    {"name": "Desired", "type": "integer", "jsonPath": ".status.desiredReplicas"},
+    {"name": "Queue", "type": "integer", "jsonPath": ".status.scaling.signals.queue"},
+    {
+        "name": "TTFT-P90",
+        "type": "string",
+        "description": "Time to first token at targets.percentile, 90 unless set.",
+        "jsonPath": ".status.scaling.signals.ttft",
+    },
+    {"name": "Reason", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].reason'},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+]
+
+
+def _count(description: str, **limits: Any) -> JsonSchema:
+    return {"description": description, "type": "integer"} | (limits or {"format": "int32", "minimum": 0})
+
+
+def _text(description: str, **limits: Any) -> JsonSchema:
+    return {"description": description, "type": "string"} | limits
 
 
 def _status_schema() -> JsonSchema:
-    def count(description: str) -> JsonSchema:
-        return {"description": description, "type": "integer", "format": "int32", "minimum": 0}
-
+    condition = {
+        "type": _text("What the condition is about.", maxLength=316),
+        "status": _text("Whether it holds.", enum=["True", "False", "Unknown"]),
+        "reason": _text("Why, in one CamelCase word.", minLength=1, maxLength=1024),
+        "message": _text("Why, in a sentence that says what to do.", maxLength=32768),
+        "observedGeneration": _count("The metadata.generation it was set for.", format="int64", minimum=0),
+        "lastTransitionTime": _text("When its status last changed.", format="date-time"),
+    }
     return {
         "description": "What the operator sees; written by it alone.",
         "type": "object",
         "properties": {
-            "observedGeneration": {
-                "description": "The metadata.generation that the rest of the status is about.",
-                "type": "integer",
-                "format": "int64",
-            },
+            "observedGeneration": _count(
+                "The metadata.generation that the rest of the status is about.", format="int64"
+            ),
             "conditions": {
                 "description": f"{', '.join(ConditionType)}: each with its reason.",
                 "type": "array",
-                "items": _condition_schema(),
+                "items": {
+                    "type": "object",
+                    "required": [field for field in condition if field != "observedGeneration"],
+                    "properties": condition,
+                },
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["type"],
             },
-            "desiredReplicas": count("Replicas to run: spec.replicas, or its default."),
-            "replicas": count("Replicas that exist, except those that are going."),
-            "readyReplicas": count("Replicas that answer requests."),
-            "drainingReplicas": count("Replicas that finish the requests they have and then go."),
-            "selector": {"description": "Label selector of the replicas' pods, for autoscalers.", "type": "string"},
-            "url": {"description": "Base URL of the model's OpenAI API at the gateway.", "type": "string"},
+            "desiredReplicas": _count("Replicas to run: spec.replicas, or its default."),
+            "replicas": _count("Replicas that exist, except those that are going."),
+            "readyReplicas": _count("Replicas that answer requests."),
+            "drainingReplicas": _count("Replicas that finish the requests they have and then go."),
+            "selector": _text("Label selector of the replicas' pods, for autoscalers."),
+            "url": _text("Base URL of the model's OpenAI API at the gateway."),
             "scaling": _scaling_schema(),
         },
     }
 
 
 def _scaling_schema() -> JsonSchema:
-    def count(description: str) -> JsonSchema:
-        return {"description": description, "type": "integer", "format": "int32", "minimum": 0}
-
-    def text(description: str, **limits: Any) -> JsonSchema:
-        return {"description": description, "type": "string"} | limits
-
     event = {
-        "time": text("When spec.replicas was written.", format="date-time"),
-        "from": count("Replicas asked for before."),
-        "to": count("Replicas asked for since."),
-        "reason": text("Why, in one sentence with its numbers."),
+        "time": _text("When spec.replicas was written.", format="date-time"),
+        "from": _count("Replicas asked for before."),
+        "to": _count("Replicas asked for since."),
+        "reason": _text("Why, in one sentence with its numbers."),
     }
     signals = {
-        "queue": count("Requests that wait in the gateways."),
-        "running": count("Requests sent to replicas and not finished."),
-        "ttft": text("Time to first token at targets.percentile, lately; absent where none was measured."),
-        "missingGateways": count("Gateways that say nothing (any more); absent where all do."),
+        "queue": _count("Requests that wait in the gateways."),
+        "running": _count("Requests sent to replicas and not finished."),
+        "ttft": _text("Time to first token at targets.percentile, lately; absent where none was measured."),
+        "missingGateways": _count("Gateways that say nothing (any more); absent where all do."),
     }
     return {
         "description": "What gateways see of it, and what Fairlead's autoscaler decides where it scales; figures are "
         "rounded, and at most 10 s behind.",
         "type": "object",
         "properties": {
-            "desired": count("Replicas that it recommends."),
-            "reason": text("Why, in one sentence with its numbers."),
-            "lastScaleTime": text("When it last wrote spec.replicas.", format="date-time"),
-            "coldStart": text(
+            "desired": _count("Replicas that it recommends."),
+            "reason": _text("Why, in one sentence with its numbers."),
+            "lastScaleTime": _text("When it last wrote spec.replicas.", format="date-time"),
+            "coldStart": _text(
                 "How long a replica takes from its pod's creation to being ready: a fading mean of those seen."
             ),
             "signals": {
@@ -165,29 +173,6 @@ def _scaling_schema() -> JsonSchema:
                 "items": {"type": "object", "required": list(event), "properties": event},
                 "x-kubernetes-list-type": "atomic",
             },
-        },
-    }
-
-
-def _condition_schema() -> JsonSchema:
-    def text(description: str, **limits: Any) -> JsonSchema:
-        return {"description": description, "type": "string"} | limits
-
-    return {
-        "type": "object",
-        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
-        "properties": {
-            "type": text("What the condition is about.", maxLength=316),
-            "status": text("Whether it holds.", enum=["True", "False", "Unknown"]),
-            "reason": text("Why, in one CamelCase word.", minLength=1, maxLength=1024),
-            "message": text("Why, in a sentence that says what to do.", maxLength=32768),
-            "observedGeneration": {
-                "description": "The metadata.generation it was set for.",
-                "type": "integer",
-                "format": "int64",
-                "minimum": 0,
-            },
-            "lastTransitionTime": text("When its status last changed.", format="date-time"),
         },
     }
 

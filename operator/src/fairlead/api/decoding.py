@@ -7,7 +7,7 @@ Who calls it: `LLMDeployment.from_body`, and the operator's settings file. Rules
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import MISSING, is_dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, cast, get_args, get_origin
 
@@ -46,7 +46,7 @@ def decode(cls: type[T], raw: Any, path: str = "", *, strict: bool = False) -> T
         if key not in known:
             raise UnknownField(join(path, key), known)
     for item in items:
-        if item.required and values.get(item.key) is None:
+        if item.default is MISSING and values.get(item.key) is None:
             raise InvalidValue(join(path, item.key), "Required value")
     return cls(
         **{

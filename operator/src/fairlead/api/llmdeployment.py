@@ -350,7 +350,16 @@ class LLMDeployment:
         Rules between fields are not looked at: API servers do that, and the operator (`broken_rules`) where they
         cannot.
         """
-        metadata = metadata_of(body)
+        raw = body["metadata"]
+        deleted = raw.get("deletionTimestamp")
+        metadata = Metadata(
+            name=raw["name"],
+            namespace=raw["namespace"],
+            uid=raw["uid"],
+            generation=int(raw.get("generation") or 0),
+            creation_timestamp=datetime.fromisoformat(raw["creationTimestamp"]),
+            deletion_timestamp=datetime.fromisoformat(deleted) if deleted else None,
+        )
         try:
             decoded = decode(LLMDeploymentSpec, body.get("spec") or {}, "spec")
         except InvalidValue as e:
@@ -377,17 +386,3 @@ def spec_schema() -> JsonSchema:
 def broken_rules(body: Mapping[str, Any]) -> list[BrokenRule]:
     """Every rule between fields that an object breaks which `LLMDeployment.from_body` takes."""
     return [*rules.broken(rules.OBJECT, body), *rules.broken_below(LLMDeploymentSpec, body["spec"], "spec")]
-
-
-def metadata_of(body: Mapping[str, Any]) -> Metadata:
-    """The metadata of an object that an API server has stored."""
-    raw = body["metadata"]
-    deleted = raw.get("deletionTimestamp")
-    return Metadata(
-        name=raw["name"],
-        namespace=raw["namespace"],
-        uid=raw["uid"],
-        generation=int(raw.get("generation") or 0),
-        creation_timestamp=datetime.fromisoformat(raw["creationTimestamp"]),
-        deletion_timestamp=datetime.fromisoformat(deleted) if deleted else None,
-    )

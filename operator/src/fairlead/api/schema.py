@@ -5,8 +5,8 @@ Field descriptions are the docstrings below the fields, so the API's documentati
 """
 
 import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -98,16 +98,19 @@ class ApiField:
     type: Any
     """Without `None` and annotations."""
     constraints: Constraints
-    required: bool
     default: Any
-    """MISSING where there is none."""
+    """MISSING where there is none: the field is required."""
 
 
 @cache
 def api_fields(cls: Any) -> tuple[ApiField, ...]:
     """The fields of an API dataclass, in order."""
-    hints = get_type_hints(cls, include_extras=True)
-    return tuple(_api_field(item, hints[item.name]) for item in fields(cls))
+    hints, found = get_type_hints(cls, include_extras=True), []
+    for item in fields(cls):
+        bare, constraints = unwrap(hints[item.name])
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        found.append(ApiField(item.name, camel(item.name), bare, constraints, default))
+    return tuple(found)
 
 
 def join(path: str, name: str) -> str:
@@ -117,15 +120,19 @@ def join(path: str, name: str) -> str:
 
 def schema_of(cls: type) -> JsonSchema:
     """The structural schema of an API dataclass, with descriptions."""
-    texts, properties = docstrings(cls), {}
+    texts, properties, required = docstrings(cls), {}, []
     for item in api_fields(cls):
-        sentence = " ".join(filter(None, (texts.get(item.name), _default_sentence(item))))
+        default, said = item.default, item.constraints.default_text
+        if default is MISSING:
+            required.append(item.key)
+        elif said is None and default is not None and default not in ((), {}) and not is_dataclass(default):
+            is_duration = item.constraints.notation is Notation.DURATION
+            said = format_duration(default) if is_duration else str(default)
+            said = said.lower() if isinstance(default, bool) else said
+        sentence = " ".join(filter(None, (texts.get(item.name), said and f"Default: {said}.")))
         properties[item.key] = {"description": sentence} | _value_schema(item.type, item.constraints)
     schema: JsonSchema = {"type": "object", "properties": properties}
-    required = [item.key for item in api_fields(cls) if item.required]
-    if required:
-        schema["required"] = required
-    return schema
+    return schema | ({"required": required} if required else {})
 
 
 def unwrap(hint: Any) -> tuple[Any, Constraints]:
@@ -134,8 +141,10 @@ def unwrap(hint: Any) -> tuple[Any, Constraints]:
     while True:
         if get_origin(hint) is Annotated:
             inner, *marks = get_args(hint)
-            for mark in marks:
-                constraints = _merge(mark, constraints)
+            for mark in marks:  # what the outer says wins; what it leaves at its default comes from the inner
+                said = {item.name: getattr(constraints, item.name) for item in fields(Constraints)}
+                outer = {name: value for name, value in said.items() if value != getattr(PLAIN, name)}
+                constraints = replace(mark, **outer)
             hint = inner
         elif get_origin(hint) in (Union, types.UnionType):
             (hint,) = (arm for arm in get_args(hint) if arm is not types.NoneType)
@@ -143,38 +152,16 @@ def unwrap(hint: Any) -> tuple[Any, Constraints]:
             return hint, constraints
 
 
-def _merge(inner: Constraints, outer: Constraints) -> Constraints:
-    """What the outer says wins; what it leaves at its default comes from the inner."""
-    chosen = {}
-    for item in fields(Constraints):
-        value = getattr(outer, item.name)
-        chosen[item.name] = value if value != item.default else getattr(inner, item.name)
-    return Constraints(**chosen)
-
-
-def _api_field(item: "Field[Any]", hint: Any) -> ApiField:
-    default = item.default
-    if item.default_factory is not MISSING:
-        default = item.default_factory()
-    bare, constraints = unwrap(hint)
-    return ApiField(item.name, camel(item.name), bare, constraints, default is MISSING, default)
-
-
-def _default_sentence(item: ApiField) -> str:
-    if item.constraints.default_text is not None:
-        return f"Default: {item.constraints.default_text}."
-    default = item.default
-    if default is MISSING or default is None or is_dataclass(default) or default in ((), {}):
-        return ""
-    if item.constraints.notation is Notation.DURATION:
-        return f"Default: {format_duration(default)}."
-    if isinstance(default, bool):
-        return f"Default: {str(default).lower()}."
-    return f"Default: {default}."
-
-
 def _value_schema(bare: Any, constraints: Constraints) -> JsonSchema:
-    return _base_schema(bare, constraints) | dict(_keywords(bare, constraints))
+    schema = _base_schema(bare, constraints)
+    keywords = ("minimum", "maximum", "pattern", "min_length", "max_length")
+    named = {camel(name): getattr(constraints, name) for name in keywords}
+    named["maxItems" if schema.get("type") == "array" else "maxProperties"] = constraints.max_items
+    named["x-kubernetes-list-type"] = constraints.list_type
+    named["x-kubernetes-list-map-keys"] = list(constraints.list_map_keys) or None
+    rules = [{"rule": rule.rule, "message": rule.message} for rule in constraints.rules]
+    named["x-kubernetes-validations"] = rules or None
+    return schema | {key: value for key, value in named.items() if value is not None}
 
 
 def _base_schema(bare: Any, constraints: Constraints) -> JsonSchema:
@@ -206,17 +193,3 @@ def _base_schema(bare: Any, constraints: Constraints) -> JsonSchema:
 
 def _quantity() -> JsonSchema:
     return {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN, "maxLength": MAX_NOTATION_LENGTH}
-
-
-def _keywords(bare: Any, constraints: Constraints) -> Iterator[tuple[str, Any]]:
-    named: JsonSchema = {"minimum": constraints.minimum, "maximum": constraints.maximum, "pattern": constraints.pattern}
-    named |= {"minLength": constraints.min_length, "maxLength": constraints.max_length}
-    is_list = get_origin(bare) is tuple
-    named["maxItems" if is_list else "maxProperties"] = constraints.max_items
-    if constraints.list_type is not None:
-        named["x-kubernetes-list-type"] = constraints.list_type
-    if constraints.list_map_keys:
-        named["x-kubernetes-list-map-keys"] = list(constraints.list_map_keys)
-    if constraints.rules:
-        named["x-kubernetes-validations"] = [{"rule": rule.rule, "message": rule.message} for rule in constraints.rules]
-    return ((key, value) for key, value in named.items() if value is not None)
