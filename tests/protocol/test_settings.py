@@ -39,6 +39,8 @@ def test_flags_are_the_fields_and_units_are_read() -> None:
     made = parsed("--num-masts", "3", "--hold", "2Mi", "--watch", "90m", "--is-square", "--name", "Clipper")
     assert made == Rigging(num_masts=3, hold=2 * 2**20, watch=5400.0, is_square=True, name="Clipper")
     assert parsed("--hold", "null", "--watch", "500ms") == Rigging(watch=0.5)
+    assert parsed("--watch", "1d2h3m4s500ms") == Rigging(watch=93784.5)
+    assert parsed("--watch", "1.5h0.5m") == Rigging(watch=5430.0)
 
 
 def test_help_has_the_texts_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +58,9 @@ def test_help_has_the_texts_and_defaults(capsys: pytest.CaptureFixture[str]) -> 
         (("--watch", "4 bells"), "--watch must be a number, not '4 bells'; a number may be followed by one of ms"),
         (("--hold", "1e999"), "--hold must be a whole number, not '1e999'"),
         (("--num-masts", "null"), "--num-masts must have a value"),
+        (("--watch", "1h30"), "--watch must be a number, not '1h30'"),
+        (("--watch", "1h1h1"), "--watch must be a number"), (("--watch", "1.2.3h4m"), "--watch must be a number"),
+        (("--num-masts", "1s2s"), "--num-masts must be a whole number, not '1s2s'"),
         (("--num-masts", "9" * 19), "--num-masts must be a whole number from -2^63 to 2^63 - 1"),
         (("--watch", "inf"), "--watch must be a number from"), (("--watch", "nan"), "--watch must be a number from"),
         (("--name", "\udcff"), "--name must be text, not '\\udcff'"),

@@ -124,7 +124,7 @@ class ServerConfig:
     drain_grace: Annotated[float, SECONDS] = 3.0
     """Seconds (also as 500ms, 3s) that a draining server still takes requests, for clients that do not yet know."""
     drain_timeout: Annotated[float, SECONDS] = 900.0
-    """Seconds (also as 15m) that running requests get to finish when draining; then they are aborted."""
+    """Seconds (also as 15m, 1h30m) that running requests get to finish when draining; then they are aborted."""
     max_connections: int = 4096
     """Most connections at once. More are answered with 429 and closed, except for the probes and metrics, and far more
     are cut. Each takes a file descriptor."""

@@ -7,6 +7,7 @@ was meant. Knows no program's settings.
 
 import argparse
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,9 @@ class Units:
 
 
 BYTES = Units((("k", 1e3), ("M", 1e6), ("G", 1e9), ("Ki", 2**10), ("Mi", 2**20), ("Gi", 2**30), ("Ti", 2**40)))
-SECONDS = Units((("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)))
+SECONDS = Units((("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86400.0)))
+_PART = re.compile(r"([0-9.]+)([A-Za-z]+)")
+"""Of a value that is a sum, as operators write durations: 1h30m."""
 _ARTICLES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _INT64 = 2**63
 """Greater numbers, and those that are not finite, are nobody's setting and cannot be sent to other processes."""
@@ -144,6 +147,8 @@ def _from_text(setting: Setting, text: str) -> Any:
     try:
         if setting.type is bool:
             return {"true": True, "false": False}[text.lower()]
+        if len(parts := _PART.findall(text)) > 1 and "".join(map("".join, parts)) == text:
+            return setting.type(sum(float(number) * units[unit] for number, unit in parts))
         if units:
             number = text.rstrip("".join(units))
             unit = text[len(number) :].strip()

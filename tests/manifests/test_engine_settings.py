@@ -1,0 +1,55 @@
+"""What an LLMDeployment says of its engine, the engine's own reader takes from the ConfigMap, as it was meant."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.api.durations import parse_duration
+from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.manifests.children import children
+from fairlead.operator_settings import OperatorSettings
+from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.config_sources import from_settings
+from fairlead_protocol.settings import read_file
+
+SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
+
+
+def read(folder: Path, **spec: Any) -> tuple[EngineConfig, ServerConfig]:
+    """The engine's settings under this spec."""
+    metadata = {"name": "dinghy", "namespace": "ships", "uid": "u-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    body = {"metadata": metadata, "spec": {"model": {"source": "demo://dinghy"}} | spec}
+    config, *_ = children(LLMDeployment.from_body(body), SETTINGS)
+    file = folder / "engine.yaml"
+    file.write_text(config["data"]["engine.yaml"], encoding="utf-8")
+    return from_settings(read_file(file, (EngineConfig, ServerConfig)))
+
+
+@pytest.mark.parametrize(
+    "timeout", ["0s", "1ms", "500ms", "45s", "90s", "1m30s", "1.5h", "61m", "3661s", "15m", "24h", "36h", "7d"]
+)
+def test_every_way_to_write_a_drain_timeout_reaches_the_engine(tmp_path: Path, timeout: str) -> None:
+    _, server = read(tmp_path, drain={"timeout": timeout})
+    assert server.drain_timeout == pytest.approx(parse_duration(timeout))
+
+
+@pytest.mark.parametrize("name", ["null", "true", "1", "1e3", "2026-01-01", "a:b", "no", "0x10", "1:30", "1.0", "NaN"])
+def test_a_model_keeps_its_name_whatever_yaml_would_take_it_for(tmp_path: Path, name: str) -> None:
+    engine, _ = read(tmp_path, model={"source": "demo://dinghy", "servedName": name})
+    assert engine.name == name
+
+
+def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) -> None:
+    engine, _ = read(
+        tmp_path,
+        engine={
+            "dtype": "bfloat16", "maxModelLen": 4096, "maxNumSeqs": 8, "maxNumBatchedTokens": 256,
+            "maxNumQueuedTokens": 1024, "enablePrefixCaching": False, "kvCache": {"blockSize": 32, "memory": "1.5Gi"},
+        },
+    )  # fmt: skip
+    assert engine == EngineConfig(
+        model="demo://dinghy", served_name="dinghy", dtype="bfloat16", max_model_len=4096, max_num_seqs=8,
+        max_num_batched_tokens=256, max_num_queued_tokens=1024, enable_prefix_caching=False, block_size=32,
+        kv_cache_memory=3 * 2**29, num_threads=engine.num_threads,
+    )  # fmt: skip
