@@ -115,7 +115,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TokenizerError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise TokenizerError(f"{path} must hold a JSON object")
@@ -132,11 +132,14 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
             raise TokenizerError(f"{path} cannot be read: {error}") from error
     template = config.get("chat_template")
     if isinstance(template, list):  # several named templates
-        named = {entry["name"]: entry["template"] for entry in template}
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
+    if not isinstance(template, str | None):
+        raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template must be a text, or several with names")
     return template
 
 
 def _token_text(token: Any) -> str | None:
     """Special tokens are stored as text or as an AddedToken object."""
-    return token.get("content") if isinstance(token, Mapping) else token
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None

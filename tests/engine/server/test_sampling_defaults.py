@@ -20,6 +20,8 @@ def write(folder: Path, content: Any) -> Path:
 def test_recommended_values_are_read_and_everything_else_is_left(tmp_path: Path) -> None:
     content = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1, 2], "do_sample": True, "min_p": None}
     assert model_defaults(write(tmp_path, content)) == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    found = model_defaults(write(tmp_path, {"temperature": 1, "top_k": 20.0}))
+    assert [(name, type(value)) for name, value in found.items()] == [("temperature", float), ("top_k", int)]
 
 
 def test_a_model_without_recommendations_has_openais_defaults(tmp_path: Path) -> None:
@@ -34,7 +36,10 @@ def test_a_request_overrides_the_recommendation_field_by_field() -> None:
     assert completion_sampling(CompletionRequest(model="m", prompt=""), defaults).temperature == 0.6
 
 
-@pytest.mark.parametrize("content", ["{", "[]", {"temperature": -1}, {"top_p": "much"}])
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "[" * 5000, {"temperature": -1}, {"top_p": "much"}, {"top_k": 1.5}, {"top_k": True}, {"min_p": {}}],
+)
 def test_a_recommendation_that_cannot_be_used_names_its_file(tmp_path: Path, content: Any) -> None:
     with pytest.raises(ModelLoadError, match=r"generation_config\.json") as caught:
         model_defaults(write(tmp_path, content))

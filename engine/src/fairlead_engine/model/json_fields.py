@@ -29,7 +29,7 @@ class JsonFields:
                 ModelLoadReason.MODEL_NOT_FOUND,
                 f"{path.parent} has no {path.name}; give the folder of a Hugging Face style model",
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ModelLoadError(
                 ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} cannot be read as JSON ({error}); fetch it again"
             ) from error

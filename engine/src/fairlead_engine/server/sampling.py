@@ -27,11 +27,11 @@ def model_defaults(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         names = [each.field for each in declared(SamplingParams) if each.parameter.from_model]
-        defaults = {name: content[name] for name in names if content.get(name) is not None}
-        SamplingParams(**defaults)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        given = {name: content[name] for name in names if content.get(name) is not None}
+        sampling = msgspec.convert(given, SamplingParams, strict=False)  # a top_k of 20.0, too, as an int
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} cannot be used: {error}") from error
-    return defaults
+    return {name: getattr(sampling, name) for name in given}
 
 
 def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
