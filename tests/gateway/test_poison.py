@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from fairlead_testing.fake_engine import Death, FakeEngine
+from fairlead_testing.fake_engine import Death, FakeEngine, Refusal
 from fairlead_testing.http import RecordedRequest, Responder
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -69,6 +69,23 @@ async def test_a_replica_that_dies_on_a_kept_connection_has_died_of_the_request(
     assert status == 502
     assert sum(attempts(setup)) == num_before + 2
     assert [failure for _, failure, _ in failures(caplog)] == ["died", "died"]
+
+
+async def test_a_core_that_was_dead_when_a_request_came_did_not_die_of_it(start, caplog) -> None:
+    """An engine whose core has died goes on answering for some seconds, and may be the only one with room."""
+    [engine] = (setup := await start(1)).engines
+    usual, refusals = engine._respond, [Refusal.DEAD, Refusal.GONE, None]
+
+    async def respond(request: RecordedRequest, responder: Responder) -> None:
+        engine.refusal = refusals.pop(0)
+        await usual(request, responder)
+
+    engine._respond = respond
+    assert (await setup.post(CHAT))[0] == 200
+    assert failures(caplog) == [
+        (failures(caplog)[0][0], "died", "true"),
+        (failures(caplog)[0][0], "unavailable", "true"),
+    ]
 
 
 async def test_a_death_in_the_middle_of_a_stream_is_logged_with_the_request(start, caplog) -> None:

@@ -154,3 +154,7 @@ class EngineDead(EngineError):
 
     def __init__(self, message: str = "the engine core has died") -> None:
         super().__init__(message)
+
+
+class EngineGone(EngineDead):
+    """The core had died before the request came; nothing was started, so it dies of nothing here (HTTP 503)."""

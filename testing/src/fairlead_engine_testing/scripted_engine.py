@@ -8,7 +8,7 @@ import msgspec
 
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
-from fairlead_engine.errors import EngineDead, QueueFull, StartError
+from fairlead_engine.errors import EngineDead, EngineGone, QueueFull, StartError
 from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol.blocks import ROOT, BlockHash
 
@@ -149,7 +149,7 @@ class ScriptedEngine:
         self._may_go_on.set()
 
     def die(self, message: str = "the engine core has died") -> None:
-        """Ends every running request with `EngineDead`, and refuses new ones the same way."""
+        """Ends every running request with `EngineDead`, and refuses new ones with `EngineGone`."""
         self.alive = False
         self._death = message
         self._may_go_on.set()
@@ -157,7 +157,8 @@ class ScriptedEngine:
     async def generate(
         self, request: EngineRequest, on_sent: Callable[[int], None] | None = None
     ) -> AsyncGenerator[SequenceOutput, None]:
-        self._raise_if_dead()
+        if self._death is not None:
+            raise EngineGone(self._death)
         self.num_commands += 1
         if on_sent is not None:
             on_sent(self.num_commands)
@@ -171,7 +172,8 @@ class ScriptedEngine:
             for output in self.script(request):
                 await asyncio.sleep(0)  # as a real engine, never answer before others had their turn
                 await self._may_go_on.wait()
-                self._raise_if_dead()
+                if self._death is not None:
+                    raise EngineDead(self._death)
                 finished = output.finish_reason is not None
                 yield output
         finally:
@@ -182,7 +184,3 @@ class ScriptedEngine:
     def _report(self, changed: BlocksChanged | None = None) -> None:
         if self._listener is not None:
             self._listener.stepped(changed, self.num_commands)
-
-    def _raise_if_dead(self) -> None:
-        if self._death is not None:
-            raise EngineDead(self._death)

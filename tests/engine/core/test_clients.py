@@ -10,7 +10,7 @@ from fairlead_engine.core.client import EngineClient
 from fairlead_engine.core.in_process_client import InProcessClient
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.process_client import ProcessClient
-from fairlead_engine.errors import EngineDead, KVCacheTooSmall, ModelLoadError, QueueFull, RequestError
+from fairlead_engine.errors import EngineDead, EngineGone, KVCacheTooSmall, ModelLoadError, QueueFull, RequestError
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config, make_fake_engine
@@ -204,7 +204,8 @@ async def test_a_failing_step_ends_every_request_with_engine_dead(kind: str) -> 
         assert "told to fail" in str(results[0])
         assert not client.alive
         assert client.step_age_seconds == 0.0
-        with pytest.raises(EngineDead):
+        assert not any(isinstance(result, EngineGone) for result in results)
+        with pytest.raises(EngineGone):
             await anext(client.generate(make_request("c")))
 
 

@@ -162,7 +162,9 @@ async def test_a_core_that_dies_ends_streams_with_an_error_event(start_app: Any)
     assert b"[DONE]" not in b"".join(parts)
     assert (await status(app, "/health"))[0] == 503
     assert (await status(app, "/ready"))[2]["x-fairlead-reason"] == "engine-dead"
-    assert (await app.chat()).status_code == 500
+    later = await app.chat()
+    assert (later.status_code, later.headers["x-fairlead-reason"]) == (503, "engine-dead"), "it dies of nothing here"
+    assert later.json()["error"]["code"] == "engine_dead"
 
 
 async def test_a_step_that_hangs_fails_health_and_readiness(start_app: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped
 from fairlead_engine.core.request_stream import RequestStream
-from fairlead_engine.errors import EngineDead, QueueFull, RequestError, start_error
+from fairlead_engine.errors import EngineDead, EngineGone, QueueFull, RequestError, start_error
 from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 
 
@@ -103,7 +103,7 @@ class ChannelClient(ABC):
 
     def _open(self, request_id: str) -> RequestStream:
         if self._death is not None:
-            raise EngineDead(self._death)
+            raise EngineGone(self._death)
         if request_id in self._streams:
             raise RequestError("request_id", f"a request with the id {request_id!r} is running already")
         stream = self._streams[request_id] = RequestStream()

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-from fairlead_engine.errors import Draining, EngineDead, EngineError, NotReady, QueueFull, RequestError
+from fairlead_engine.errors import Draining, EngineDead, EngineError, EngineGone, NotReady, QueueFull, RequestError
 from fairlead_protocol import messages
 
 DRAINING_RETRY_SECONDS = 1
@@ -122,6 +122,9 @@ def refusal(error: Exception) -> Refusal:
     if isinstance(error, NotReady):
         headers = _headers(messages.REASON_LOADING, LOADING_RETRY_SECONDS)
         return _unavailable(error, Outcome.LOADING, "loading", headers)
+    if isinstance(error, EngineGone):
+        headers = _headers(messages.REASON_ENGINE_DEAD, LOADING_RETRY_SECONDS)
+        return _unavailable(error, Outcome.FAILED, messages.CODE_ENGINE_DEAD, headers)
     if isinstance(error, EngineError):
         code = messages.CODE_ENGINE_DEAD if isinstance(error, EngineDead) else "engine_error"
         return Refusal(500, Outcome.FAILED, "server_error", error.message, code=code)

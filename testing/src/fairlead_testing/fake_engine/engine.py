@@ -20,6 +20,7 @@ from fairlead_protocol.messages import (
     PATH_KV_EVENTS,
     PATH_MODEL,
     REASON_DRAINING,
+    REASON_ENGINE_DEAD,
     REASON_ENGINE_FULL,
     StepCost,
 )
@@ -42,6 +43,7 @@ class Refusal(Enum):
     FULL = (429, REASON_ENGINE_FULL, "engine_full", "The engine's queue is full.")
     DRAINING = (503, REASON_DRAINING, "draining", "The engine is draining.")
     DEAD = (500, "", "engine_dead", "The engine's core has died.")
+    GONE = (503, REASON_ENGINE_DEAD, "engine_dead", "The engine's core had died before.")
     UNAVAILABLE = (503, "", "unavailable", "Something is not well.")
 
 
