@@ -86,6 +86,14 @@ async def test_a_name_with_a_colon_of_its_own_is_a_name(start) -> None:
         assert engine.requests[-1].json()["model"] == name
 
 
+async def test_an_adapter_with_a_colon_is_listed_and_served_by_the_same_name(start) -> None:
+    engine = FakeEngine(adapters=("a:b", "x/y"))
+    setup = await start(engines=[engine], follow=True)
+    for name in ("fake:a:b", "fake:x/y"):
+        assert (await setup.post(chat(name)))[0] == 200
+    assert [request.json()["model"] for request in engine.requests] == ["fake:a:b", "fake:x/y"]
+
+
 async def test_who_waits_for_a_first_replica_is_served_or_told_when_it_comes(start) -> None:
     engine = FakeEngine(adapters=("pirate",))
     setup = await start(engines=[engine], pools=lambda _: [make_pool([])], follow=True)

@@ -22,10 +22,12 @@ class UnknownAdapter(PromptError):
 
 
 def split_adapter(model: str, names: Container[str]) -> tuple[str, str | None]:
-    """Which of `names` is asked for, and which adapter of it. A name that has a colon itself is taken whole; one that
-    is not among them is given back as it is."""
-    base, colon, adapter = model.rpartition(":")
-    return (base, adapter) if colon and model not in names and base in names else (model, None)
+    """Which of `names` is asked for, and which adapter of it: either may have colons, and the longest name counts. A
+    model that is not among them is given back as it is."""
+    base, colon = model, ":"
+    while colon and base not in names:
+        base, colon, _ = base.rpartition(":")
+    return (base, model[len(base) + 1 :]) if colon and base != model else (model, None)
 
 
 def with_adapter(name: str, adapter: str | None) -> str:

@@ -31,6 +31,10 @@ async def test_an_unknown_adapter_is_a_404_that_names_what_there_is(start_app: A
 
 
 async def test_gateways_and_clients_are_told_of_adapters(start_app: Any) -> None:
+    app = start_app(ScriptedEngine(info=scripted_info(adapters=("pirate", "a:b", "x/y"))))
+    for card in (await app.http.get("/v1/models")).json()["data"]:
+        assert (await app.chat(model=card["id"])).status_code == 200, "what is listed can be asked for"
+        assert (await app.http.get(f"/v1/models/{card['id']}")).json() == card
     app = start_app(ScriptedEngine(info=scripted_info(adapters=("pirate",))))
     assert (await app.http.get("/fairlead/v1/model")).json()["adapters"] == ["pirate"]
     cards = (await app.http.get("/v1/models")).json()["data"]

@@ -151,11 +151,9 @@ def request_id_from(header: bytes | None) -> str | None:
 
 
 def _model(raw: msgspec.Raw | None) -> str:
-    """The model's name; empty when the field is missing."""
-    if raw is None:
-        return ""
+    """The model's name; empty when the field is missing or null."""
     try:
-        name = msgspec.json.decode(raw, type=str)
+        name = msgspec.json.decode(raw or b"null", type=str | None) or ""
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request("The field 'model' must be a string.", param="model") from error
     if len(name) > MAX_MODEL_NAME_LENGTH:
@@ -182,4 +180,6 @@ def _not_an_object(body: bytes, error: Exception) -> Exception:
         return bad_request("The request has no body; send a JSON object.", code="invalid_json")
     if isinstance(error, msgspec.ValidationError):
         return bad_request("The request body must be a JSON object.", code="invalid_json")
+    if isinstance(error, RecursionError):
+        return bad_request("The request body is nested too deeply.", code="invalid_json")
     return bad_request(f"The request body is not valid JSON: {error}.", code="invalid_json")
