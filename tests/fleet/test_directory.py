@@ -1,7 +1,6 @@
 """Names, canonical paths and Hosts → pools; conflicts go to the older LLMDeployment."""
 
-from fairlead.fleet.directory import Directory, answers_to
-from fairlead.fleet.pool import Pool
+from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead_testing.gateways import make_pool
 
 

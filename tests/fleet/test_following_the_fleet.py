@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.fleet.kubernetes import KubernetesFleet
-from fairlead.fleet.model_info import ModelInfoClient
+from fairlead.fleet.replica_tasks import ModelInfoClient
 from fairlead.routing.replica import Replica
 from fairlead_protocol.messages import ModelInfo
 from fairlead_testing.fake_engine import FakeEngine

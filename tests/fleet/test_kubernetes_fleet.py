@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.fleet.kubernetes import KubernetesFleet
-from fairlead.fleet.model_info import ModelInfoClient, ModelInfoError
+from fairlead.fleet.replica_tasks import ModelInfoClient, ModelInfoError
 from fairlead.kube.client import KubeError
 from fairlead.kube.resources import PODS, Resource
 from fairlead.routing.replica import Limits, Replica

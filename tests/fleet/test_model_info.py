@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from fairlead.fleet.model_info import ModelInfoClient, ModelInfoError
+from fairlead.fleet.replica_tasks import ModelInfoClient, ModelInfoError
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.messages import ModelInfo
 from fairlead_testing.fake_engine import FakeEngine

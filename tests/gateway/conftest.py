@@ -13,7 +13,7 @@ import openai
 import pytest
 import uvloop
 
-from fairlead.fleet.pool import Pool
+from fairlead.fleet.directory import Pool
 from fairlead.gateway.server import Gateway
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool, running_gateway

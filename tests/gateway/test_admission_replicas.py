@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.fleet.pool import Outlook
+from fairlead.fleet.directory import Outlook
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.routing.health import Failure
 from fairlead_testing.clock import run_in_virtual_time

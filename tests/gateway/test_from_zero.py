@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fairlead.fleet.pool import Outlook
+from fairlead.fleet.directory import Outlook
 from fairlead.routing.replica import Limits
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.fake_engine import FakeEngine

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.api.llmdeployment import Routing
-from fairlead.fleet.pool import Outlook, Pool
+from fairlead.fleet.directory import Outlook, Pool
 from fairlead.routing.replica import Limits
 from fairlead_protocol.tokenizing import PromptTokenizer
 from fairlead_testing.clock import run_in_virtual_time

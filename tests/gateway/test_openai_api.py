@@ -7,7 +7,7 @@ from dataclasses import replace
 import openai
 import pytest
 
-from fairlead.fleet.pool import Outlook, Pool
+from fairlead.fleet.directory import Outlook, Pool
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 

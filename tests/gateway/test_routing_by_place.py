@@ -1,6 +1,6 @@
 """Canonical paths and Host headers choose a deployment; its body may not name another."""
 
-from fairlead.fleet.pool import Pool
+from fairlead.fleet.directory import Pool
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 

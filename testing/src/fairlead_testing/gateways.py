@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from fairlead.api.llmdeployment import Routing
+from fairlead.fleet.directory import Outlook, Pool, ServedModel
 from fairlead.fleet.engine_stream import EngineListener
-from fairlead.fleet.pool import Outlook, Pool, ServedModel
 from fairlead.gateway.access.check import Access, OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.prompts.tokenizers import Tokenizers

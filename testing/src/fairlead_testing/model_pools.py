@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
-from fairlead.fleet.pool import Pool
+from fairlead.fleet.directory import Pool
 from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.openai.errors import OpenAIError

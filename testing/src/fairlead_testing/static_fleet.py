@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fairlead.fleet.directory import Fleet
+from fairlead.fleet.directory import Fleet, Pool
 from fairlead.fleet.engine_stream import EngineListener
-from fairlead.fleet.model_info import ModelInfoClient, TokenizerBook
-from fairlead.fleet.pool import Pool
-from fairlead.fleet.replica_tasks import ReplicaTasks
+from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, TokenizerBook
 from fairlead.routing.replica import Replica
 
 

@@ -104,13 +104,9 @@ class History:
             return 0
         return min((want.replicas for want in self._within(now, window)), default=0)
 
-    def most_desired(self, now: float, window: float) -> int:
-        """The largest count within the last `window` seconds; 0 where none is known."""
-        return max((want.desired for want in self._within(now, window)), default=0)
-
-    def least_desired(self, now: float, window: float) -> int | None:
-        """The smallest count within the last `window` seconds; None where none is known."""
-        return min((want.desired for want in self._within(now, window)), default=None)
+    def counts(self, now: float, window: float) -> list[int]:
+        """How many replicas were asked for at each tick within the last `window` seconds."""
+        return [want.desired for want in self._within(now, window)]
 
     def remember(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> "History":
         """With this tick, and without what nobody will ask for again."""

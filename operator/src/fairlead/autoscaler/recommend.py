@@ -52,14 +52,13 @@ def stabilise(draft: Draft, signals: Signals, spec: Autoscaling, history: Histor
 def limit(draft: Draft, signals: Signals, spec: Autoscaling, history: History) -> Draft:
     """Not too many at once, and never outside minReplicas and maxReplicas."""
     current, up, down = signals.desired, scale_up_of(spec), scale_down_of(spec)
-    least = history.least_desired(signals.time, up.period)
-    start = current if least is None else min(current, least)
+    start = min([current, *history.counts(signals.time, up.period)])
     step = up.max_step or max(start, DEFAULT_MAX_STEP)
     if draft.replicas > max(current, start + step):
         most = max(current, start + step)
         draft = draft.but(most, f"at most {step} are added in {format_duration(up.period)}")
     if down.max_step is not None and 0 < draft.replicas < current:
-        fewest = min(current, max(current, history.most_desired(signals.time, down.period)) - down.max_step)
+        fewest = min(current, max([current, *history.counts(signals.time, down.period)]) - down.max_step)
         if draft.replicas < fewest:
             draft = draft.but(fewest, f"at most {down.max_step} are taken away in {format_duration(down.period)}")
     if draft.replicas < fewest_replicas(spec):

@@ -188,20 +188,14 @@ class Signals:
     def figures(self, percentile: float) -> dict[str, int | float | None]:
         """The inputs of the decision by name, for logs. Times to first token are those at the percentile."""
         demand, cost = self.demand, self.demand.capacity.step_cost if self.demand.capacity else None
+        own = ("desired", "ready", "starting", "draining", "hanging")
+        asked = (
+            "waiting", "oldest_wait_seconds", "running", "arrivals_per_second", "likely_arrivals_per_second",
+            "uncached_tokens_per_request", "output_tokens_per_request", "backlog_tokens",
+        )  # fmt: skip
         figures: dict[str, int | float | None] = {
-            "desired": self.desired,
-            "ready": self.ready,
-            "starting": self.starting,
-            "draining": self.draining,
-            "hanging": self.hanging,
-            "waiting": demand.waiting,
-            "oldest_wait_seconds": demand.oldest_wait_seconds,
-            "running": demand.running,
-            "arrivals_per_second": demand.arrivals_per_second,
-            "likely_arrivals_per_second": demand.likely_arrivals_per_second,
-            "uncached_tokens_per_request": demand.uncached_tokens_per_request,
-            "output_tokens_per_request": demand.output_tokens_per_request,
-            "backlog_tokens": demand.backlog_tokens,
+            **{name: getattr(self, name) for name in own},
+            **{name: getattr(demand, name) for name in asked},
             "ttft_seconds": demand.ttft.percentile(percentile),
             "predicted_ttft_seconds": demand.predicted_ttft.percentile(percentile),
             "step_base_seconds": cost.base if cost else None,

@@ -5,7 +5,7 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -21,6 +21,7 @@ from fairlead.cli.options import (
     base_url,
     chosen_model,
     duration,
+    number,
     tell,
     text,
 )
@@ -30,7 +31,7 @@ from fairlead.client.load_generator import LoadGenerator
 from fairlead.client.openai import ApiError, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, cached_tokens, draw, first_tokens, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
-from fairlead.client.workload import Kind, Shape, context_tokens, conversations
+from fairlead.client.workload import Conversation, Kind, Shape, context_tokens, conversations
 
 DEFAULT_CONCURRENCY = 8
 DEFAULT_NUM_REQUESTS = 100
@@ -85,7 +86,7 @@ def _add_pace(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--burstiness",
-        type=shape,
+        type=number(lambda given: 0 < given < math.inf, "is no burstiness: a number above 0, such as 0.5"),
         metavar="B",
         help="how unevenly they come: 1 = as in a Poisson process, less = in bursts, more = evenly (default: 1)",
     )
@@ -122,16 +123,6 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ignore-eos", action="store_true", help="let answers go on to exactly that (our engine and vLLM can)"
     )
-
-
-def shape(given: str) -> float:
-    """Of the distribution of the gaps between arrivals."""
-    try:
-        if math.isfinite(shape := float(given)) and shape > 0:
-            return shape
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"{given!r} is no burstiness: a number above 0, such as 0.5")
 
 
 def phases(given: str) -> tuple[Phase, ...]:
@@ -218,18 +209,17 @@ class Bench:
         async with OpenAIClient(url, api_key=key, silence_seconds=args.timeout) as client:
             args.model = await chosen_model(client, args.model)
             known = await client.model(args.model)  # no server, or no such model, is better told once than per request
-            self._fit(known.max_model_len if known is not None else None)
+            shape = self._fit(known.max_model_len if known is not None else None)
             self.load = LoadGenerator(client, args.model, max_requests=args.num_requests)
             telling = asyncio.create_task(self._tell_progress(self.load))
             try:
-                await self._send(self.load)
+                await self._send(self.load, conversations(args.workload, shape, args.seed))
             finally:
                 telling.cancel()
                 await asyncio.gather(telling, return_exceptions=True)
 
-    async def _send(self, load: LoadGenerator) -> None:
+    async def _send(self, load: LoadGenerator, asked: Iterator[Conversation]) -> None:
         args = self.args
-        asked = conversations(args.workload, self._shape(), args.seed)
         if args.mode == "closed":
             concurrency = args.concurrency or DEFAULT_CONCURRENCY
             await load.closed_loop(asked, concurrency=concurrency, seconds=args.duration)
@@ -238,26 +228,20 @@ class Bench:
             arrivals = arrival_times(args.rate, args.seed, burstiness=args.burstiness or 1.0)
             await load.open_loop(asked, takewhile(lambda due: due < ends, arrivals))
 
-    def _fit(self, context: int | None) -> None:
+    def _fit(self, context: int | None) -> Shape:
         """Settles the sizes that were left open, so that they fit into the model's context. Raises UsageError."""
-        args, given = self.args, {name for name in SIZES.values() if getattr(self.args, name) is not None}
-        shape = fitted(args.workload, self._shape(), {size for size, name in SIZES.items() if name in given}, context)
+        args = self.args
+        given = {size: getattr(args, name) for size, name in SIZES.items() if getattr(args, name) is not None}
+        question = args.prompt or Shape().question
+        asked = Shape(num_prefixes=args.prefixes, question=question, ignore_eos=args.ignore_eos, **given)
+        shape = fitted(args.workload, asked, given, context)
         for size, name in SIZES.items():
             fitting = getattr(shape, size)
-            if name not in given and fitting != getattr(Shape(), size):
+            if size not in given and fitting != getattr(Shape(), size):
                 flag = name.replace("_", "-")
                 self.progress.print(f"--{flag} {fitting}: the model's context is {context} tokens", markup=False)
             setattr(args, name, fitting)
-
-    def _shape(self) -> Shape:
-        args = self.args
-        sizes = {size: getattr(args, name) for size, name in SIZES.items() if getattr(args, name) is not None}
-        return Shape(
-            num_prefixes=args.prefixes,
-            question=args.prompt or Shape().question,
-            ignore_eos=args.ignore_eos,
-            **sizes,
-        )
+        return shape
 
     async def _tell_progress(self, load: LoadGenerator) -> None:
         """In place on a terminal, a line now and then elsewhere."""

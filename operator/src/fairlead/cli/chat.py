@@ -11,8 +11,8 @@ from fairlead.cli.options import (
     api_key,
     at_least,
     base_url,
-    between,
     chosen_model,
+    number,
     tell,
     text,
     utf8,
@@ -37,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-tokens", type=at_least(1), help="longest answer, in tokens (default: what fits the context)"
     )
     parser.add_argument(
-        "--temperature", type=between(0, 100), default=0.0, help="0 = the likeliest answer (default: 0)"
+        "--temperature",
+        type=number(lambda given: 0 <= given <= 100, "is not a number from 0 to 100"),
+        default=0.0,
+        help="0 = the likeliest answer (default: 0)",
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="say what each answer took: times, tokens, cache, replica"

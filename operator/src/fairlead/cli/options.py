@@ -1,7 +1,6 @@
 """Options and errors that several commands share."""
 
 import argparse
-import math
 import os
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -152,17 +151,16 @@ def duration(text: str) -> float:
     return seconds
 
 
-def between(least: float, most: float) -> Callable[[str], float]:
-    """An argument that is a number from `least` to `most`."""
+def number(is_right: Callable[[float], bool], otherwise: str) -> Callable[[str], float]:
+    """An argument that is a number for which `is_right` holds (never nan's); `otherwise` follows what is none."""
 
     def parse(text: str) -> float:
         try:
-            number = float(text)
+            if is_right(value := float(text)):
+                return value
         except ValueError:
-            number = math.nan
-        if not least <= number <= most:  # nan neither
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
-        return number
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} {otherwise}")
 
     return parse
 

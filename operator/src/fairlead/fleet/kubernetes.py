@@ -14,13 +14,11 @@ from functools import partial
 from typing import Any
 
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
-from fairlead.fleet.directory import Fleet, Key
+from fairlead.fleet.directory import Fleet, Key, Pool
 from fairlead.fleet.engine_stream import EngineListener
-from fairlead.fleet.model_info import ModelInfoClient, TokenizerBook
 from fairlead.fleet.models import outlook, served_model
 from fairlead.fleet.pods import POD_SELECTOR, owner_of, ready_since, replica_of
-from fairlead.fleet.pool import Pool
-from fairlead.fleet.replica_tasks import ReplicaTasks
+from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, TokenizerBook
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS, PODS
 from fairlead.kube.watch import Reflector
@@ -31,7 +29,6 @@ logger = logging.getLogger(__name__)
 LOST_SECONDS = 20.0
 """How long a namespace is refused before it is lost: longer than an API server that starts refuses what it will grant.
 Noticed when it is asked again, up to 18 s later."""
-KINDS = (LLMDEPLOYMENTS, PODS)
 
 JsonObject = Mapping[str, Any]
 
@@ -193,7 +190,7 @@ class Namespace:
     async def is_shown(self) -> bool:
         """Whether the API server shows it at this moment: an open watch says nothing about the rights there are now."""
         try:
-            for resource in KINDS:
+            for resource in (LLMDEPLOYMENTS, PODS):
                 await self._client.request("GET", resource.path(self.name), params={"limit": "1"})
         except KubeError:
             return False

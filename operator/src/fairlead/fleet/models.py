@@ -1,13 +1,13 @@
 """LLMDeployments → what the gateway needs of them: the model, and the outlook while no replica is ready. Pure."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
+from fairlead.fleet.directory import Outlook, ServedModel
 from fairlead.fleet.pods import is_active
-from fairlead.fleet.pool import Outlook, ServedModel
 
 HOPELESS_REASONS = frozenset(
     {Reason.INVALID_SPEC, Reason.UNKNOWN_PROFILE, Reason.RESOURCE_NOT_OWNED, Reason.SOURCE_NOT_SUPPORTED}
@@ -42,37 +42,28 @@ def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Out
     what the operator says of this very spec, where it has looked at it: why the model cannot be loaded, if that is so,
     which helps more than how many replicas are ready.
     """
-    troubles = list(_false_now(deployment, ConditionType.MODEL_AVAILABLE, ConditionType.READY))
+    status, metadata, generation = deployment.status, deployment.metadata, deployment.metadata.generation
+    kinds = (ConditionType.MODEL_AVAILABLE, ConditionType.READY)
+    troubles = [
+        condition
+        for condition in filter(None, (find_condition(status, kind) for kind in kinds))
+        if condition.get("status") == ConditionStatus.FALSE
+        and condition.get("observedGeneration", generation) == generation
+    ]
     is_trouble = troubles and troubles[0].get("reason") != Reason.SCALED_TO_ZERO
     message = str(troubles[0].get("message") or "") if is_trouble else ""
     if any(is_active(pod) for pod in pods):
         return Outlook(True, message or "Its replicas are starting.")
     if any(condition.get("reason") in HOPELESS_REASONS for condition in troubles):
         return Outlook(False, message)
-    if deployment.desired_replicas == 0:
-        is_woken, who = _who_wakes(deployment)
-        return Outlook(is_woken, message or f"It is scaled to zero; {who}.", asleep=True)
-    return Outlook(True, message or "Its first replica is being created.")
-
-
-def _false_now(deployment: LLMDeployment, *kinds: ConditionType) -> Iterator[Mapping[str, Any]]:
-    """Those of the conditions that are False, and about the spec as it is now."""
-    generation = deployment.metadata.generation
-    for condition in filter(None, (find_condition(deployment.status, kind) for kind in kinds)):
-        is_of_now = condition.get("observedGeneration", generation) == generation
-        if condition.get("status") == ConditionStatus.FALSE and is_of_now:
-            yield condition
-
-
-def _who_wakes(deployment: LLMDeployment) -> tuple[bool, str]:
-    """Whether an autoscaler answers waiting requests with a replica, and who has to do what."""
-    autoscaling, metadata = deployment.spec.autoscaling, deployment.metadata
+    if deployment.desired_replicas != 0:
+        return Outlook(True, message or "Its first replica is being created.")
+    autoscaling = deployment.spec.autoscaling
     command = f"`kubectl scale llmdeployment {metadata.name} --namespace {metadata.namespace} --replicas 1`"
     if autoscaling is None:
-        return False, f"{command} starts a replica"
-    if autoscaling.mode is ScalingMode.EXTERNAL:
-        return (
-            True,
-            f"its external autoscaler (autoscaling.mode External) has to raise spec.replicas, as {command} does",
-        )
-    return True, "Fairlead's autoscaler starts a replica for the requests that wait"
+        who = f"{command} starts a replica"
+    elif autoscaling.mode is ScalingMode.EXTERNAL:
+        who = f"its external autoscaler (autoscaling.mode External) has to raise spec.replicas, as {command} does"
+    else:
+        who = "Fairlead's autoscaler starts a replica for the requests that wait"
+    return Outlook(autoscaling is not None, message or f"It is scaled to zero; {who}.", asleep=True)

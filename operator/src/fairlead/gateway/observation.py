@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 
 from fairlead.api.signals_message import ModelSignals, count_seconds, count_tokens
-from fairlead.fleet.pool import ServedModel
+from fairlead.fleet.directory import ServedModel
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.routes import EMBEDDINGS_PATH

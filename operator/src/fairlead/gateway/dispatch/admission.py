@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from fairlead.fleet.pool import Outlook, Pool, ServedModel
+from fairlead.fleet.directory import Outlook, Pool, ServedModel
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
 from fairlead.gateway.dispatch.hang_watch import Hangs
 from fairlead.gateway.dispatch.refusals import QueueOutcome, refusal, unfit

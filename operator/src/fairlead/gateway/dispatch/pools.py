@@ -3,9 +3,8 @@ that a request means."""
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fairlead.fleet.directory import Directory, Fleet, answers_to
+from fairlead.fleet.directory import Directory, Fleet, Pool, answers_to
 from fairlead.fleet.engine_stream import EngineListener
-from fairlead.fleet.pool import Pool
 from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.openai.errors import bad_request, model_not_found, not_synced
 from fairlead.gateway.prompts.tokenizers import Tokenizers

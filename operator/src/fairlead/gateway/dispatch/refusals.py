@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from fairlead.fleet.pool import Pool
+from fairlead.fleet.directory import Pool
 from fairlead.gateway.openai.errors import OpenAIError, bad_request
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from fairlead.fleet.directory import Directory, answers_to
-from fairlead.fleet.pool import Pool
+from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead_protocol.adapters import split_adapter, with_adapter
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.fleet.pool import Pool
+from fairlead.fleet.directory import Pool
 from fairlead.gateway.openai.errors import bad_request
 from fairlead_protocol.adapters import with_adapter
 from fairlead_protocol.budget import (

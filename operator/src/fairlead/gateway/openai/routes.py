@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.api.signals_message import PATH_SIGNALS
-from fairlead.fleet.directory import Directory
-from fairlead.fleet.pool import Pool
+from fairlead.fleet.directory import Directory, Pool
 from fairlead.gateway.openai.errors import model_not_found
 
 EMBEDDINGS_PATH = "/v1/embeddings"
