@@ -229,7 +229,7 @@ async def test_scale_reaches_the_deployment_and_its_selector_counts_the_pods(fle
     for name in ("p", "q"):
         await fleet.pod(name, SCHEDULED, READY)
     await fleet.until_reason("ReplicasReady")
-    scale = await fleet.client.get(LLMDEPLOYMENTS, "dinghy", NAMESPACE, subresource="scale")
+    scale = await fleet.client.request("GET", LLMDEPLOYMENTS.path(NAMESPACE, "dinghy", "scale"))
     assert scale["spec"]["replicas"] == 2
     assert scale["status"] == {"replicas": 2, "selector": status["selector"]}
     selected = await fleet.client.list(PODS, NAMESPACE, label_selector=status["selector"])

@@ -14,8 +14,8 @@ import pytest
 
 from fairlead.api import names
 from fairlead.api.signals_message import ReplicaSignals
-from fairlead.controller.drain import ask_to_drain
-from fairlead.controller.victims import mark
+from fairlead.controller.applier import ask_to_drain
+from fairlead.controller.plan import mark
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import CONFIGMAPS, EVENTS, LLMDEPLOYMENTS, PODS
 from fairlead_protocol.messages import PATH_DRAIN

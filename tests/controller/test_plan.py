@@ -65,7 +65,7 @@ def test_a_new_llmdeployment_gets_all_children_configuration_first() -> None:
 
 
 def test_nothing_is_written_when_nothing_has_changed() -> None:
-    assert plan(stored()).is_empty
+    assert plan(stored()) == Plan()
 
 
 def test_only_what_is_wanted_differently_is_applied() -> None:
@@ -88,7 +88,7 @@ def test_somebody_elses_addition_is_left_alone() -> None:
     children = stored()
     children[DEPLOYMENT]["metadata"]["labels"]["team"] = "a"
     children[DEPLOYMENT]["spec"]["template"]["spec"]["hostNetwork"] = False
-    assert plan(children).is_empty
+    assert plan(children) == Plan()
 
 
 def test_what_a_webhook_insists_on_is_applied_once_and_then_accepted() -> None:
@@ -97,10 +97,10 @@ def test_what_a_webhook_insists_on_is_applied_once_and_then_accepted() -> None:
     engine["image"] = "mirror.example/fairlead/engine"
     assert kinds(plan(children)) == ["Deployment"]
     settled = {DEPLOYMENT: content_hash(children[DEPLOYMENT])}
-    assert plan(children, settled).is_empty
+    assert plan(children, settled) == Plan()
     children[DEPLOYMENT]["status"] = {"replicas": 1}
     children[DEPLOYMENT]["metadata"]["resourceVersion"] = "8"
-    assert plan(children, settled).is_empty
+    assert plan(children, settled) == Plan()
     engine["image"] = "something/else"
     assert kinds(plan(children, settled)) == ["Deployment"]
 
@@ -110,7 +110,7 @@ def test_quantities_that_the_api_server_rewrote_are_the_same() -> None:
     children = stored(**wanted)
     resources = children[DEPLOYMENT]["spec"]["template"]["spec"]["containers"][0]["resources"]
     resources["requests"] = {"memory": "1Gi", "cpu": "1"}
-    assert plan(children, **wanted).is_empty
+    assert plan(children, **wanted) == Plan()
     resources["requests"] = {"memory": "2Gi", "cpu": "1"}
     assert kinds(plan(children, **wanted)) == ["Deployment"]
 
@@ -147,16 +147,16 @@ def test_the_configuration_of_pods_that_are_still_there_is_kept_until_they_are_g
 
 
 def test_an_obstacle_changes_nothing_that_runs() -> None:
-    assert plan(stored(), model={"source": "hf://org/name"}).is_empty
-    assert plan(stored(), replicas=-1).is_empty
-    assert plan(stored(), resources={"profile": "absent"}).is_empty
+    assert plan(stored(), model={"source": "hf://org/name"}) == Plan()
+    assert plan(stored(), replicas=-1) == Plan()
+    assert plan(stored(), resources={"profile": "absent"}) == Plan()
 
 
 def test_an_object_that_is_going_is_left_to_the_garbage_collector() -> None:
     going = body()
     going["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
     observed = Observed(body=going)
-    assert make_plan(desired(observed, SETTINGS), observed).is_empty
+    assert make_plan(desired(observed, SETTINGS), observed) == Plan()
 
 
 def test_an_external_autoscaler_gets_a_count_to_start_from_once() -> None:
@@ -167,7 +167,7 @@ def test_an_external_autoscaler_gets_a_count_to_start_from_once() -> None:
 
 
 def test_desired_without_a_deployment_means_no_plan() -> None:
-    assert make_plan(Desired(None), Observed(body=body())).is_empty
+    assert make_plan(Desired(None), Observed(body=body())) == Plan()
 
 
 json_objects = st.recursive(

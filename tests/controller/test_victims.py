@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.api import names
+from fairlead.controller.plan import choose_victims, has_acted, is_rolling, left_over, mark
 from fairlead.controller.pod_diagnosis import Stage, diagnose, is_marked
-from fairlead.controller.victims import choose_victims, has_acted, is_rolling, left_over, mark
 from fairlead.fleet.pods import is_active
 from fairlead.kube.client import JsonObject
 from fairlead_local.controllers import replicasets

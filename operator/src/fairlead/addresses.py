@@ -26,16 +26,13 @@ def cause_of(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"cannot connect to {authority(error.host, error.port or 0)}: {_reason(error.os_error)}"
+        cause = error.os_error
+        reason = cause.strerror or str(cause)
+        if cause.errno is not None and cause.errno > 0 and not isinstance(cause, ssl.SSLError):
+            reason = os.strerror(cause.errno)  # asyncio's own text of a refused connection repeats the address
+        return f"cannot connect to {authority(error.host, error.port or 0)}: {reason}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return (
             f"{authority(error.host, error.port or 0)} has a certificate that is not trusted: {error.certificate_error}"
         )
     return str(error) or type(error).__name__
-
-
-def _reason(error: OSError) -> str:
-    """asyncio's own text of a refused connection repeats the address; OpenSSL's and the resolver's are their own."""
-    if error.errno is not None and error.errno > 0 and not isinstance(error, ssl.SSLError):
-        return os.strerror(error.errno)
-    return error.strerror or str(error)

@@ -1,29 +1,35 @@
 """Applier: carries out a Plan and writes the status. The only writer of children and of pods.
 
 It never touches an object that another owner has: it looks at the live object first and names its uid in what it
-applies.
+applies. Engines are asked to drain over HTTP: best effort, because the SIGTERM that follows asks again.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import aiohttp
+
+from fairlead.addresses import authority
 from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.controller.desired import Problem
-from fairlead.controller.drain import ask_to_drain
 from fairlead.controller.observe import ChildKey, is_owned
-from fairlead.controller.plan import Plan, content_hash, key_of
+from fairlead.controller.plan import Plan, content_hash, key_of, mark
 from fairlead.controller.pod_diagnosis import is_marked
 from fairlead.controller.scaling import SubresourceWriter
-from fairlead.controller.victims import mark
 from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import BY_KIND, PODS, Resource
 from fairlead.manifests.common import Manifest
+from fairlead_protocol.messages import PATH_DRAIN
 
 logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 2.0
+"""For one engine's answer: a victim that hangs delays scale-down by so much, and no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,27 @@ class Applied:
     changes: tuple[Change, ...] = ()
     problems: tuple[Problem, ...] = ()
     """What the API refused for good, objects that are not ours, and (as `Reconciling`) what has to go first."""
+
+
+async def ask_to_drain(pods: Iterable[JsonObject], *, timeout: float = DRAIN_SECONDS) -> None:
+    """Asks all at once. Never raises for one that cannot be reached: it has nothing to finish."""
+
+    async def ask(session: aiohttp.ClientSession, pod: JsonObject) -> None:
+        try:
+            async with session.post(engine_url(pod) + PATH_DRAIN) as response:
+                response.raise_for_status()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            logger.info("%s cannot be asked to drain: %s", pod["metadata"]["name"], str(error) or type(error).__name__)
+
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout)) as session:
+        await asyncio.gather(*(ask(session, pod) for pod in pods if (pod.get("status") or {}).get("podIP")))
+
+
+def engine_url(pod: JsonObject) -> str:
+    """Where the engine of a pod with an address answers: at its port, or the usual one."""
+    engines = (each for each in pod["spec"]["containers"] if each["name"] == names.ENGINE_CONTAINER)
+    ports = (port["containerPort"] for engine in engines for port in engine.get("ports") or [])
+    return f"http://{authority(pod['status']['podIP'], next(ports, names.ENGINE_PORT))}"
 
 
 class Applier:

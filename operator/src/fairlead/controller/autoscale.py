@@ -34,7 +34,7 @@ from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
-from fairlead.kube.client import JsonObject, KubeError
+from fairlead.kube.client import KubeError
 
 logger = logging.getLogger(__name__)
 
@@ -50,29 +50,15 @@ PAUSE_SECONDS = 0.25
 class Target:
     """An LLMDeployment that Fairlead scales, as last seen."""
 
+    key: Key
     deployment: LLMDeployment
     autoscaling: Autoscaling
     observed: Observed
 
     @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return self.deployment.metadata.namespace, self.deployment.metadata.name
-
-    @property
     def name(self) -> str:
         """`namespace/name`."""
         return "/".join(self.key)
-
-    @property
-    def percentile(self) -> int:
-        """Which of the times to first token is looked at, in percent."""
-        return targets_of(self.autoscaling).percentile
-
-    @property
-    def body(self) -> JsonObject:
-        """The LLMDeployment, raw."""
-        return self.observed.body
 
 
 @dataclass(slots=True)
@@ -142,7 +128,10 @@ class Autoscaler:
             try:
                 await self.look(target, readings)
             except KubeError as e:
-                self.failed(target, e)
+                if e.status == 409:  # somebody else wrote the object since it was seen: looks again soon
+                    self.gateways.woken.set()
+                else:
+                    logger.warning("%s: cannot write the scale or its status: %s", target.name, e)
             except Exception:  # a mistake of ours, and only this one's: the others are scaled all the same
                 logger.exception("%s could not be scaled; tried again at the next tick", target.name)
         await self.report_others(readings)
@@ -170,7 +159,7 @@ class Autoscaler:
                 continue  # the controller says so on the object
             autoscaling = deployment.spec.autoscaling
             if autoscaling is not None and autoscaling.mode is ScalingMode.FAIRLEAD and autoscaling.max_replicas:
-                yield Target(deployment, autoscaling, observed)
+                yield Target(key, deployment, autoscaling, observed)
 
     def signals(self, target: Target, readings: Readings) -> Signals:
         """Pods and gateways together."""
@@ -203,34 +192,29 @@ class Autoscaler:
     async def scale(self, target: Target, signals: Signals, recommendation: Recommendation) -> None:
         """Writes the count, if nobody else has written the object meanwhile. Raises KubeError."""
         before, after = signals.desired, recommendation.replicas
-        await self.writer.scale(target.body, after)
+        await self.writer.scale(target.observed.body, after)
         self.metrics.scaled(target.name, before, after)
         memory = self.memory(target)
         change = {"time": self._now().strftime("%Y-%m-%dT%H:%M:%SZ"), "from": before, "to": after}
         memory.changes.insert(0, change | {"reason": recommendation.reason})
         del memory.changes[SCALING_HISTORY_LENGTH:]
         memory.reported_at = float("-inf")
+        percentile = targets_of(target.autoscaling).percentile
         decision = {"from": before, "to": after, "wanted": recommendation.wanted, "reason": recommendation.reason}
-        logger.info("scaled", extra={"llmdeployment": target.name} | decision | signals.figures(target.percentile))
+        logger.info("scaled", extra={"llmdeployment": target.name} | decision | signals.figures(percentile))
         reason = "ScaledUp" if after > before else "ScaledDown"
         message = f"Scaled from {before} to {recommendation.reason}"  # the reason begins with the count
-        await self.recorder.record(target.body, Announcement(EventType.NORMAL, reason, message))
+        await self.recorder.record(target.observed.body, Announcement(EventType.NORMAL, reason, message))
 
     async def report(self, target: Target, signals: Signals, recommendation: Recommendation) -> None:
         """Writes `status.scaling` if it says something new, and not too often. Raises KubeError."""
         memory = self.memory(target)
-        scaling = scaling_status(signals, target.percentile, recommendation, memory.changes)
+        percentile = targets_of(target.autoscaling).percentile
+        scaling = scaling_status(signals, percentile, recommendation, memory.changes)
         if scaling == memory.reported or signals.time - memory.reported_at < REPORT_SECONDS:
             return
-        await self.writer.write_status(target.body, {"scaling": scaling})
+        await self.writer.write_status(target.observed.body, {"scaling": scaling})
         memory.reported, memory.reported_at = scaling, signals.time
-
-    def failed(self, target: Target, error: KubeError) -> None:
-        """Somebody else wrote the object since it was seen: looks again soon. Anything else waits for its turn."""
-        if error.status == 409:
-            self.gateways.woken.set()
-        else:
-            logger.warning("%s: cannot write the scale or its status: %s", target.name, error)
 
     async def report_others(self, readings: Readings) -> None:
         """What Fairlead does not scale, or no longer, says no more than what gateways see of it."""

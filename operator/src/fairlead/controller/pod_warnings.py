@@ -70,25 +70,21 @@ class PodWarnings:
         ages = ((pod["metadata"], seconds_in_creation(pod, now)) for pod in pods)
         slow = [metadata for metadata, age in ages if age is not None and age >= SLOW_SECONDS]
         for metadata in slow[:MAX_PODS]:
-            known = self._answers.get(metadata["uid"])
-            is_fresh = known is not None and known.asked > recent
+            uid, namespace = metadata["uid"], metadata["namespace"]
+            known = self._answers.get(uid)
             num_asked = sum(answer.asked > recent for answer in self._answers.values())
-            if not is_fresh and metadata["namespace"] not in self._refused and num_asked < MAX_QUESTIONS:
-                await self._ask_about(metadata, now)
-
-    async def _ask_about(self, pod: JsonObject, now: datetime) -> None:
-        """`pod`: its metadata."""
-        uid, namespace = pod["uid"], pod["namespace"]
-        before = self._answers.get(uid)
-        self._answers[uid] = _Answer(now, before.warning if before else None)
-        try:
-            events = await self._client.list(EVENTS, namespace, field_selector=f"involvedObject.uid={uid}")
-        except KubeError as e:
-            logger.debug("the events of pod %s/%s cannot be read: %s", namespace, pod["name"], e)
-            if e.status == 403:
-                self._refused[namespace] = now
-            return
-        self._answers[uid] = _Answer(now, what_holds_it_up(events["items"]))
+            is_fresh = known is not None and known.asked > recent
+            if is_fresh or namespace in self._refused or num_asked >= MAX_QUESTIONS:
+                continue
+            self._answers[uid] = _Answer(now, known.warning if known else None)
+            try:
+                events = await self._client.list(EVENTS, namespace, field_selector=f"involvedObject.uid={uid}")
+            except KubeError as e:
+                logger.debug("the events of pod %s/%s cannot be read: %s", namespace, metadata["name"], e)
+                if e.status == 403:
+                    self._refused[namespace] = now
+            else:
+                self._answers[uid] = _Answer(now, what_holds_it_up(events["items"]))
 
 
 def what_holds_it_up(events: Sequence[Mapping[str, Any]]) -> PodWarning | None:

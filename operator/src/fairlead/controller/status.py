@@ -15,8 +15,8 @@ from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.words import counted
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
+from fairlead.controller.plan import is_rolling, is_seen
 from fairlead.controller.pod_diagnosis import Diagnosis, Stage
-from fairlead.controller.victims import is_rolling, is_seen
 from fairlead.operator_settings import OperatorSettings
 
 _NO_REPLICA_TRIED = (Reason.SOURCE_NOT_SUPPORTED, Reason.MODEL_SOURCE_NOT_FOUND)

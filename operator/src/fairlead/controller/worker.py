@@ -84,27 +84,24 @@ class WorkQueue:
             self._waiting.discard(key)
             self._working.add(key)
             try:
-                await self._work_on(key)
+                again_after = await self._handle(key)
+            except Exception as e:
+                failures = self._num_failures[key] = self._num_failures.get(key, 0) + 1
+                seconds = min(FIRST_BACKOFF_SECONDS * 2 ** (failures - 1), LAST_BACKOFF_SECONDS)
+                seconds *= random.uniform(0.8, 1.2)
+                # A stack trace would add nothing where the API was not reachable, or somebody was faster.
+                is_expected = getattr(e, "may_pass", False) or getattr(e, "status", None) == 409
+                logger.warning("%s/%s: %s; again in %.1f s", *key, e, seconds, exc_info=not is_expected)
+                self.add_after(key, seconds)
+            else:
+                self._num_failures.pop(key, None)
+                if again_after is not None:
+                    self.add_after(key, again_after)
             finally:
                 self._working.discard(key)
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
-
-    async def _work_on(self, key: Key) -> None:
-        try:
-            again_after = await self._handle(key)
-        except Exception as e:
-            failures = self._num_failures[key] = self._num_failures.get(key, 0) + 1
-            seconds = min(FIRST_BACKOFF_SECONDS * 2 ** (failures - 1), LAST_BACKOFF_SECONDS) * random.uniform(0.8, 1.2)
-            # A stack trace would add nothing where the API was not reachable, or somebody was faster.
-            is_expected = getattr(e, "may_pass", False) or getattr(e, "status", None) == 409
-            logger.warning("%s/%s: %s; again in %.1f s", *key, e, seconds, exc_info=not is_expected)
-            self.add_after(key, seconds)
-        else:
-            self._num_failures.pop(key, None)
-            if again_after is not None:
-                self.add_after(key, again_after)
 
     def _due(self, key: Key) -> None:
         self._timers.pop(key, None)

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -80,9 +79,7 @@ class KubeClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, e: BaseException | None, t: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -90,11 +87,9 @@ class KubeClient:
         if self._session is not None:
             await self._session.close()
 
-    async def get(
-        self, resource: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
-    ) -> JsonObject:
+    async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
         """One object. Raises KubeError with status 404 where there is none."""
-        return await self.request("GET", resource.path(namespace, name, subresource))
+        return await self.request("GET", resource.path(namespace, name))
 
     async def find(self, resource: Resource, name: str, namespace: str) -> JsonObject | None:
         """One object; None where there is none."""
@@ -117,7 +112,8 @@ class KubeClient:
 
         Items carry `apiVersion` and `kind`, which API servers leave out of lists.
         """
-        params = _selectors(label_selector, field_selector) | {"limit": str(PAGE_SIZE)}
+        selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        params = {name: value for name, value in selectors.items() if value} | {"limit": str(PAGE_SIZE)}
         items: list[JsonObject] = []
         more: JsonObject = {}
         while True:
@@ -215,7 +211,6 @@ class KubeClient:
         *,
         resource_version: str,
         label_selector: str | None = None,
-        field_selector: str | None = None,
         timeout_seconds: float = 300.0,
         silence_seconds: float = 90.0,
     ) -> AsyncIterator[JsonObject]:
@@ -224,7 +219,7 @@ class KubeClient:
         The server is asked to end it after `timeout_seconds`; a connection that is silent for `silence_seconds` counts
         as broken. Raises KubeError, with status 410 when `resource_version` is too old and one has to list again.
         """
-        params = _selectors(label_selector, field_selector)
+        params = {"labelSelector": label_selector} if label_selector else {}
         params |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
         params["timeoutSeconds"] = str(max(1, int(timeout_seconds)))
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=silence_seconds)
@@ -307,11 +302,6 @@ class KubeClient:
             pair = base64.b64encode(f"{user}:{self.config.password or ''}".encode()).decode()
             return {"Authorization": f"Basic {pair}"}
         return {}
-
-
-def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
-    pairs = {"labelSelector": label_selector, "fieldSelector": field_selector}
-    return {key: value for key, value in pairs.items() if value}
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> KubeError:

@@ -3,7 +3,7 @@ configuration file that they read."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
@@ -199,8 +199,17 @@ def _pod_spec(deployment: LLMDeployment, settings: OperatorSettings, source: Mod
         "containers": [_container(deployment, settings, profile, source.arguments, mounts)],
         "volumes": volumes,
     }
+    # Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": names.LABEL_HOSTNAME,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector_labels(deployment)},
+    }
+    # Nothing where the template says how: merged with ours, its constraints would mean something else.
+    is_said = "topologySpreadConstraints" in deployment.spec.template.spec
     placement = {
-        "topologySpreadConstraints": _spread(deployment),
+        "topologySpreadConstraints": [] if is_said else [spread],
         "imagePullSecrets": [{"name": name} for name in settings.engine_image_pull_secrets],
         "nodeSelector": dict(profile.node_selector),
         "tolerations": [dict(toleration) for toleration in profile.tolerations],
@@ -210,27 +219,11 @@ def _pod_spec(deployment: LLMDeployment, settings: OperatorSettings, source: Mod
     return pod | {field: value for field, value in placement.items() if value}
 
 
-def _spread(deployment: LLMDeployment) -> list[dict[str, Any]]:
-    """Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
-
-    Nothing where the template says how: merged with ours, its constraints would mean something else.
-    """
-    if "topologySpreadConstraints" in deployment.spec.template.spec:
-        return []
-    constraint = {
-        "maxSkew": 1,
-        "topologyKey": names.LABEL_HOSTNAME,
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector_labels(deployment)},
-    }
-    return [constraint]
-
-
 def _container(
     deployment: LLMDeployment,
     settings: OperatorSettings,
     profile: Profile,
-    model: list[str],
+    model: Iterable[str],
     mounts: list[dict[str, Any]],
 ) -> dict[str, Any]:
     engine = deployment.spec.engine

@@ -1,6 +1,6 @@
 """Where a model's folder is, seen from inside the engine's pod."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api import names
@@ -21,37 +21,17 @@ class CannotBuild(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """`spec.model.source`, understood."""
+    """What becomes of `spec.model.source`."""
 
-    model: str
-    """What the engine is told to load: `demo://NAME`, or a folder."""
-    claim: str | None = None
-    """The PersistentVolumeClaim to mount (read-only) at `names.MODEL_FOLDER`; None = nothing."""
-
-    @property
-    def flags(self) -> dict[str, str]:
-        """For the engine's configuration file: a model that is on no volume."""
-        return {"model": self.model} if self.claim is None else {}
-
-    @property
-    def arguments(self) -> list[str]:
-        """For the engine's container: a folder on a volume. Local mode has no mounts, and finds paths below a mount in
-        arguments only; a folder of the machine it must leave as it is."""
-        return ["--model", self.model] if self.claim is not None else []
-
-    @property
-    def volumes(self) -> list[dict[str, Any]]:
-        """For the pod."""
-        if self.claim is None:
-            return []
-        return [{"name": MODEL_VOLUME, "persistentVolumeClaim": {"claimName": self.claim, "readOnly": True}}]
-
-    @property
-    def mounts(self) -> list[dict[str, Any]]:
-        """For the engine's container."""
-        if self.claim is None:
-            return []
-        return [{"name": MODEL_VOLUME, "mountPath": names.MODEL_FOLDER, "readOnly": True}]
+    flags: dict[str, str] = field(default_factory=dict)
+    """For the engine's configuration file: a model that is on no volume."""
+    arguments: tuple[str, ...] = ()
+    """For the engine's container: a folder on a volume. Local mode has no mounts, and finds paths below a mount in
+    arguments only; a folder of the machine it must leave as it is."""
+    volumes: tuple[dict[str, Any], ...] = ()
+    """For the pod."""
+    mounts: tuple[dict[str, Any], ...] = ()
+    """For the engine's container."""
 
 
 def claim_of(source: str) -> str | None:
@@ -65,9 +45,9 @@ def model_source(source: str, settings: OperatorSettings) -> ModelSource:
     scheme, _, rest = source.partition("://")
     match scheme:
         case "demo":
-            return ModelSource(source)
+            return ModelSource({"model": source})
         case "file" if settings.allow_file_sources:
-            return ModelSource(rest)
+            return ModelSource({"model": rest})
         case "file":
             raise CannotBuild(
                 Reason.SOURCE_NOT_SUPPORTED,
@@ -75,8 +55,13 @@ def model_source(source: str, settings: OperatorSettings) -> ModelSource:
                 "model.source: pvc://CLAIM/FOLDER",
             )
         case "pvc":
-            folder = rest.partition("/")[2]
-            return ModelSource(f"{names.MODEL_FOLDER}/{folder.strip('/')}".rstrip("/"), claim_of(source))
+            folder = f"{names.MODEL_FOLDER}/{rest.partition('/')[2].strip('/')}".rstrip("/")
+            claim = {"claimName": claim_of(source), "readOnly": True}
+            return ModelSource(
+                arguments=("--model", folder),
+                volumes=({"name": MODEL_VOLUME, "persistentVolumeClaim": claim},),
+                mounts=({"name": MODEL_VOLUME, "mountPath": names.MODEL_FOLDER, "readOnly": True},),
+            )
     raise CannotBuild(
         Reason.SOURCE_NOT_SUPPORTED,
         f"{scheme}:// is not supported by this version: put the model's folder on a PersistentVolumeClaim and write "
