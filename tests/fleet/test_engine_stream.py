@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from fairlead.fleet.engine_stream import EngineStreams, StreamTimes
+from fairlead.fleet.engine_stream import EngineStream, StreamTimes
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.messages import HEADER_DISPATCH
 from fairlead_testing.fake_engine import FakeEngine
@@ -25,8 +25,7 @@ SMALL = Limits(max_num_seqs=4, max_num_queued_tokens=1000, block_size=4, max_mod
 async def following(engine: FakeEngine, times: StreamTimes = QUICK) -> AsyncIterator[MirrorListener]:
     """A listener that hears of this engine, and has begun to."""
     listener = MirrorListener()
-    streams = EngineStreams(listener, times=times)
-    task = asyncio.create_task(streams.follow(engine.replica()))
+    task = asyncio.create_task(EngineStream(engine.replica(), listener, times=times).run())
     try:
         if engine.stream.is_known:
             await listener.until(lambda: listener.loads)
@@ -34,7 +33,6 @@ async def following(engine: FakeEngine, times: StreamTimes = QUICK) -> AsyncIter
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await streams.close()
 
 
 class Client:
@@ -241,15 +239,14 @@ async def test_lines_that_make_no_sense_break_the_stream_and_no_more() -> None:
         await asyncio.Event().wait()
 
     server = await serve_http(answer)
-    streams = EngineStreams(listener, times=QUICK)
     port = server.sockets[0].getsockname()[1]
-    task = asyncio.create_task(streams.follow(Replica("u", "p", "127.0.0.1", port)))
+    replica = Replica("u", "p", "127.0.0.1", port)
+    task = asyncio.create_task(EngineStream(replica, listener, times=QUICK).run())
     async with asyncio.timeout(30):
         await done.wait()
     assert listener.lost_uids == ["u"] * 3
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await streams.close()
     server.close()
 
 
@@ -272,14 +269,13 @@ async def test_a_long_listing_lets_others_go_on_meanwhile() -> None:
             await asyncio.sleep(0)
 
     server = await serve_http(answer)
-    streams = EngineStreams(listener, times=QUICK)
     port = server.sockets[0].getsockname()[1]
-    task = asyncio.create_task(streams.follow(Replica("u", "p", "127.0.0.1", port)))
+    replica = Replica("u", "p", "127.0.0.1", port)
+    task = asyncio.create_task(EngineStream(replica, listener, times=QUICK).run())
     async with asyncio.timeout(30):
         await watch_the_listing()
     assert len(listener.blocks["u"]) == 16 * num_chains
     assert len(set(turns)) > 6, "the loop turned between slices"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await streams.close()
     server.close()

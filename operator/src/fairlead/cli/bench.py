@@ -42,7 +42,6 @@ TOO_LONG = "context_length_exceeded"
 """The code of such an error, everywhere."""
 PROGRESS_SECONDS = 2.0
 """How often progress is told where it cannot be shown in place."""
-FITTED = "fewer where the model's context is small"
 EPILOG = """\
 exit status: 0 when every request was answered or rejected with 429 (a server that says "try later" is doing its
 work, and goodput counts it as a miss); 1 when any failed in another way; 2 for wrong arguments; 130 after Ctrl-C,
@@ -55,72 +54,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     add_gateway(parser)
-    _add_pace(parser.add_argument_group("pace"))
-    _add_workload(parser.add_argument_group("workload"))
-    results = parser.add_argument_group("results")
-    results.add_argument("--slo-ttft", type=duration, metavar="TIME", help="goodput: longest time to the first token")
-    results.add_argument("--slo-tpot", type=duration, metavar="TIME", help="goodput: longest time per further token")
-    results.add_argument(
-        "--block-size",
-        type=at_least(1),
-        default=DEFAULT_BLOCK_SIZE,
-        metavar="N",
-        help="tokens per KV block, for judging predictions (default: %(default)s)",
-    )
-    results.add_argument("--output", type=Path, metavar="FILE", help="write report and requests as JSON; - = here")
-    results.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the requests over time")
-
-
-def _add_pace(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    pace, workload, results = (parser.add_argument_group(title) for title in ("pace", "workload", "results"))
+    pace.add_argument(
         "--mode",
         choices=("open", "closed"),
         help="open: requests arrive at --rate, whether or not answers come; closed: --concurrency at a time "
         "(default: open where there is a --rate)",
     )
-    group.add_argument(
-        "--rate",
-        type=phases,
-        metavar="R",
-        help="arrivals per second on average: 4, or in phases: 2@30s,8@60s",
-    )
-    group.add_argument(
-        "--burstiness",
-        type=number(lambda given: 0 < given < math.inf, "is no burstiness: a number above 0, such as 0.5"),
-        metavar="B",
-        help="how unevenly they come: 1 = as in a Poisson process, less = in bursts, more = evenly (default: 1)",
-    )
-    group.add_argument(
-        "--concurrency", type=at_least(1), metavar="N", help=f"of a closed loop (default: {DEFAULT_CONCURRENCY})"
-    )
-    group.add_argument("--duration", type=duration, metavar="TIME", help="send nothing new after this long")
-    group.add_argument(
-        "--num-requests",
-        type=at_least(1),
-        metavar="N",
-        help=f"send so many (default: {DEFAULT_NUM_REQUESTS}, where no duration is set)",
-    )
-    group.add_argument(
-        "--timeout", type=duration, default=120.0, metavar="TIME", help="longest silence of a request (default: 2m)"
-    )
-
-
-def _add_workload(group: argparse._ArgumentGroup) -> None:
-    sizes = Shape()
-    group.add_argument(
+    workload.add_argument(
         "--workload", choices=tuple(map(str, Kind)), default=str(Kind.SHARED_PREFIX), help="default: %(default)s"
     )
-    group.add_argument("--seed", type=int, default=0, help="of arrivals and questions (default: %(default)s)")
-    group.add_argument("--prefixes", type=at_least(1), default=sizes.num_prefixes, metavar="N",
-                       help="different prefixes of shared-prefix (default: %(default)s)")  # fmt: skip
-    group.add_argument("--prefix-tokens", type=at_least(1), metavar="N",
-                       help=f"of each system message, about (default: {sizes.prefix_tokens}, {FITTED})")  # fmt: skip
-    group.add_argument("--turns", type=at_least(1), metavar="N", help="questions per conversation of multi-turn "
-                       f"(default: {sizes.num_turns}, {FITTED})")  # fmt: skip
-    group.add_argument("--prompt", type=text, metavar="TEXT", help="the question of fixed")
-    group.add_argument("--output-tokens", type=at_least(1), metavar="N",
-                       help=f"longest answer (default: {sizes.output_tokens}, {FITTED})")  # fmt: skip
-    group.add_argument(
+    sizes, fitting, whole = Shape(), "fewer where the model's context is small", at_least(1)
+    unevenness = number(lambda given: 0 < given < math.inf, "is no burstiness: a number above 0, such as 0.5")
+    # fmt: off
+    for group, flag, kind, default, metavar, words in (
+        (pace, "--rate", phases, None, "R", "arrivals per second on average: 4, or in phases: 2@30s,8@60s"),
+        (pace, "--burstiness", unevenness, None, "B",
+         "how unevenly they come: 1 = as in a Poisson process, less = in bursts, more = evenly (default: 1)"),
+        (pace, "--concurrency", whole, None, "N", f"of a closed loop (default: {DEFAULT_CONCURRENCY})"),
+        (pace, "--duration", duration, None, "TIME", "send nothing new after this long"),
+        (pace, "--num-requests", whole, None, "N",
+         f"send so many (default: {DEFAULT_NUM_REQUESTS}, where no duration is set)"),
+        (pace, "--timeout", duration, 120.0, "TIME", "longest silence of a request (default: 2m)"),
+        (workload, "--seed", int, 0, None, "of arrivals and questions (default: %(default)s)"),
+        (workload, "--prefixes", whole, sizes.num_prefixes, "N",
+         "different prefixes of shared-prefix (default: %(default)s)"),
+        (workload, "--prefix-tokens", whole, None, "N",
+         f"of each system message, about (default: {sizes.prefix_tokens}, {fitting})"),
+        (workload, "--turns", whole, None, "N",
+         f"questions per conversation of multi-turn (default: {sizes.num_turns}, {fitting})"),
+        (workload, "--prompt", text, None, "TEXT", "the question of fixed"),
+        (workload, "--output-tokens", whole, None, "N", f"longest answer (default: {sizes.output_tokens}, {fitting})"),
+        (results, "--slo-ttft", duration, None, "TIME", "goodput: longest time to the first token"),
+        (results, "--slo-tpot", duration, None, "TIME", "goodput: longest time per further token"),
+        (results, "--block-size", whole, DEFAULT_BLOCK_SIZE, "N",
+         "tokens per KV block, for judging predictions (default: %(default)s)"),
+        (results, "--output", Path, None, "FILE", "write report and requests as JSON; - = here"),
+        (results, "--plot", Path, None, "FILE.png", "draw the requests over time"),
+    ):
+        group.add_argument(flag, type=kind, default=default, metavar=metavar, help=words)
+    # fmt: on
+    workload.add_argument(
         "--ignore-eos", action="store_true", help="let answers go on to exactly that (our engine and vLLM can)"
     )
 

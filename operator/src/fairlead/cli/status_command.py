@@ -7,13 +7,14 @@ import argparse
 import asyncio
 import json
 from collections.abc import Awaitable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.api import presence
 from fairlead.api.presence import Presence
 from fairlead.cli.options import UsageError, add_cluster, tell
-from fairlead.cli.status_report import StatusReport, key_of, lines, operator_view, status_report, to_json
+from fairlead.cli.status_report import StatusReport, key_of, lines, operator_view, status_report
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead.kube.resources import LEASES, LLMDEPLOYMENTS, PODS
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         tell(error)
         return 1
     if args.output == "json":
-        print(json.dumps(to_json(report), indent=2))
+        print(json.dumps(asdict(report), indent=2))
     else:
         for line in lines(report):
             print(line)

@@ -1,7 +1,7 @@
 """What is there and who looks after it: Leases, LLMDeployments and gateway pods → what `fairlead status` says. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -154,11 +154,6 @@ def lines(report: StatusReport) -> Iterator[str]:
     if sentences:
         yield ""
         yield from sentences
-
-
-def to_json(report: StatusReport) -> dict[str, Any]:
-    """The same for other programs."""
-    return asdict(report)
 
 
 def _contests(operators: Sequence[OperatorView], namespaces: Iterable[str]) -> Iterator[str]:

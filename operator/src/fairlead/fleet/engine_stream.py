@@ -1,7 +1,7 @@
 """Follows engines' streams: lists an engine's blocks, watches its changes and loads, and tells an `EngineListener`.
 
-One `EngineStreams` per process; `follow` runs once per replica, for as long as it is there. What is told is kept
-elsewhere (`fairlead.routing.datastore`), and who is there is not decided here either (`replica_tasks.py`).
+One `EngineStream` per replica, for as long as it is there. What is told is kept elsewhere
+(`fairlead.routing.datastore`), and who is there is not decided here either (`replica_tasks.py`).
 
 A gap between two changes, or an engine that no longer knows our place (410: it restarted, or we were too slow), means
 listing again; what was known stays until then. A stream that breaks or falls silent means that nothing is known any
@@ -91,42 +91,14 @@ class _TooOld(Exception):
     """The engine has no such stream."""
 
 
-class EngineStreams:
-    """Follows any number of engines over one HTTP session. Close it after the last `follow` has ended."""
+class EngineStream:
+    """One replica's stream, through all its interruptions. `run` it as a task."""
 
-    def __init__(self, listener: EngineListener, *, times: StreamTimes | None = None) -> None:
-        self.listener = listener
-        self.times = times or StreamTimes()
-        self._session: aiohttp.ClientSession | None = None
-
-    async def follow(self, replica: Replica) -> None:
-        """Until cancelled. Tells the listener everything but that the replica has left."""
-        await _Follower(self, replica).run()
-
-    @property
-    def session(self) -> aiohttp.ClientSession:
-        """Made when first asked for, as it belongs to the running loop."""
-        if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.times.connect)
-            # One connection per replica, for as long as it is there: nothing to limit, nothing to keep for later.
-            connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
-        return self._session
-
-    async def close(self) -> None:
-        """Lets go of the session."""
-        if self._session is not None:
-            await self._session.close()
-
-
-class _Follower:
-    """One replica's stream, through all its interruptions."""
-
-    def __init__(self, streams: EngineStreams, replica: Replica) -> None:
-        self._streams = streams
-        self._listener = streams.listener
-        self._times = streams.times
+    def __init__(self, replica: Replica, listener: EngineListener, *, times: StreamTimes = StreamTimes()) -> None:
+        """The listener is told everything but that the replica has left."""
         self._replica = replica
+        self._listener = listener
+        self._times = times
         self._loop = asyncio.get_running_loop()
         self._decode = msgspec.json.Decoder(StreamLine).decode
         self._epoch = ""
@@ -139,30 +111,33 @@ class _Follower:
         """Whether trouble has been logged, and its end has not."""
 
     async def run(self) -> None:
-        """List and watch, again and again."""
+        """Lists and watches, again and again, until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._times.connect)
         backoff = Backoff(self._times.first_pause, self._times.last_pause, spread=0.5)
-        while True:
-            watching_since = None
-            try:
-                await self._list()
-                watching_since = self._loop.time()
-                await self._watch()
-            except _Gone as reason:
-                logger.debug("listing %s again: %s", self._replica.name, reason)
-            except _TooOld:
-                self._fail(logging.INFO, "%s does not tell its blocks and loads: it is used without")
-                await backoff.wait(self._times.too_old)
-                continue
-            except TimeoutError:
-                self._fail(logging.WARNING, "the stream of %s broke: nothing came in time")
-            except (_Broken, aiohttp.ClientError, OSError, ValueError) as error:
-                self._fail(logging.WARNING, "the stream of %s broke: %s", str(error) or type(error).__name__)
-            except Exception:
-                logger.exception("what the stream of %s told could not be used", self._replica.name)
-                self._lose()
-            if watching_since is not None and self._loop.time() - watching_since >= self._times.healthy:
-                backoff.reset()
-            await backoff.pause()
+        connector = aiohttp.TCPConnector(force_close=True)  # one connection, for as long as the replica is there
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as self._session:
+            while True:
+                watching_since = None
+                try:
+                    await self._list()
+                    watching_since = self._loop.time()
+                    await self._watch()
+                except _Gone as reason:
+                    logger.debug("listing %s again: %s", self._replica.name, reason)
+                except _TooOld:
+                    self._fail(logging.INFO, "%s does not tell its blocks and loads: it is used without")
+                    await backoff.wait(self._times.too_old)
+                    continue
+                except TimeoutError:
+                    self._fail(logging.WARNING, "the stream of %s broke: nothing came in time")
+                except (_Broken, aiohttp.ClientError, OSError, ValueError) as error:
+                    self._fail(logging.WARNING, "the stream of %s broke: %s", str(error) or type(error).__name__)
+                except Exception:
+                    logger.exception("what the stream of %s told could not be used", self._replica.name)
+                    self._lose()
+                if watching_since is not None and self._loop.time() - watching_since >= self._times.healthy:
+                    backoff.reset()
+                await backoff.pause()
 
     async def _list(self) -> None:
         """Asks for all blocks, and tells them a slice at a time: there may be a million."""
@@ -217,7 +192,7 @@ class _Follower:
     async def _get(self, path: str, query: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
         """The response with status 200; any other is the exception that it means."""
         url = f"http://{authority(self._replica.host, self._replica.port)}{path}"
-        async with self._streams.session.get(url, params=query) as response:
+        async with self._session.get(url, params=query) as response:
             if response.status == 404:
                 raise _TooOld
             if response.status == 410:

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from fairlead.addresses import authority
-from fairlead.fleet.engine_stream import EngineListener, EngineStreams
+from fairlead.fleet.engine_stream import EngineListener, EngineStream
 from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Limits, Replica
 from fairlead_protocol.messages import PATH_MODEL, ModelBrief, ModelInfo
@@ -96,7 +96,6 @@ class ReplicaTasks:
         """`listener`: None = streams are not followed."""
         self._model_info = model_info
         self._listener = listener
-        self._streams = EngineStreams(listener) if listener is not None else None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         """Cancelled, and not over yet; kept from the garbage collector."""
@@ -122,8 +121,6 @@ class ReplicaTasks:
         for uid in list(self._tasks):
             self.leave(uid)
         await asyncio.gather(*self._ending, return_exceptions=True)
-        if self._streams is not None:
-            await self._streams.close()
 
     async def _attend(self, replica: Replica, on_known: OnKnown) -> None:
         backoff = Backoff(FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS)
@@ -135,5 +132,5 @@ class ReplicaTasks:
                 logger.warning("asking %s what it is: %s; again in %.1f s", replica.name, error, backoff.seconds)
             await backoff.pause()
         on_known(known)
-        if self._streams is not None:
-            await self._streams.follow(known)
+        if self._listener is not None:
+            await EngineStream(known, self._listener).run()
