@@ -30,6 +30,7 @@ from fairlead_engine_testing.scripted_engine import scripted_info
 from fairlead_protocol.blocks import extra_bytes, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import FIELD_TOKENS, ModelInfo, PromptTokens
+from fairlead_protocol.prompts import TextPrompts
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
@@ -272,8 +273,12 @@ async def test_no_request_makes_it_raise(reader: PromptReader, name: str, raw: b
     assert prompt.num_tokens == 0 or name == "chat_template_kwargs"
 
 
-async def test_more_prompts_than_an_engine_takes_are_left_to_it(reader: PromptReader) -> None:
-    many = await reader.read(request(COMPLETION, prompt=["x"] * 129), [DIGEST])
+@pytest.mark.parametrize("prompts", [["x"] * 129, [[5]] * 129, [*(["x"] * 129), 5], ["x" * 2**15] * 129])
+async def test_more_prompts_than_an_engine_takes_are_left_to_it_without_a_look_at_each(
+    reader: PromptReader, monkeypatch: pytest.MonkeyPatch, prompts: list[Any]
+) -> None:
+    monkeypatch.setattr(TextPrompts, "places", lambda _: pytest.fail("a hundred thousand would take a second"))
+    many = await reader.read(request(COMPLETION, prompt=prompts), [DIGEST])
     assert many.by_digest == many.too_long == {}
     assert many.num_tokens > 0
     assert reader.num_left == 1

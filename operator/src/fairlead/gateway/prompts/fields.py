@@ -23,6 +23,7 @@ from fairlead_protocol.prompts import (
     PromptFields,
     PromptTooLong,
     TextPrompts,
+    num_prompts,
     rendered_factor,
 )
 
@@ -30,6 +31,8 @@ MAX_BYTES = 1024 * 1024
 MAX_VALUES = 400_000
 """Fields larger than the one that may have more values than the other are not decoded, which would take long and many
 times their memory."""
+MAX_PROMPTS = 128
+"""Of one request; more are left to the engine, which by default takes no more, before any of them is looked at."""
 
 _SCHEMAS: Mapping[str, type[PromptFields]] = {
     "/v1/chat/completions": ChatPrompt,
@@ -76,7 +79,7 @@ class RawPrompt:
     num_bytes: int
     """As the client wrote it; 0 where the path has no prompts."""
     fields: PromptFields | None
-    """None where they have too many values, or are not what an engine would take."""
+    """None where they have too many values or prompts, or are not what an engine would take."""
     well_formed: bool
     """False where an engine is going to refuse them."""
     extra: bytes = NO_EXTRA
@@ -148,6 +151,8 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
         extra = extra_bytes(adapter=request.adapter, cache_salt=_salt.decode(salt or b"null"))
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
+    if isinstance(fields, TextPrompts) and num_prompts(fields.content) > MAX_PROMPTS:
+        return RawPrompt(num_bytes, None, well_formed=True, field=fields.FIELD)
     reads_all = schema is EmbeddingPrompt and bytes(request.fields.get("pooling", b"")) == b'"mean"'
     return RawPrompt(
         num_bytes, fields, well_formed=True, extra=extra, limit=_limit(request, schema), reads_all=reads_all

@@ -23,8 +23,6 @@ MAX_CHARACTERS_PER_TOKEN = 32
 engine."""
 MAX_CHARACTERS = 4 * 1024 * 1024
 """Of a text, about a million tokens; longer ones are left to the engine, too."""
-MAX_PROMPTS = 128
-"""Of one request; more are left to the engine, which by default takes no more."""
 CHUNK_BLOCKS = 64
 """Blocks that are remembered together: with blocks of 16 tokens, 8 KiB."""
 
@@ -89,7 +87,7 @@ class Tokenising:
             for part in parts:
                 part.check_length(self._model.encoder.least_tokens, self._model.max_model_len)
             limit = min(self._model.max_model_len * MAX_CHARACTERS_PER_TOKEN, MAX_CHARACTERS)
-            if len(parts) > MAX_PROMPTS or any(len(part.content) > limit for part in parts):
+            if any(len(part.content) > limit for part in parts):
                 raise LeftToEngine
             framed = self._fields.adds_special_tokens
             for part in parts:
