@@ -8,36 +8,12 @@ matter.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import LEASES
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A record of the Lease, and when on our clock it was first seen like this."""
-
-    holder: str
-    renew_time: str
-    duration_seconds: float
-    at: float
-
-    @classmethod
-    def from_object(cls, lease: JsonObject, now: float, before: "Seen | None") -> "Seen":
-        """`before` is kept when nothing changed: its holder has not shown a sign of life since."""
-        spec = lease.get("spec") or {}
-        holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime") or ""
-        if before is not None and (before.holder, before.renew_time) == (holder, renewed):
-            return before
-        return cls(holder, renewed, float(spec.get("leaseDurationSeconds") or 0), now)
-
-    def is_free(self, now: float) -> bool:
-        """Whether anybody may take it: released, or its holder silent for longer than it promised."""
-        return not self.holder or now > self.at + self.duration_seconds
 
 
 class Lease:
@@ -69,7 +45,10 @@ class Lease:
         self._labels = dict(labels or {})
         self._annotations = annotations
         self._clock = asyncio.get_running_loop().time
-        self._seen: Seen | None = None
+        self._seen = ("", "")
+        """Holder and time of renewal, as last seen; a holder whose record stays the same shows no sign of life."""
+        self._seen_at = float("-inf")
+        """Since when on our clock they have been so."""
         self._renewed = float("-inf")
 
     async def acquire(self) -> None:
@@ -80,7 +59,7 @@ class Lease:
             try:
                 if await self._try():
                     return
-                holder = self._seen.holder if self._seen else ""
+                holder = self._seen[0]
                 if holder != waiting_for:
                     logger.info("waiting for the lease %s/%s, held by %s", self.namespace, self.name, holder)
                     waiting_for = holder
@@ -124,8 +103,12 @@ class Lease:
             if lease is None:
                 await self.client.create(LEASES, self._renewed_by_us(None))
             else:
-                self._seen = Seen.from_object(lease, started, self._seen)
-                if self._seen.holder != self.identity and not self._seen.is_free(started):
+                spec = lease.get("spec") or {}
+                holder = spec.get("holderIdentity") or ""
+                if (seen := (holder, spec.get("renewTime") or "")) != self._seen:
+                    self._seen, self._seen_at = seen, started
+                silent_from = self._seen_at + float(spec.get("leaseDurationSeconds") or 0)
+                if holder not in ("", self.identity) and started <= silent_from:
                     return False
                 await self.client.replace(LEASES, self._renewed_by_us(lease))
         except KubeError as e:

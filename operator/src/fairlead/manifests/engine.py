@@ -114,10 +114,53 @@ def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: Mo
     Raises CannotBuild for an unknown profile, for more GPUs than the engine computes on, or for a template that does
     not fit onto a pod.
     """
+    profile = replica_profile(deployment, settings)
+    volumes: list[dict[str, Any]] = [{"name": SCRATCH_VOLUME, "emptyDir": {}}, *source.volumes]
+    mounts: list[dict[str, Any]] = [
+        {"name": CONFIG_VOLUME, "mountPath": names.ENGINE_CONFIG_FOLDER, "readOnly": True},
+        {"name": SCRATCH_VOLUME, "mountPath": "/tmp"},
+        *source.mounts,
+    ]
+    if profile.shared_memory is not None:
+        medium = {"medium": "Memory", "sizeLimit": profile.shared_memory}
+        volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": medium})
+        mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": math.ceil(deployment.spec.drain.timeout) + TERMINATION_MARGIN_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(deployment, settings, profile, source.arguments, mounts)],
+        "volumes": volumes,
+    }
+    # Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": names.LABEL_HOSTNAME,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector_labels(deployment)},
+    }
+    # Nothing where the template says how: merged with ours, its constraints would mean something else.
+    is_said = "topologySpreadConstraints" in deployment.spec.template.spec
+    placement = {
+        "topologySpreadConstraints": [] if is_said else [spread],
+        "imagePullSecrets": [{"name": name} for name in settings.engine_image_pull_secrets],
+        "nodeSelector": dict(profile.node_selector),
+        "tolerations": [dict(toleration) for toleration in profile.tolerations],
+        "runtimeClassName": profile.runtime_class_name,
+        "priorityClassName": profile.priority_class_name,
+    }
+    ours = pod | {field: value for field, value in placement.items() if value}
     with _template_must_fit():
-        pod = merge(_pod_spec(deployment, settings, source), deployment.spec.template.spec)
-        _check_gpus("template.spec", _engine_resources(pod))
-    return pod
+        laid_over = merge(ours, deployment.spec.template.spec)
+        _check_gpus("template.spec", _engine_resources(laid_over))
+    return laid_over
 
 
 def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
@@ -171,52 +214,6 @@ def _template_must_fit() -> Iterator[None]:
             Reason.INVALID_SPEC,
             f"template.spec does not fit onto a pod ({e!r}): items of containers, volumes and env need a name",
         ) from e
-
-
-def _pod_spec(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
-    profile = replica_profile(deployment, settings)
-    volumes: list[dict[str, Any]] = [{"name": SCRATCH_VOLUME, "emptyDir": {}}, *source.volumes]
-    mounts: list[dict[str, Any]] = [
-        {"name": CONFIG_VOLUME, "mountPath": names.ENGINE_CONFIG_FOLDER, "readOnly": True},
-        {"name": SCRATCH_VOLUME, "mountPath": "/tmp"},
-        *source.mounts,
-    ]
-    if profile.shared_memory is not None:
-        medium = {"medium": "Memory", "sizeLimit": profile.shared_memory}
-        volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": medium})
-        mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})
-    pod: dict[str, Any] = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": math.ceil(deployment.spec.drain.timeout) + TERMINATION_MARGIN_SECONDS,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [_container(deployment, settings, profile, source.arguments, mounts)],
-        "volumes": volumes,
-    }
-    # Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": names.LABEL_HOSTNAME,
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector_labels(deployment)},
-    }
-    # Nothing where the template says how: merged with ours, its constraints would mean something else.
-    is_said = "topologySpreadConstraints" in deployment.spec.template.spec
-    placement = {
-        "topologySpreadConstraints": [] if is_said else [spread],
-        "imagePullSecrets": [{"name": name} for name in settings.engine_image_pull_secrets],
-        "nodeSelector": dict(profile.node_selector),
-        "tolerations": [dict(toleration) for toleration in profile.tolerations],
-        "runtimeClassName": profile.runtime_class_name,
-        "priorityClassName": profile.priority_class_name,
-    }
-    return pod | {field: value for field, value in placement.items() if value}
 
 
 def _container(
