@@ -54,7 +54,7 @@ class IdleRunner:
         self._backend = BACKENDS[backend]()
         self._random = random.Random(seed)
         self._layout = CacheLayout(
-            num_layers=1, num_kv_heads=1, head_dim=1, block_size=block_size,
+            num_layers=1, num_heads=1, num_kv_heads=1, head_dim=1, block_size=block_size,
             dtype=torch.bfloat16, device=torch.device("cpu"),
         )  # fmt: skip
 

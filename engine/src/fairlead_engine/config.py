@@ -15,7 +15,7 @@ from fairlead_protocol.settings import BYTES, SECONDS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
-ATTENTION_BACKENDS = ("auto", "cpu_spans", "block_tables")
+ATTENTION_BACKENDS = ("auto", "cpu_spans", "block_tables", "triton")
 """Those of `kernels.attention.choice`, which imports torch."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -40,8 +40,9 @@ class EngineConfig:
     device: str = "auto"
     """Where the model runs: auto, cpu or cuda. auto = cuda where there is one."""
     attention_backend: str = "auto"
-    """How attention goes over the KV cache: auto, cpu_spans (each sequence over its own stretch of consecutive blocks)
-    or block_tables (all sequences at once, by block table). auto = cpu_spans on a CPU, block_tables on CUDA."""
+    """How attention goes over the KV cache: auto, cpu_spans (each sequence over its own stretch of consecutive blocks),
+    triton (a kernel that reads blocks where they lie) or block_tables (the same in plain torch). auto = cpu_spans on a
+    CPU; on CUDA triton, or block_tables where Triton is not installed."""
     max_model_len: int | None = None
     """Longest prompt plus output, in tokens; more than the model was made for is refused. None = what it was made for,
     or as much of it as the KV cache has room for (2048 at least, or the engine does not start)."""

@@ -11,7 +11,13 @@ from fairlead_engine.kernels.attention.cpu_spans import CPUSpans, SpanMetadata, 
 
 def make_layout(block_size: int, dtype: torch.dtype = torch.float32) -> CacheLayout:
     return CacheLayout(
-        num_layers=1, num_kv_heads=1, head_dim=2, block_size=block_size, dtype=dtype, device=torch.device("cpu")
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=2,
+        block_size=block_size,
+        dtype=dtype,
+        device=torch.device("cpu"),
     )
 
 

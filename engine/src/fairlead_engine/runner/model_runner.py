@@ -59,6 +59,7 @@ class ModelRunner:
         self.dtype = choose_dtype(dtype, self.model_config.dtype, self.device)
         self.layout = CacheLayout(
             num_layers=self.model_config.num_layers,
+            num_heads=self.model_config.num_heads,
             num_kv_heads=self.model_config.num_kv_heads,
             head_dim=self.model_config.head_dim,
             block_size=block_size,

@@ -23,6 +23,8 @@ class CacheLayout:
     """The facts that every backend's cache follows from."""
 
     num_layers: int
+    num_heads: int
+    """Of queries."""
     num_kv_heads: int
     head_dim: int
     block_size: int

@@ -101,16 +101,21 @@ class BlockTableMetadata:
         return found
 
 
+def allocate_blocks(layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
+    """Keys and values of every layer: [blocks, block_size, kv_heads, head_dim]."""
+    shape = (num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim)
+
+    def pool() -> Tensor:
+        return torch.empty(shape, dtype=layout.dtype, device=layout.device)
+
+    return [LayerCache(keys=pool(), values=pool()) for _ in range(layout.num_layers)]
+
+
 class BlockTables:
     """Keys and values of a layer: [blocks, block_size, kv_heads, head_dim]; any free block is as good as another."""
 
     def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
-        shape = (num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim)
-
-        def pool() -> Tensor:
-            return torch.empty(shape, dtype=layout.dtype, device=layout.device)
-
-        return [LayerCache(keys=pool(), values=pool()) for _ in range(layout.num_layers)]
+        return allocate_blocks(layout, num_blocks)
 
     def allocator(self, num_blocks: int) -> LRUBlocks:
         return LRUBlocks(num_blocks)

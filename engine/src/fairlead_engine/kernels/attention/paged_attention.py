@@ -1,0 +1,296 @@
+"""Attention over block tables in one kernel: prefill, chunks and decodes of one step, read where they lie in the cache.
+
+Written for CUDA in Triton; `block_tables.py` is the same in plain torch. A *tile* is some queries of one sequence, with
+all the query heads that share a key head side by side, so that keys and values are read once for the group. A tile
+walks over its visible context with the running softmax of FlashAttention (Dao et al., 2022). Where there are too few
+tiles to fill the device, several programs share a tile's context and a second kernel puts their parts together (split
+KV, as in FlashDecoding). Nothing is ever masked by a tensor: what a query may see follows from its position.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_NUM_STAGES = 3
+"""Tiles of keys and values that are on their way at a time."""
+_UNALIGNED = ["slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"]
+"""Arguments whose addresses differ from step to step: nothing is compiled anew for those that are multiples of 16."""
+_LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["grid_row"], do_not_specialize_on_alignment=_UNALIGNED
+)
+def _paged_attention(  # type: ignore[no-untyped-def]
+    output,
+    partial_output,
+    partial_max,
+    partial_sum,
+    query,
+    keys,
+    values,
+    table_rows,
+    slots,
+    context_lens,
+    query_starts,
+    tile_sequences,
+    tile_starts,
+    sinks,
+    scale,
+    soft_cap,
+    query_stride,
+    table_stride,
+    grid_row,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_SOFT_CAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+):
+    """Program (tile, key head, split); see `paged_attention` for the arguments."""
+    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+    sequence = tl.load(tile_sequences + tile)
+    first_row = tl.load(tile_starts + tile)
+    end_row = tl.load(query_starts + sequence + 1)
+    context = tl.load(context_lens + sequence)
+    table = table_rows + tl.load(slots + sequence) * table_stride
+
+    m, n, d = tl.arange(0, TILE_ROWS), tl.arange(0, TILE_TOKENS), tl.arange(0, PADDED_DIM)
+    row, head = first_row + m // GROUP, kv_head * GROUP + m % GROUP
+    last_row = tl.minimum(first_row + TILE_ROWS // GROUP, end_row)
+    is_query = (m < TILE_ROWS // GROUP * GROUP) & (row < end_row)
+    position = context - end_row + row
+    is_dim = d < HEAD_DIM
+    q = tl.load(
+        query + (row * query_stride + head * HEAD_DIM)[:, None] + d[None, :],
+        mask=is_query[:, None] & is_dim[None, :],
+        other=0.0,
+    )
+
+    # What the tile's queries see between them, and this program's share of it.
+    visible_end = context - end_row + last_row
+    visible_start = visible_end * 0
+    if WINDOW > 0:
+        visible_start = tl.maximum(context - end_row + first_row - WINDOW + 1, 0)
+    share = tl.cdiv(tl.cdiv(visible_end - visible_start, TILE_TOKENS), NUM_SPLITS) * TILE_TOKENS
+    start = visible_start + split * share
+    end = tl.minimum(start + share, visible_end)
+
+    highest = tl.full([TILE_ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([TILE_ROWS], tl.float32)
+    mixed = tl.zeros([TILE_ROWS, PADDED_DIM], tl.float32)
+    for first in range(start, end, TILE_TOKENS):
+        token = first + n
+        is_token = token < end
+        block = tl.load(table + token // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)
+        place = ((block * BLOCK_SIZE + token % BLOCK_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_DIM
+        k = tl.load(keys + place[None, :] + d[:, None], mask=is_token[None, :] & is_dim[:, None], other=0.0)
+        scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale
+        if HAS_SOFT_CAP:
+            scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)
+        is_visible = is_token[None, :] & (token[None, :] <= position[:, None])
+        if WINDOW > 0:
+            is_visible = is_visible & (token[None, :] > position[:, None] - WINDOW)
+        scores = tl.where(is_visible, scores * _LOG2E, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - base[:, None])
+        fading = tl.exp2(highest - base)
+        total = total * fading + tl.sum(weights, 1)
+        v = tl.load(values + place[:, None] + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
+        mixed = mixed * fading[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
+        highest = higher
+
+    place = row * NUM_HEADS + head
+    if NUM_SPLITS == 1:
+        if HAS_SINKS:
+            sink = tl.load(sinks + head, mask=is_query, other=0.0) * _LOG2E
+            higher = tl.maximum(highest, sink)
+            fading = tl.exp2(highest - higher)
+            total, mixed = total * fading + tl.exp2(sink - higher), mixed * fading[:, None]
+        mixed = mixed / tl.where(is_query, total, 1.0)[:, None]
+        tl.store(
+            output + place[:, None] * HEAD_DIM + d[None, :],
+            mixed.to(output.dtype.element_ty),
+            mask=is_query[:, None] & is_dim[None, :],
+        )
+    else:
+        place = ((row - grid_row) * NUM_HEADS + head) * NUM_SPLITS + split
+        tl.store(partial_max + place, highest, mask=is_query)
+        tl.store(partial_sum + place, total, mask=is_query)
+        tl.store(
+            partial_output + place[:, None] * HEAD_DIM + d[None, :], mixed, mask=is_query[:, None] & is_dim[None, :]
+        )
+
+
+@triton.jit(do_not_specialize=["grid_row"])  # type: ignore[untyped-decorator]
+def _put_together(  # type: ignore[no-untyped-def]
+    output,
+    partial_output,
+    partial_max,
+    partial_sum,
+    sinks,
+    grid_row,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    PADDED_SPLITS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):
+    """Program (row, head): the parts of one query's softmax as one."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    s, d = tl.arange(0, PADDED_SPLITS), tl.arange(0, PADDED_DIM)
+    is_split, is_dim = s < NUM_SPLITS, d < HEAD_DIM
+    place = (row * NUM_HEADS + head) * NUM_SPLITS + s
+    each_highest = tl.load(partial_max + place, mask=is_split, other=float("-inf"))
+    each_total = tl.load(partial_sum + place, mask=is_split, other=0.0)
+    mixed = tl.load(
+        partial_output + place[:, None] * HEAD_DIM + d[None, :], mask=is_split[:, None] & is_dim[None, :], other=0.0
+    )
+    highest = tl.max(each_highest, 0)
+    if HAS_SINKS:
+        sink = tl.load(sinks + head) * _LOG2E
+        highest = tl.maximum(highest, sink)
+    fading = tl.exp2(each_highest - highest)
+    total = tl.sum(each_total * fading, 0)
+    if HAS_SINKS:
+        total += tl.exp2(sink - highest)
+    whole = tl.sum(mixed * fading[:, None], 0) / total
+    place = ((grid_row + row) * NUM_HEADS + head) * HEAD_DIM
+    tl.store(output + place + d, whole.to(output.dtype.element_ty), mask=is_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Tiles of one shape, for one launch."""
+
+    first_tile: int
+    num_tiles: int
+    first_row: int
+    num_rows: int
+    tile_rows: int
+    """Queries times heads of a group, padded to a power of two of at least 16."""
+    tile_tokens: int
+    """Keys that a program looks at at a time."""
+    num_warps: int
+    """Of 32 threads each, that work on a tile."""
+    num_splits: int
+    """Programs that share the context of a tile."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedStep:
+    """What all layers of one step share; tensors are int32 on the cache's device unless it says otherwise."""
+
+    table_rows: Tensor
+    """int64 [slots, blocks]: every slot's block table."""
+    slots: Tensor
+    """[sequences]: the slot of each."""
+    context_lens: Tensor
+    """[sequences]: tokens that may be attended to."""
+    query_starts: Tensor
+    """[sequences + 1]: first row of each sequence, then the number of rows."""
+    tile_sequences: Tensor
+    """[tiles]: the sequence whose queries these are."""
+    tile_starts: Tensor
+    """[tiles]: the first row of each; it ends where the tile is full or the sequence does."""
+    slot_mapping: Tensor
+    """int64 [tokens]: slot that each row's key and value go to."""
+    grids: tuple[Grid, ...]
+
+
+def paged_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    output: Tensor,
+    step: PagedStep,
+    *,
+    window: int = 0,
+    soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> None:
+    """Causal grouped-query attention of a step's rows to what the cache holds of their sequences, into `output`.
+
+    query and output [tokens, heads, head_dim], the output contiguous and of the query each row; keys and values
+    [blocks, block_size, kv_heads, head_dim], in which the step's own are stored already. `window`: how many tokens, its
+    own included, a query sees; 0 = all. `soft_cap`: scores are bent into ± this; 0 = they are not. `sinks` float32
+    [heads]: a score of each head that takes its share of the softmax and brings no value.
+
+    Bytes read from the cache: 2 x kv_heads x head_dim x element size for each visible token of each tile; all else is
+    small beside that. Operations: 4 x heads x head_dim for each visible pair of query and token. A decode of a group of
+    4 heads in bfloat16 does 4 operations per byte, far below the 200 or so that make a GPU wait for its arithmetic: so
+    its time is that of reading the cache once.
+    """
+    num_heads, head_dim = query.shape[1:]
+    block_size, num_kv_heads = keys.shape[1:3]
+    padded_dim = max(16, triton.next_power_of_2(head_dim))
+    for grid in step.grids:
+        partial = _room_for_parts(query, grid) if grid.num_splits > 1 else (output, output, output)
+        tiles = slice(grid.first_tile, grid.first_tile + grid.num_tiles)
+        _paged_attention[(grid.num_tiles, num_kv_heads, grid.num_splits)](
+            output,
+            *partial,
+            query,
+            keys,
+            values,
+            step.table_rows,
+            step.slots,
+            step.context_lens,
+            step.query_starts,
+            step.tile_sequences[tiles],
+            step.tile_starts[tiles],
+            output if sinks is None else sinks,
+            head_dim**-0.5,
+            soft_cap,
+            query.stride(0),
+            step.table_rows.stride(0),
+            grid.first_row,
+            NUM_HEADS=num_heads,
+            NUM_KV_HEADS=num_kv_heads,
+            HEAD_DIM=head_dim,
+            PADDED_DIM=padded_dim,
+            BLOCK_SIZE=block_size,
+            TILE_ROWS=grid.tile_rows,
+            TILE_TOKENS=grid.tile_tokens,
+            WINDOW=window,
+            HAS_SOFT_CAP=soft_cap > 0.0,
+            HAS_SINKS=sinks is not None,
+            NUM_SPLITS=grid.num_splits,
+            num_warps=grid.num_warps,
+            num_stages=_NUM_STAGES,
+        )
+        if grid.num_splits > 1:
+            _put_together[(grid.num_rows, num_heads)](
+                output,
+                *partial,
+                output if sinks is None else sinks,
+                grid.first_row,
+                NUM_HEADS=num_heads,
+                HEAD_DIM=head_dim,
+                PADDED_DIM=padded_dim,
+                NUM_SPLITS=grid.num_splits,
+                PADDED_SPLITS=triton.next_power_of_2(grid.num_splits),
+                HAS_SINKS=sinks is not None,
+            )
+
+
+def _room_for_parts(query: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+    """float32: mixed values [rows, heads, splits, head_dim]; highest scores, sums of weights [rows, heads, splits]."""
+    shape = (grid.num_rows, query.shape[1], grid.num_splits)
+    return (
+        torch.empty((*shape, query.shape[2]), dtype=torch.float32, device=query.device),
+        torch.empty(shape, dtype=torch.float32, device=query.device),
+        torch.empty(shape, dtype=torch.float32, device=query.device),
+    )

@@ -1,0 +1,125 @@
+"""The attention backend for CUDA: block tables read in place by a Triton kernel, whatever mixture a step holds.
+
+It keeps its cache as `block_tables.py` does, which is what it is compared with. Nothing of this is imported where
+another backend is chosen.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache
+from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
+from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks
+from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
+
+Numbers = npt.NDArray[np.int64]
+
+# Compiled for compute capability 9.0 with heads of 128, these keep everything in registers (96 to 180 of them), read 16
+# bytes at a time and overlap loads with products (tests/engine/kernels/test_paged_attention.py).
+_DECODE_WARPS, _CHUNK_WARPS = 4, 8
+_CHUNK_ROWS = 128
+"""Queries times heads of a group."""
+_TILE_TOKENS = 64
+_SPLIT_TOKENS = 256
+"""No split of a context is shorter, so that putting together costs little beside it."""
+_MAX_SPLITS = 32
+_MAX_PARTS = 4096
+"""Rows times splits whose parts are kept at a time: 64 MiB with 32 heads of 128."""
+
+
+class TritonPaged:
+    """Keys and values of a layer: [blocks, block_size, kv_heads, head_dim]; any free block is as good as another."""
+
+    def __init__(self, num_programs: int | None = None) -> None:
+        """`num_programs`: how many fill the device; None = four per multiprocessor, or one where there is none."""
+        if num_programs is None:
+            has_cuda = torch.cuda.is_available()
+            num_programs = 4 * torch.cuda.get_device_properties().multi_processor_count if has_cuda else 1
+        self._num_programs = num_programs
+
+    def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
+        return allocate_blocks(layout, num_blocks)
+
+    def allocator(self, num_blocks: int) -> LRUBlocks:
+        return LRUBlocks(num_blocks)
+
+    def tables(self, layout: CacheLayout, num_slots: int, blocks_per_slot: int) -> DeviceTables:
+        return DeviceTables(layout, num_slots, blocks_per_slot)
+
+    def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> PagedStep:
+        """All numbers of a step go to the device in one copy."""
+        tables.update(batch.slots, batch.block_tables)
+        num_queries, context_lens = np.array(batch.num_queries), np.array(batch.context_lens)
+        query_starts = np.concatenate(([0], num_queries.cumsum()))
+        num_single = int(np.argmin(np.append(num_queries == 1, False)))  # decodes come first
+        grids: list[Grid] = []
+        tile_sequences: list[Numbers] = []
+        tile_starts: list[Numbers] = []
+        for first, end in ((0, num_single), (num_single, len(num_queries))):
+            if first < end:
+                starts = query_starts[first : end + 1]
+                grid, owners, rows = self._grid(tables.layout, starts, context_lens[first:end], grids)
+                grids.append(grid)
+                tile_sequences.append(owners + first)
+                tile_starts.append(rows)
+        sequence_of = np.repeat(np.arange(len(num_queries)), num_queries)
+        slots = np.array(batch.slots)
+        columns = [
+            slots,
+            context_lens,
+            query_starts,
+            np.concatenate(tile_sequences),
+            np.concatenate(tile_starts),
+            slots[sequence_of],
+            np.arange(query_starts[-1]) + (context_lens - query_starts[1:])[sequence_of],
+        ]
+        numbers = torch.from_numpy(np.concatenate(columns).astype(np.int32)).to(tables.layout.device)
+        on_device = torch.split(numbers, [len(column) for column in columns])
+        row_slots, row_positions = on_device[5:]
+        size = tables.layout.block_size
+        return PagedStep(
+            table_rows=tables.rows,
+            slots=on_device[0],
+            context_lens=on_device[1],
+            query_starts=on_device[2],
+            tile_sequences=on_device[3],
+            tile_starts=on_device[4],
+            slot_mapping=tables.rows[row_slots, row_positions // size] * size + row_positions % size,
+            grids=tuple(grids),
+        )
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: PagedStep) -> Tensor:
+        cache.keys.flatten(0, 1).index_copy_(0, metadata.slot_mapping, key)
+        cache.values.flatten(0, 1).index_copy_(0, metadata.slot_mapping, value)
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        paged_attention(query, cache.keys, cache.values, output, metadata)
+        return output
+
+    def _grid(
+        self, layout: CacheLayout, query_starts: Numbers, context_lens: Numbers, before: list[Grid]
+    ) -> tuple[Grid, Numbers, Numbers]:
+        """Tiles of consecutive sequences, all of single queries or none: the sequence and the first row of each."""
+        group = layout.num_heads // layout.num_kv_heads
+        num_queries = np.diff(query_starts)
+        is_decode = num_queries[0] == 1
+        wanted = group if is_decode else max(group, _CHUNK_ROWS)
+        tile_rows = max(16, 1 << (wanted - 1).bit_length())
+        tiles_of = -(-num_queries // (tile_rows // group))
+        owners = np.repeat(np.arange(len(num_queries)), tiles_of)
+        within = np.arange(len(owners)) - np.repeat(tiles_of.cumsum() - tiles_of, tiles_of)
+        num_rows = int(num_queries.sum())
+        num_splits = -(-self._num_programs // (len(owners) * layout.num_kv_heads))
+        longest = min(_MAX_SPLITS, _MAX_PARTS // num_rows, int(context_lens.max()) // _SPLIT_TOKENS)
+        grid = Grid(
+            first_tile=sum(each.num_tiles for each in before),
+            num_tiles=len(owners),
+            first_row=int(query_starts[0]),
+            num_rows=num_rows,
+            tile_rows=tile_rows,
+            tile_tokens=_TILE_TOKENS,
+            num_warps=_DECODE_WARPS if is_decode else _CHUNK_WARPS,
+            num_splits=1 << max(0, min(num_splits, longest).bit_length() - 1),
+        )
+        return grid, owners, query_starts[owners] + within * (tile_rows // group)

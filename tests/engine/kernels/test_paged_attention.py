@@ -1,0 +1,218 @@
+"""The paged-attention kernel, in Triton's interpreter, against attention written out; and compiled for real GPUs."""
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
+
+HAS_CUDA = torch.cuda.is_available()
+on_each_device = pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="Triton compiles for CUDA where there is one")),
+        pytest.param(
+            "cuda", marks=(pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
+        ),
+    ],
+)
+
+
+def attention_written_out(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    window: int = 0,
+    soft_cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The last queries of a sequence, in float64: query [queries, heads, dim], key and value [tokens, heads, dim]."""
+    (num_queries, num_heads, head_dim), num_tokens = query.shape, len(key)
+    group = num_heads // key.shape[1]
+    key, value = (each.double().repeat_interleave(group, 1) for each in (key, value))
+    scores = torch.einsum("qhd,thd->hqt", query.double(), key) / math.sqrt(head_dim)
+    if soft_cap:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    position = torch.arange(num_tokens - num_queries, num_tokens, device=query.device)[:, None]
+    token = torch.arange(num_tokens, device=query.device)[None, :]
+    is_visible = token <= position
+    if window:
+        is_visible &= token > position - window
+    scores = scores.masked_fill(~is_visible, float("-inf"))
+    if sinks is not None:
+        sink = sinks.double()[:, None, None].expand(-1, num_queries, 1)
+        scores = torch.cat([scores, sink], -1)
+        return torch.einsum("hqt,thd->qhd", scores.softmax(-1)[..., :-1], value)
+    return torch.einsum("hqt,thd->qhd", scores.softmax(-1), value)
+
+
+def run_kernel(
+    num_queries: list[int],
+    contexts: list[int],
+    device: str,
+    *,
+    heads: tuple[int, int] = (4, 2),
+    head_dim: int = 16,
+    block_size: int = 4,
+    dtype: torch.dtype = torch.float32,
+    num_programs: int = 1,
+    **options: object,
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """Random sequences in scattered blocks of a cache whose other slots are NaN: what came out, what should have, and
+    the splits of each grid. `options` are `paged_attention`'s."""
+    from fairlead_engine.kernels.attention.paged_attention import paged_attention
+    from fairlead_engine.kernels.attention.triton_paged import TritonPaged
+
+    generator = torch.Generator().manual_seed(len(contexts) + sum(contexts))
+    num_blocks = sum(-(-context // block_size) for context in contexts) + 3
+    layout = CacheLayout(
+        num_layers=1, num_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, block_size=block_size,
+        dtype=dtype, device=torch.device(device),
+    )  # fmt: skip
+    backend = TritonPaged(num_programs)
+    (cache,) = backend.allocate(layout, num_blocks)
+    cache.keys.fill_(float("nan"))
+    cache.values.fill_(float("nan"))
+    free = list(range(num_blocks))
+    random.Random(sum(contexts)).shuffle(free)
+    tables, expected, queries = [], [], []
+    for queried, context in zip(num_queries, contexts, strict=True):
+        tables.append([free.pop() for _ in range(-(-context // block_size))])
+        key, value = torch.randn(2, context, heads[1], head_dim, generator=generator).to(device, dtype)
+        query = torch.randn(queried, heads[0], head_dim, generator=generator).to(device, dtype)
+        slots = torch.tensor([tables[-1][i // block_size] * block_size + i % block_size for i in range(context)])
+        cache.keys.flatten(0, 1)[slots.to(device)] = key
+        cache.values.flatten(0, 1)[slots.to(device)] = value
+        expected.append(attention_written_out(query, key, value, **options))  # type: ignore[arg-type]
+        queries.append(query)
+    batch = DeviceBatch(list(range(len(contexts))), num_queries, contexts, tables)
+    step = backend.prepare(batch, backend.tables(layout, len(contexts), max(map(len, tables))))
+    query = torch.cat(queries)
+    output = torch.full_like(query, float("nan"))
+    paged_attention(query, cache.keys, cache.values, output, step, **options)  # type: ignore[arg-type]
+    return output, torch.cat(expected), [grid.num_splits for grid in step.grids]
+
+
+def assert_near(output: torch.Tensor, expected: torch.Tensor, tolerance: float = 2e-5) -> None:
+    torch.testing.assert_close(output.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@on_each_device
+@settings(deadline=None, max_examples=25)
+@given(
+    shares=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 150)), min_size=1, max_size=3),
+    block_size=st.integers(1, 20),
+    heads=st.sampled_from([(2, 2), (4, 2), (3, 1), (8, 1)]),
+    head_dim=st.sampled_from([8, 16, 20]),
+    window=st.sampled_from([0, 1, 7, 100]),
+    soft_cap=st.sampled_from([0.0, 1.5]),
+    has_sinks=st.booleans(),
+)
+def test_any_mixture_equals_the_definition(device, shares, block_size, heads, head_dim, window, soft_cap, has_sinks):
+    shares = sorted(shares, key=lambda share: share[0] > 1)
+    sinks = torch.linspace(-1.0, 2.0, heads[0], device=device) if has_sinks else None
+    output, expected, _ = run_kernel(
+        [queries for queries, _ in shares],
+        [queries + before for queries, before in shares],
+        device, block_size=block_size, heads=heads, head_dim=head_dim, window=window, soft_cap=soft_cap, sinks=sinks,
+    )  # fmt: skip
+    assert_near(output, expected)
+
+
+@on_each_device
+@pytest.mark.parametrize("num_queries", [1, 5])
+@pytest.mark.parametrize(("window", "has_sinks"), [(0, False), (0, True), (300, True)])
+def test_a_long_context_is_shared_by_several_programs(device, num_queries, window, has_sinks):
+    sinks = torch.tensor([0.5, -2.0, 3.0, 0.0], device=device) if has_sinks else None
+    output, expected, splits = run_kernel(
+        [num_queries] * 2, [1500, 40], device, block_size=16, num_programs=16, window=window, sinks=sinks
+    )
+    assert splits == [4]
+    assert_near(output, expected)
+
+
+@on_each_device
+def test_decodes_and_chunks_are_two_grids(device):
+    output, expected, splits = run_kernel([1, 1, 3, 70], [600, 3, 9, 90], device, block_size=16, num_programs=8)
+    assert len(splits) == 2
+    assert_near(output, expected)
+
+
+@on_each_device
+@pytest.mark.parametrize("num_programs", [1, 16])
+def test_half_precision_stays_near_the_definition(device, num_programs):
+    output, expected, _ = run_kernel(
+        [1, 9],
+        [700, 20],
+        device,
+        block_size=16,
+        head_dim=64,
+        heads=(8, 2),
+        dtype=torch.float16,
+        num_programs=num_programs,
+    )
+    assert output.dtype is torch.float16
+    assert_near(output, expected, 2e-3)
+
+
+COMPILE = """
+import json
+from dataclasses import asdict
+from fairlead_engine.kernels.attention import paged_attention, triton_paged
+from fairlead_engine_testing.gpu_code import compile_for_gpu
+
+types = {**dict.fromkeys(("output", "query", "keys", "values", "sinks"), "*bf16"), "table_rows": "*i64"}
+types |= dict.fromkeys(("slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"), "*i32")
+types |= {"scale": "fp32", "soft_cap": "fp32", "query_stride": "i32", "table_stride": "i32", "grid_row": "i32"}
+found = {}
+for name, rows, splits, warps in (
+    ("decode", 16, 1, triton_paged._DECODE_WARPS),
+    ("split decode", 16, 8, triton_paged._DECODE_WARPS),
+    ("chunk", triton_paged._CHUNK_ROWS, 1, triton_paged._CHUNK_WARPS),
+):
+    types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32" if splits > 1 else "*bf16")
+    constants = dict(
+        NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_DIM=128, BLOCK_SIZE=16, TILE_ROWS=rows,
+        TILE_TOKENS=triton_paged._TILE_TOKENS, WINDOW=0, HAS_SOFT_CAP=False, HAS_SINKS=False, NUM_SPLITS=splits,
+    )
+    stages = paged_attention._NUM_STAGES
+    code = compile_for_gpu(paged_attention._paged_attention, types, constants, num_warps=warps, num_stages=stages)
+    found[name] = asdict(code)
+types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32")
+constants = dict(NUM_HEADS=32, HEAD_DIM=128, PADDED_DIM=128, NUM_SPLITS=8, PADDED_SPLITS=8, HAS_SINKS=False)
+found["put together"] = asdict(compile_for_gpu(paged_attention._put_together, types, constants))
+print(json.dumps(found))
+"""
+
+
+def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name, code in json.loads(done.stdout).items():
+        assert code["spilled_bytes"] == 0, (name, code)
+        assert code["wide_loads"], (name, code)
+        assert code["tensor_products"] or name == "put together", (name, code)
+        assert code["shared_bytes"] <= 113 * 1024, (name, code)  # so that two programs fit a multiprocessor
+
+
+def test_a_cpu_never_imports_triton():
+    script = """
+import sys, torch
+from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
+from fairlead_engine.runner import ModelRunner
+BACKENDS[choose_backend_name("auto", torch.device("cpu"))]()
+BACKENDS["block_tables"]()
+assert "triton" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
