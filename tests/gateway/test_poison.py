@@ -73,19 +73,19 @@ async def test_a_replica_that_dies_on_a_kept_connection_has_died_of_the_request(
 
 async def test_a_core_that_was_dead_when_a_request_came_did_not_die_of_it(start, caplog) -> None:
     """An engine whose core has died goes on answering for some seconds, and may be the only one with room."""
-    [engine] = (setup := await start(1)).engines
-    usual, refusals = engine._respond, [Refusal.DEAD, Refusal.GONE, None]
+    dying, full = (setup := await start(2)).engines
+    full.refusal = Refusal.FULL
+    usual, refusals = dying._respond, [Refusal.DEAD, Refusal.GONE]
 
     async def respond(request: RecordedRequest, responder: Responder) -> None:
-        engine.refusal = refusals.pop(0)
+        dying.refusal = refusals.pop(0)
         await usual(request, responder)
+        full.refusal = None if dying.refusal is Refusal.GONE else Refusal.FULL
 
-    engine._respond = respond
-    assert (await setup.post(CHAT))[0] == 200
-    assert failures(caplog) == [
-        (failures(caplog)[0][0], "died", "true"),
-        (failures(caplog)[0][0], "unavailable", "true"),
-    ]
+    dying._respond = respond
+    status, _, headers = await setup.post(CHAT)
+    assert (status, headers["x-fairlead-replica"]) == (200, full.name)
+    assert [(failure, again) for _, failure, again in failures(caplog)] == [("died", "true"), ("dead", "true")]
 
 
 async def test_a_death_in_the_middle_of_a_stream_is_logged_with_the_request(start, caplog) -> None:

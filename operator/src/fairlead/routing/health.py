@@ -13,6 +13,8 @@ class Failure(Enum):
 
     DRAINING = ("draining", 10.0, 10.0)
     """It is shutting down; readiness or its removal will follow within the pause."""
+    DEAD = ("dead", 10.0, 10.0)
+    """Its core had died before the request came: the process ends within seconds, and its successor has to load."""
     UNREACHABLE = ("unreachable", 0.5, 15.0)
     """No connection, or none in time."""
     DIED = ("died", 0.5, 15.0)

@@ -34,13 +34,18 @@ from fairlead_protocol.messages import (
     HEADER_REASON,
     HEADER_REPLICA,
     REASON_DRAINING,
+    REASON_ENGINE_DEAD,
     REASON_ENGINE_FULL,
 )
 
 _EVENT_STREAM = b"text/event-stream"
 _REASON = HEADER_REASON.encode()
 _REPLICA = HEADER_REPLICA.encode()
-_REFUSALS = {REASON_ENGINE_FULL.encode(): None, REASON_DRAINING.encode(): Failure.DRAINING}
+_REFUSALS = {
+    REASON_ENGINE_FULL.encode(): None,
+    REASON_DRAINING.encode(): Failure.DRAINING,
+    REASON_ENGINE_DEAD.encode(): Failure.DEAD,
+}
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", HEADER_CACHED_TOKENS.encode()})
 """What clients get of an engine's headers; everything else is between engine and gateway."""
 _PREDICTED_CACHED_TOKENS = HEADER_PREDICTED_CACHED_TOKENS.encode()
