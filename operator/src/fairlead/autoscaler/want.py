@@ -59,6 +59,7 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
     current, most = max(1, min(signals.desired, most_replicas(spec))), most_replicas(spec)
     measured = _measured(signals, spec, history)
     tolerance, lost = targets_of(spec).tolerance / 100.0, signals.lost
+    waiting = counted(signals.demand.waiting, "request")
     sure = signals.expecting(signals.demand.sure_arrivals_per_second)
     likely = worked_off(signals.expecting(signals.demand.likely_arrivals_per_second))
 
@@ -71,11 +72,12 @@ def want(signals: Signals, spec: Autoscaling, history: History) -> Draft:
 
     if shortfall(max(1, current - lost), sure, spec, measured=measured, tolerance=tolerance):
         number = _smallest(current, most, lacking)
-        credited = _credit(number, signals, spec, history)
-        if credited < number:
-            return Draft(credited, credited, _credit_in_words(credited, lacking, signals))
+        if (credited := _credit(number, signals, spec, history)) < number:
+            demand = signals.demand
+            fewer = f"{credited - 1} {lacking(credited - 1)}" if credited > 1 else f"{waiting} waiting"
+            rate = per_second(max(demand.arrivals_per_second_high, demand.likely_arrivals_per_second))
+            return Draft(credited, credited, f"{fewer}, and {credited} will be enough for up to {rate}")
         if number == current and not lacking(current):
-            waiting = counted(signals.demand.waiting, "request")
             because = f"{waiting} waiting will be through before another replica could be ready"
             return Draft(current, current, because)
         return _draft(number, lacking, signals, spec, measured)
@@ -164,13 +166,6 @@ def _credit(number: int, signals: Signals, spec: Autoscaling, history: History) 
     if is_explained or _on_course(signals, history, SLOW_STARTS * start):
         return min(number, max(signals.desired, lasting + 1))
     return number
-
-
-def _credit_in_words(number: int, lacking: Callable[[int], str], signals: Signals) -> str:
-    demand = signals.demand
-    fewer = f"{number - 1} {lacking(number - 1)}" if number > 1 else f"{counted(demand.waiting, 'request')} waiting"
-    most = max(demand.arrivals_per_second_high, demand.likely_arrivals_per_second)
-    return f"{fewer}, and {number} will be enough for up to {per_second(most)}"
 
 
 def _for_what_keeps_coming(signals: Signals, spec: Autoscaling, history: History) -> int | None:

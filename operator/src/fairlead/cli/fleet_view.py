@@ -18,25 +18,31 @@ _COLUMNS = ("REPLICAS", "WANTED", "QUEUE", "RUNNING", "ARRIVALS", "TTFT P50", "P
 _REPLICA_COLUMNS = ("replica", "stage", "running", "waiting", "KV use", "full step")
 
 
-def renderable(view: FleetView, *, title: str = "") -> RenderableType:
+def renderable(view: FleetView) -> RenderableType:
     """Each model's figures, below them the autoscaler's sentence and its replicas. Fits 80 columns: what is longer goes
     on in the next line."""
-    parts: list[RenderableType] = [Text(title, style="bold")] if title else []
+    parts: list[RenderableType] = []
     if not view.models:
         parts.append(Text("There is no LLMDeployment. kubectl apply -f examples/01-dinghy.yaml makes one."))
     for model in view.models:
-        parts += [Text(model.key, style="bold"), _model_table(model), _sentence(model.sentence, "italic")]
+        figures, (arrivals, *live) = _table(_COLUMNS), _live_cells(model)
+        counts = _number(model.desired), _number(model.waiting), _number(model.running)
+        figures.add_row(_counts(model), *counts, arrivals if model.figures is None else f"{arrivals}/s", *live)
+        parts += [Text(model.key, style="bold"), figures, _sentence(model.sentence, "italic")]
         if model.trouble:
             parts.append(_sentence(model.trouble, "yellow"))
-        if model.replicas:
-            parts.append(_replica_table(model))
+        replicas = _table(_REPLICA_COLUMNS)
+        for replica in model.replicas:
+            stage, *cells = _replica_cells(replica)
+            replicas.add_row(replica.name, Text(stage, style=_COLOURS[replica.stage]), *cells)
+        parts += [replicas] if model.replicas else []
     if view.note:
         parts.append(Text(view.note, style="yellow"))
     return Group(*parts)
 
 
-def lines(view: FleetView, *, replicas: bool = True) -> Iterator[str]:
-    """Without a terminal: one line per model, and one per replica unless `replicas` is off."""
+def lines(view: FleetView) -> Iterator[str]:
+    """Without a terminal: one line per model, and one per replica."""
     if not view.models:
         yield "no LLMDeployment"
     for model in view.models:
@@ -44,7 +50,7 @@ def lines(view: FleetView, *, replicas: bool = True) -> Iterator[str]:
         yield f"  {model.sentence}"
         if model.trouble:
             yield f"  {model.trouble}"
-        for replica in model.replicas if replicas else ():
+        for replica in model.replicas:
             yield f"  {replica.name}: {replica_words(replica)}"
     if view.note:
         yield f"note: {view.note}"
@@ -100,21 +106,6 @@ def _live_cells(model: ModelView) -> tuple[str, ...]:
         share(figures.cached_ratio),
         _rate(figures.output_tokens_per_second),
     )
-
-
-def _model_table(model: ModelView) -> Table:
-    table, (arrivals, *live) = _table(_COLUMNS), _live_cells(model)
-    counts = _number(model.desired), _number(model.waiting), _number(model.running)
-    table.add_row(_counts(model), *counts, arrivals if model.figures is None else f"{arrivals}/s", *live)
-    return table
-
-
-def _replica_table(model: ModelView) -> Table:
-    table = _table(_REPLICA_COLUMNS)
-    for replica in model.replicas:
-        stage, *figures = _replica_cells(replica)
-        table.add_row(replica.name, Text(stage, style=_COLOURS[replica.stage]), *figures)
-    return table
 
 
 def _table(columns: Sequence[str]) -> Table:
