@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.controller.cold_start import ColdStart, start_seconds
+from fairlead.controller.autoscale import ColdStart, start_seconds
 
 
 def pod(name: str, took: int | None, *, restarts: int = 0, **metadata: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fairlead.controller.hangs import HangWatch
+from fairlead.controller.observe import HangWatch
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.kube.resources import EVENTS, LLMDEPLOYMENTS, PODS

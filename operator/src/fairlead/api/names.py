@@ -77,8 +77,3 @@ OPERATOR_NAME = "fairlead-operator"
 def engine_child(name: str) -> str:
     """Name of the LLMDeployment's children, but for the Service and the configuration."""
     return f"{name}-engine"
-
-
-def engine_config(name: str, fingerprint: str) -> str:
-    """Name of the ConfigMap with a certain content, so that each pod keeps the configuration that it was made for."""
-    return f"{name}-engine-{fingerprint}"

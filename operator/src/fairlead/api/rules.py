@@ -52,6 +52,10 @@ def _has(value: Mapping[str, Any], *keys: str) -> bool:
     return any(value.get(key) is not None for key in keys)
 
 
+def _in_order(value: Mapping[str, Any], lower: str, upper: str) -> bool:
+    return not _has(value, lower) or not _has(value, upper) or bool(value[lower] <= value[upper])
+
+
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _SOURCE = (
     "^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|"
@@ -102,11 +106,7 @@ SOURCE = (
 ENGINE = (
     Rule(
         "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumSeqs <= self.maxNumBatchedTokens",
-        lambda self: (
-            not _has(self, "maxNumSeqs")
-            or not _has(self, "maxNumBatchedTokens")
-            or self["maxNumSeqs"] <= self["maxNumBatchedTokens"]
-        ),
+        lambda self: _in_order(self, "maxNumSeqs", "maxNumBatchedTokens"),
         "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens: each running sequence takes a token of a step",
     ),
 )
@@ -129,9 +129,7 @@ RESOURCES = (
 AUTOSCALING = (
     Rule(
         "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
-        lambda self: (
-            not _has(self, "minReplicas") or not _has(self, "maxReplicas") or self["minReplicas"] <= self["maxReplicas"]
-        ),
+        lambda self: _in_order(self, "minReplicas", "maxReplicas"),
         "autoscaling.minReplicas must not be above autoscaling.maxReplicas",
     ),
     Rule(
@@ -158,11 +156,7 @@ AUTOSCALING = (
     ),
     Rule(
         "!has(self.targets) || !has(self.targets.tolerance) || has(self.targets.timeToFirstToken)",
-        lambda self: (
-            not _has(self, "targets")
-            or not _has(self["targets"], "tolerance")
-            or _has(self["targets"], "timeToFirstToken")
-        ),
+        lambda self: not _has(self.get("targets") or {}, "tolerance") or _has(self["targets"], "timeToFirstToken"),
         "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken: it is a share of it",
     ),
 )

@@ -43,11 +43,6 @@ class Change:
     detail: str = ""
     """Numbers for people, such as `replicas 1 → 2`."""
 
-    @property
-    def is_configuration(self) -> bool:
-        """Whether it gives the engine another configuration, or its first one."""
-        return self.kind == "Deployment" and self.verb in ("Created", "Updated")
-
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -58,7 +53,7 @@ class Applied:
     """What the API refused for good, objects that are not ours, and (as `Reconciling`) what has to go first."""
 
 
-async def ask_to_drain(pods: Iterable[JsonObject], *, timeout: float = DRAIN_SECONDS) -> None:
+async def ask_to_drain(pods: Iterable[JsonObject]) -> None:
     """Asks all at once. Never raises for one that cannot be reached: it has nothing to finish."""
 
     async def ask(session: aiohttp.ClientSession, pod: JsonObject) -> None:
@@ -68,7 +63,7 @@ async def ask_to_drain(pods: Iterable[JsonObject], *, timeout: float = DRAIN_SEC
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             logger.info("%s cannot be asked to drain: %s", pod["metadata"]["name"], str(error) or type(error).__name__)
 
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=DRAIN_SECONDS)) as session:
         await asyncio.gather(*(ask(session, pod) for pod in pods if (pod.get("status") or {}).get("podIP")))
 
 

@@ -10,7 +10,7 @@ waits.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +26,6 @@ from fairlead.autoscaler.readings import Readings
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
 from fairlead.autoscaler.signals import Signals
-from fairlead.controller.cold_start import ColdStart
 from fairlead.controller.events import Announcement, EventRecorder, EventType
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.operator_metrics import OperatorMetrics
@@ -34,6 +33,7 @@ from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
+from fairlead.fleet.pods import became_ready
 from fairlead.kube.client import KubeError
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,9 @@ UNTARGETED_PERCENTILE = 90
 """Of the times to first token of what has no targets: that of the column TTFT-P90."""
 PAUSE_SECONDS = 0.25
 """Least time between two looks, however often gateways ask for one."""
+COLD_START_WEIGHT = 0.5
+"""Of the newest pod in the mean: the second start on a node is often much faster than the first, which had to pull the
+image, and it is the next start that matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,34 @@ class Target:
     def name(self) -> str:
         """`namespace/name`."""
         return "/".join(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """How long a replica takes to start, measured on the pods of one LLMDeployment: so far ahead the autoscaler has to
+    look. Immutable; `observe` makes the next one."""
+
+    seconds: float | None = None
+    """Mean of creation → ready; None = no pod was seen to start."""
+    measured: frozenset[str] = frozenset()
+    """Uids of the pods it has been measured on, of those that still exist."""
+
+    @classmethod
+    def resumed(cls, seconds: float | None, pods: Iterable[Mapping[str, Any]]) -> "ColdStart":
+        """As an earlier process left it: with a figure of its own, the pods that are ready by now are part of it."""
+        ready = {pod["metadata"]["uid"] for pod in pods if became_ready(pod) is not None}
+        return cls(seconds, frozenset(ready if seconds is not None else ()))
+
+    def observe(self, pods: Iterable[Mapping[str, Any]]) -> "ColdStart":
+        """With what pods that became ready have taken, oldest first."""
+        seconds, seen = self.seconds, list(pods)
+        measured = self.measured & {pod["metadata"]["uid"] for pod in seen}
+        for pod in seen:
+            took = None if pod["metadata"]["uid"] in measured else start_seconds(pod)
+            if took is not None:
+                measured |= {pod["metadata"]["uid"]}
+                seconds = took if seconds is None else seconds + COLD_START_WEIGHT * (took - seconds)
+        return ColdStart(seconds, measured)
 
 
 @dataclass(slots=True)
@@ -237,3 +268,13 @@ class Autoscaler:
                 await self.writer.write_status(observed.body, {} if seen is None else {"scaling": seen})
             except KubeError as e:
                 logger.warning("%s/%s: cannot write what gateways see of it: %s", *key, e)
+
+
+def start_seconds(pod: Mapping[str, Any]) -> float | None:
+    """Seconds from creation to ready, in whole ones as Kubernetes tells time; None for a pod that is not ready, or that
+    may have been ready before: a container that was restarted says nothing about a start."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or []
+    created, ready = pod["metadata"].get("creationTimestamp"), became_ready(pod)
+    if not created or not ready or any(container.get("restartCount") for container in containers):
+        return None
+    return max(0.0, (datetime.fromisoformat(ready) - datetime.fromisoformat(created)).total_seconds())

@@ -3,8 +3,10 @@
 The indexes are filled by kopf before the first handler runs, so a restarted operator never decides on half a picture.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fairlead.api import names
@@ -12,6 +14,7 @@ from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find
 from fairlead.controller.pod_diagnosis import Diagnosis, PodWarning, diagnose
 from fairlead.controller.pod_warnings import PodWarnings
 from fairlead.controller.worker import Key
+from fairlead.fleet.gateways import Hanging
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
 from fairlead.manifests.source import claim_of
@@ -20,6 +23,8 @@ ChildKey = tuple[str, str]
 """Kind and name of a child."""
 Index = Mapping[Any, Iterable[Any]]
 """What kopf hands to handlers: key → everything indexed under it."""
+HANG_LOOK_SECONDS = 1.0
+"""As often as gateways speak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +185,48 @@ def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
     created = str(metadata.get("creationTimestamp") or "")
     claims = {each: NameClaim(each, created, key) for each in (*wanted, f"{namespace}/{served_name}")}
     return claims | {f"{namespace}/{name}": NameClaim(f"{namespace}/{name}", "", key)}
+
+
+class HangWatch:
+    """Since when which engines hang in a step, from what gateways say; has whom it concerns looked at. `run` it as a
+    task; `since` says what is known at any time.
+
+    A time rather than a duration, so that a status that says it does not have to be written every second.
+    """
+
+    def __init__(
+        self,
+        hanging: Callable[[], Mapping[str, Hanging]],
+        on_change: Callable[[Iterable[Key]], None],
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`hanging`: the engines that hang now, by their pods' uids. `on_change`: told of each LLMDeployment of which a
+        replica begins or ends to hang."""
+        self._hanging = hanging
+        self._on_change = on_change
+        self._now = now
+        self._models: dict[str, str] = {}
+        """The LLMDeployment of each that hangs, by uid."""
+        self.since: dict[str, str] = {}
+        """When the step began that each hangs in (RFC 3339), by the pod's uid."""
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(HANG_LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Compares what hangs with what did."""
+        hanging, before = self._hanging(), self._models
+        self._models = {uid: each.model for uid, each in hanging.items()}
+        changed = self._models.keys() ^ before.keys()
+        if not changed:
+            return
+        self.since = {
+            uid: self.since.get(uid) or (self._now() - timedelta(seconds=each.seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            for uid, each in hanging.items()
+        }
+        models = (self._models.get(uid) or before[uid] for uid in changed)
+        self._on_change({(namespace, name) for namespace, _, name in (model.partition("/") for model in models)})

@@ -23,8 +23,7 @@ from fairlead.controller.autoscale import Autoscaler
 from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, look
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
-from fairlead.controller.hangs import HangWatch
-from fairlead.controller.observe import Cluster
+from fairlead.controller.observe import Cluster, HangWatch
 from fairlead.controller.operator_metrics import OperatorMetrics, serve_health
 from fairlead.controller.reconcile import ReconcileOutcome, Reconciler
 from fairlead.controller.scaling import SubresourceWriter

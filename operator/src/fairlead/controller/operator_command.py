@@ -43,12 +43,9 @@ def run(args: argparse.Namespace) -> int:
         asyncio.run(_run(settings, args.kubeconfig, args.context))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the loop no longer hears them, and the exit status stays as it is
-    except KubeConfigError as e:
+    except (KubeConfigError, KubeError, LeaseLost, MissingRights, OSError, WatchFailed) as e:
         print(f"fairlead operator: {e}", file=sys.stderr)
-        return EXIT_USAGE
-    except (KubeError, LeaseLost, MissingRights, OSError, WatchFailed) as e:
-        print(f"fairlead operator: {e}", file=sys.stderr)
-        return EXIT_FAILED
+        return EXIT_USAGE if isinstance(e, KubeConfigError) else EXIT_FAILED
     return 0
 
 

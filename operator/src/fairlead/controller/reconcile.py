@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 RECHECK_SECONDS = 10.0
 """How soon to look again at something that changes without an event for us: a claim, a name that is taken, a quota."""
 
+CONFIGURING = (("Deployment", "Created"), ("Deployment", "Updated"))
+"""Changes that give the engine another configuration, or its first one."""
+
 
 class ReconcileOutcome(StrEnum):
     """How a reconciliation ended; the label of its metric."""
@@ -50,7 +53,6 @@ class Reconciler:
         settings: OperatorSettings,
         *,
         capabilities: Callable[[], Capabilities] = Capabilities,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`capabilities`: what the API server was last found to be capable of."""
         self.cluster = cluster
@@ -58,7 +60,6 @@ class Reconciler:
         self.recorder = recorder
         self.settings = settings
         self._capabilities = capabilities
-        self._now = now
 
     async def reconcile(self, key: Key) -> ReconcileOutcome:
         """Brings one LLMDeployment closer to what it asks for. Raises KubeError for what is worth trying again."""
@@ -79,16 +80,16 @@ class Reconciler:
         if outcome is ReconcileOutcome.BLOCKED:
             return RECHECK_SECONDS
         observed = self.cluster.last_seen(key)
-        return None if observed is None else next_look(observed.pods, self._now())
+        return None if observed is None else next_look(observed.pods, datetime.now(UTC))
 
     async def write_status(self, observed: Observed, wanted: Desired, applied: Applied) -> None:
         """Writes the status and its Events, if anything about it is new."""
-        is_configuring = any(change.is_configuration for change in applied.changes)
+        is_configuring = any((one.kind, one.verb) in CONFIGURING for one in applied.changes)
         now = situation(
             observed, wanted, applied.problems, is_applying=bool(applied.changes), is_configuring=is_configuring
         )
         before = observed.body.get("status") or {}
-        after = status(observed, now, self.settings, time=self._now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+        after = status(observed, now, self.settings, time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         # In the order of `after`, and without those that others have put there.
         known = {condition.get("type"): condition for condition in before.get("conditions") or []}
         ours = [known[each["type"]] for each in after["conditions"] if each["type"] in known]

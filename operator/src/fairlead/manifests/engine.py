@@ -79,7 +79,7 @@ def config_map(deployment: LLMDeployment, flags: dict[str, Any]) -> Manifest:
 def config_name(deployment: LLMDeployment, flags: Mapping[str, Any]) -> str:
     """Of the ConfigMap with these flags. Others have other names: a container that starts again in the middle of a
     rollout must not find the configuration of its successors."""
-    return names.engine_config(deployment.metadata.name, fingerprint(flags))
+    return f"{names.engine_child(deployment.metadata.name)}-{fingerprint(flags)}"
 
 
 def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal | None) -> dict[str, Any]:
