@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from fairlead.gateway.loop import PreciseLoop
+from fairlead.gateway.server import PreciseLoop
 
 
 def test_the_clock_is_finer_than_a_millisecond_and_timers_follow_it() -> None:

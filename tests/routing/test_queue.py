@@ -45,7 +45,7 @@ class QueueMachine(RuleBasedStateMachine):
     def head_goes(self) -> None:
         if self.inside:
             expected = min(self.inside, key=lambda ticket: (ticket.priority, ticket.number))
-            assert self.queue.head is expected
+            assert next(iter(self.queue), None) is expected
             self.queue.leave(expected, self.now)
             self.inside.remove(expected)
 

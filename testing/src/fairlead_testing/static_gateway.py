@@ -14,9 +14,8 @@ from fairlead.api.llmdeployment import RoutingPolicy
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.gateway.access.check import OpenAccess
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.prompts.tokenizers import Tokenizers
-from fairlead.gateway.server import Gateway
+from fairlead.gateway.server import Gateway, PreciseLoop
 from fairlead.routing.replica import Replica
 from fairlead_protocol.logs import configure_logging
 from fairlead_testing.gateways import make_pool

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,8 +16,6 @@ from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.downstream.body import ClientGone, ClientWatch, read_body
-from fairlead.gateway.downstream.request_client import Client, Receive, Send
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors
@@ -26,6 +23,7 @@ from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.listing import find_model, list_models
 from fairlead.gateway.openai.parse import check_cost, parse, request_id_from
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
+from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.gateway.telemetry.gateway_metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
@@ -84,47 +82,45 @@ class GatewayApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
-        watch = ClientWatch(receive)
         client = Client(
+            receive,
             send,
             request_id=request_id_from(headers.get(_REQUEST_ID)) or secrets.token_hex(16),
             stall_timeout=self._settings.client_stall_timeout,
-            on_gone=watch.leave,
             closing=self.draining or _EXPECT in headers,
         )
         try:
-            await self._route(scope, _Call(headers, receive, client, watch))
+            await self._route(scope, headers, client)
         except OpenAIError as error:
             self._refusals.refused(error, scope["path"], request_id=client.request_id, client=client.name)
             await client.refuse(error)
         finally:
             client.close()
 
-    async def _route(self, scope: Scope, call: "_Call") -> None:
+    async def _route(self, scope: Scope, headers: Headers, client: Client) -> None:
         """By path. Probes first: they must be answered whatever the models are, and whoever asks."""
         method, path = scope["method"], scope["path"]
         if path in PROBES:
             _require(method, path, "GET", "HEAD")
-            await answer_probe(path, self.ready, call.client)
+            await answer_probe(path, self.ready, client)
             return
-        call.client.name = self._access.client(scope["headers"])  # 401 here, before any of the body is read
-        target = find_target(path, call.headers.get(b"host", b"").decode("latin-1"), self._pools.directory)
+        client.name = self._access.client(scope["headers"])  # 401 here, before any of the body is read
+        target = find_target(path, headers.get(b"host", b"").decode("latin-1"), self._pools.directory)
         if target.path in INFERENCE_PATHS:
             _require(method, path, "POST")
-            await self._infer(target, call)
+            await self._infer(target, headers, client)
         elif target.path == MODELS_PATH or target.path.startswith(f"{MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
-            await self._models(target, call.client)
+            await self._models(target, client)
         else:
             raise errors.unknown_path(method, path)
 
-    async def _infer(self, target: Target, call: "_Call") -> None:
+    async def _infer(self, target: Target, headers: Headers, client: Client) -> None:
         """A request for an engine, observed once, however it ends."""
-        client = call.client
         seen = Observation(client.request_id, target.path, observers=(self._metrics,), client=client.name)
         try:
             with self._bodies.held() as held:
-                await self._serve(target, call, seen, held)
+                await self._serve(target, headers, client, seen, held)
         except ClientGone:
             if seen.outcome != RequestOutcome.COMPLETED:
                 seen.outcome = RequestOutcome.DISCONNECTED
@@ -139,26 +135,26 @@ class GatewayApp:
             seen.ended(client.status)
             log_request(seen)
 
-    async def _serve(self, target: Target, call: "_Call", seen: Observation, held: Held) -> None:
+    async def _serve(self, target: Target, headers: Headers, client: Client, seen: Observation, held: Held) -> None:
         """Reads the request and has it directed; refusals become the answer. Raises ClientGone."""
         try:
-            body = await read_body(self._bodies, call.headers, call.receive, held)
-            call.client.closing = self.draining  # whatever comes next on this connection is another request
+            body = await client.read(self._bodies, headers, held)
+            client.closing = self.draining  # whatever comes next on this connection is another request
             await self._pacer.pace(len(body))
             check_cost(body)
             await self._pacer.pace(len(body))
-            request = parse(target.path, body, call.headers.items(), request_id=seen.request_id, chosen=target.chosen)
+            request = parse(target.path, body, headers.items(), request_id=seen.request_id, chosen=target.chosen)
             del body  # what is needed of it is in the request
             request.on_read = held.release
             seen.parsed(request)
         except OpenAIError as error:
-            await _refuse(error, call.client, seen)
+            await _refuse(error, client, seen)
             return
-        async with call.watch:
+        async with client.watch:
             try:
-                await self._director.handle(request, call.client, seen)
+                await self._director.handle(request, client, seen)
             except OpenAIError as error:
-                await _refuse(error, call.client, seen)
+                await _refuse(error, client, seen)
 
     async def _models(self, target: Target, client: Client) -> None:
         if not self._pools.synced:
@@ -173,16 +169,6 @@ class GatewayApp:
         await client.reply(200, msgspec.json.encode(entry))
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call of the application, taken apart."""
-
-    headers: Headers
-    receive: Receive
-    client: Client
-    watch: ClientWatch
-
-
 class ControlApp:
     """The control port: metrics, signals and probes. Not for clients of models."""
 
@@ -193,7 +179,7 @@ class ControlApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
-        client = Client(send, request_id=secrets.token_hex(16), stall_timeout=60.0, on_gone=lambda: None)
+        client = Client(receive, send, request_id=secrets.token_hex(16), stall_timeout=60.0)
         try:
             if path not in CONTROL_PATHS:
                 raise errors.unknown_path(method, path)

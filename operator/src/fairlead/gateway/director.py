@@ -2,10 +2,10 @@
 
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.proxy import Proxy, ReplicaFailed
-from fairlead.gateway.downstream.request_client import Client
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import OpenAIError, replicas_died
 from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.request_client import Client
 from fairlead.routing.health import Failure
 from fairlead.routing.suspects import Suspicion
 

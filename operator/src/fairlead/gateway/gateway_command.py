@@ -13,9 +13,8 @@ from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.gateway.access.check import Access, KeyedAccess, OpenAccess
 from fairlead.gateway.access.keys import KeysError
 from fairlead.gateway.gateway_settings import GatewaySettings
-from fairlead.gateway.loop import PreciseLoop
 from fairlead.gateway.prompts.tokenizers import Tokenizers
-from fairlead.gateway.server import Gateway
+from fairlead.gateway.server import Gateway, PreciseLoop
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import KubeConfigError
 from fairlead_protocol.http.connections import allow_descriptors

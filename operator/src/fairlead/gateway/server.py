@@ -7,7 +7,11 @@ import asyncio
 import logging
 import secrets
 import signal
+import time
+from collections.abc import Callable
 from functools import partial
+
+import uvloop
 
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
@@ -15,9 +19,9 @@ from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import MakeFleet, Pools
 from fairlead.gateway.dispatch.proxy import Proxy
-from fairlead.gateway.downstream.faults import client_protocol
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Refusals
+from fairlead.gateway.openai.errors import OpenAIError, http_refusal
 from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.telemetry.gateway_metrics import Metrics
@@ -25,7 +29,15 @@ from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.datastore import Datastore
 from fairlead_protocol.http.connections import CutConnections, listening_socket
-from fairlead_protocol.http.limited import LINGER_SECONDS
+from fairlead_protocol.http.framing import Fault
+from fairlead_protocol.http.limited import (
+    LINGER_SECONDS,
+    HttpLimits,
+    LimitedProtocol,
+    OnCut,
+    WholeAnswer,
+    make_protocol,
+)
 from fairlead_protocol.http.server import HttpServer
 from fairlead_protocol.lanes import Pacer
 
@@ -36,6 +48,17 @@ CONTROL_GRACE_SECONDS = 5
 """How long the control port's connections may take to end, once everything else has."""
 INTERRUPT_SECONDS = 5.0
 """How long what runs may take after Ctrl-C, when a person waits."""
+
+
+class PreciseLoop(uvloop.Loop):
+    """uvloop whose `time()` is `time.monotonic()`; timers count from the same clock.
+
+    uvloop's own counts whole milliseconds, and is the time at which its present round of callbacks began. A first token
+    may take ten milliseconds, and what is learnt from it decides where requests go.
+    """
+
+    def time(self) -> float:
+        return time.monotonic()
 
 
 class Gateway:
@@ -158,3 +181,26 @@ class Gateway:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("%s broke down", task.get_name(), exc_info=error)
             self.stop()
+
+
+def client_protocol(
+    settings: GatewaySettings, on_refused: Callable[[OpenAIError, str], object], on_cut: OnCut
+) -> type[LimitedProtocol]:
+    """The connections of one server. `on_refused` is told what is wrong with a request, and its target as far as it has
+    come."""
+
+    def refuse(fault: Fault, sentence: str, target: str) -> WholeAnswer:
+        error = http_refusal(fault, sentence, settings)
+        on_refused(error, target)
+        return WholeAnswer(error.status, error.headers, error.body())
+
+    limits = HttpLimits(
+        max_connections=settings.max_connections,
+        max_header_bytes=settings.max_header_bytes,
+        max_headers=settings.max_headers,
+        header_timeout=settings.header_timeout,
+        max_skipped_bytes=settings.max_body_bytes,
+        skip_timeout=settings.body_timeout,
+        unread_timeout=settings.client_stall_timeout,
+    )
+    return make_protocol(limits, refuse, on_cut)

@@ -68,11 +68,6 @@ class PoolQueue(Generic[AnyTicket]):
         """Bytes of the bodies in line."""
         return self._num_bytes
 
-    @property
-    def head(self) -> AnyTicket | None:
-        """Who is next."""
-        return self._tickets[0] if self._tickets else None
-
     def next_number(self) -> int:
         """For a new ticket, behind all of its priority that have one; it is not in line until it enters."""
         self._issued += 1

@@ -40,11 +40,6 @@ class RequestTicket(Ticket):
     timer: asyncio.TimerHandle | None = None
     """While in line: what ends its wait."""
 
-    def forget(self) -> None:
-        """No further attempt will be made: lets go of everything large, which a long stream would keep in memory."""
-        self.request.fields = {}
-        self.prompt = ReadPrompt()
-
 
 class Attempt:
     """One attempt at a replica, for as long as `ModelPool.admit` keeps a slot of it."""
@@ -90,8 +85,10 @@ class Attempt:
             self._router.generated(self._sent, num_tokens)
 
     def begun(self) -> None:
-        """The client has got a byte, so this attempt is the last."""
-        self.ticket.forget()
+        """The client gets a byte, so this attempt is the last: lets go of everything large, which a long stream would
+        keep in memory."""
+        self.ticket.request.fields = {}
+        self.ticket.prompt = ReadPrompt()
 
     def failed(self, failure: Failure | None) -> Suspicion:
         """The replica failed the request; None: it is well, but full. Whether a death may have been its doing."""

@@ -7,11 +7,11 @@ whole first.
 
 from fairlead.addresses import authority
 from fairlead.gateway.dispatch.attempt import Attempt
-from fairlead.gateway.downstream.request_client import JSON, Client
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import Header, OpenAIError, answer_too_large, upstream_failed, upstream_timed_out
 from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.request_client import JSON, Client
 from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.gateway.upstream.connection import (
     AnswerTooLarge,

@@ -25,11 +25,14 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0,
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-class Metrics(Observer):
+class Metrics(Observer, Collector):
     """One registry per gateway, so that several can live in one process."""
 
     def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
         self.registry = CollectorRegistry()
+        self._pools = pools
+        self._datastore = datastore
+        self._reader = reader
         self.requests = self._counter(
             "requests_total",
             "Requests that ended, by outcome and the HTTP status the client got (0: it went away before it got one)",
@@ -119,7 +122,7 @@ class Metrics(Observer):
         )
         for reason in CutReason:
             self._connections_cut.labels(reason)
-        self.registry.register(_Gauges(pools, datastore, reader))
+        self.registry.register(self)
         ProcessCollector(namespace="fairlead_gateway", registry=self.registry)
 
     def cut(self, reason: CutReason) -> None:
@@ -171,26 +174,8 @@ class Metrics(Observer):
         """Counts an attempt that a replica did not serve."""
         self.failed_attempts.labels(seen.model, failure).inc()
 
-    def exposition(self) -> bytes:
-        """Everything in Prometheus' text format."""
-        return generate_latest(self.registry)
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"fairlead_gateway_{name}", text, labels, registry=self.registry)
-
-    def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
-        return Histogram(f"fairlead_gateway_{name}", text, ["model"], buckets=buckets, registry=self.registry)
-
-
-class _Gauges(Collector):
-    """Reads pools, datastore and reader at the moment of the scrape."""
-
-    def __init__(self, pools: Pools, datastore: Datastore, reader: PromptReader) -> None:
-        self._pools = pools
-        self._knowledge = datastore
-        self._reader = reader
-
     def collect(self) -> Iterable[Metric]:
+        """What pools, datastore and reader are at the moment of a scrape."""
         waiting = _gauge("queue_requests", "Requests that wait in the gateway for a replica", _SELECTABLE)
         waiting_bytes = _gauge("queue_bytes", "Bytes of the bodies of those requests", ["model"])
         oldest = _gauge("queue_oldest_wait_seconds", "How long the first in line has waited", ["model"])
@@ -203,7 +188,7 @@ class _Gauges(Collector):
         sent = [*_SELECTABLE, "replica"]
         in_flight = _gauge("in_flight_requests", "Requests sent to a replica and not finished", sent)
         blocks = _gauge("kv_index_blocks", "Different KV-cache blocks that some replica is known to hold", [])
-        index = self._knowledge.index
+        index = self._datastore.index
         blocks.add_metric([], len(index))
         for pool in self._pools:
             label, queue, now = pool.model.key, pool.queue, pool.now()
@@ -213,7 +198,7 @@ class _Gauges(Collector):
             waiting_bytes.add_metric([label], queue.num_bytes)
             oldest.add_metric([label], queue.oldest_wait_seconds(now))
             ready.add_metric([label], pool.num_ready)
-            loads = [self._knowledge.load(replica.uid, now) for replica in replicas]
+            loads = [self._datastore.load(replica.uid, now) for replica in replicas]
             stale.add_metric([label], sum(load is None for load in loads))
             hanging.add_metric([label], sum(load is not None and is_hanging(load) for load in loads))
             followed.add_metric([label], sum(index.seq(replica.uid) is not None for replica in replicas))
@@ -225,6 +210,16 @@ class _Gauges(Collector):
             value=self._reader.num_left,
         )
         return [waiting, waiting_bytes, oldest, ready, stale, hanging, followed, in_flight, blocks, left]
+
+    def exposition(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"fairlead_gateway_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
+        return Histogram(f"fairlead_gateway_{name}", text, ["model"], buckets=buckets, registry=self.registry)
 
 
 _SELECTABLE = ["model", "llmdeployment_namespace", "llmdeployment"]

@@ -12,9 +12,8 @@ import msgspec
 from fairlead.api.signals_message import INTERVAL_SECONDS, ModelSignals, ReplicaSignals, SignalsLine
 from fairlead.gateway.dispatch.admission import ModelPool
 from fairlead.gateway.dispatch.pools import Pools
-from fairlead.gateway.downstream.body import ClientGone, ClientWatch, read_body
-from fairlead.gateway.downstream.request_client import Client, Receive, Send
 from fairlead.gateway.openai.errors import overloaded
+from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.routing.replica_state import is_hanging
 from fairlead_protocol.http.bodies import BodyReader
 
@@ -89,13 +88,12 @@ class SignalsStream:
         if self.num_followers >= MAX_FOLLOWERS:
             message = f"This gateway's signals are followed by {MAX_FOLLOWERS} already."
             raise overloaded(message, code="too_many_followers")
-        watch = ClientWatch(receive)
-        client = Client(send, request_id=request_id, stall_timeout=SLOW_FOLLOWER_SECONDS, on_gone=watch.leave)
+        client = Client(receive, send, request_id=request_id, stall_timeout=SLOW_FOLLOWER_SECONDS)
         self.num_followers += 1
         try:
             with self._bodies.held() as held:
-                await read_body(self._bodies, {}, receive, held)
-            async with watch:
+                await client.read(self._bodies, {}, held)
+            async with client.watch:
                 await self._write_lines(client)
         except ClientGone:
             pass

@@ -1,0 +1,134 @@
+"""The client of one request: what it sends, read within limits, its leaving, and the one answer it gets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from types import TracebackType
+from typing import Any
+
+from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, unsupported_encoding
+from fairlead.gateway.stall import StallTimer
+from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
+from fairlead_protocol.messages import HEADER_REQUEST_ID
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+JSON = b"application/json"
+_REQUEST_ID = HEADER_REQUEST_ID.encode()
+
+
+class ClientGone(Exception):
+    """The client left before it had its answer."""
+
+
+class ClientWatch:
+    """While inside, the client's leaving cancels the task at once; it then leaves by ClientGone.
+
+    `leave` does the same for a client that is only as good as gone.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        """`receive`: of a request whose body was read, so that the next message can only be its disconnect."""
+        self._receive = receive
+        self._task: asyncio.Task[object] | None = None
+        self._watcher: asyncio.Task[Message] | None = None
+        self._gone = False
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._watcher = asyncio.ensure_future(self._receive())
+        self._watcher.add_done_callback(self.leave)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._gone and kind is asyncio.CancelledError and task is not None:
+            task.uncancel()
+            raise ClientGone from None
+
+    def leave(self, _: object = None) -> None:
+        """The client is gone: cancels the task, unless it is over already."""
+        if self._task is not None and not self._gone:
+            self._gone = True
+            self._task.cancel()
+
+
+class Client:
+    """Reads one body and writes one answer. A client that reads slowly holds `write` back; one that reads nothing for
+    `stall_timeout` seconds counts as gone."""
+
+    def __init__(
+        self, receive: Receive, send: Send, *, request_id: str, stall_timeout: float, closing: bool = False
+    ) -> None:
+        self._receive = receive
+        self._send = send
+        self.request_id = request_id
+        self.name: str | None = None
+        """Whose API key came with the request; None where there are no keys."""
+        self.closing = closing
+        """Whether the answer will say that the connection is not to be used again."""
+        self.watch = ClientWatch(receive)
+        """To be entered when the body has been read."""
+        self._timer = StallTimer(asyncio.get_running_loop(), stall_timeout, self.watch.leave)
+        self.status = 0
+        """The status sent; 0 = nothing was sent yet."""
+        self.finished = False
+
+    @property
+    def started(self) -> bool:
+        """Whether the client has got a byte: then nothing can be taken back."""
+        return self.status != 0
+
+    async def read(self, bodies: BodyReader, headers: Mapping[bytes, bytes], held: Held) -> bytes:
+        """The whole body, which stays counted. Raises OpenAIError (408, 413, 415, 503), and ClientGone."""
+        encoding = headers.get(b"content-encoding", b"identity")
+        if encoding.lower() != b"identity":
+            raise unsupported_encoding(encoding.decode("latin-1"))
+        try:
+            return await bodies.read(headers.get(b"content-length", b""), self._receive, held)
+        except BodyError as error:
+            raise ClientGone if error.fault is BodyFault.CLIENT_GONE else body_refusal(error.fault, bodies) from error
+
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        """Status and headers; the request's id is added."""
+        self.status = status
+        all_headers = [(_REQUEST_ID, self.request_id.encode()), *headers]
+        if self.closing:
+            all_headers.append((b"connection", b"close"))
+        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
+
+    async def write(self, data: bytes) -> None:
+        """More of the body; waits while the client is behind."""
+        self._timer.begin()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._timer.end()
+
+    async def finish(self, data: bytes = b"") -> None:
+        """The end of the body."""
+        self._timer.begin()
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        self.finished = True
+        self._timer.close()
+
+    async def reply(
+        self, status: int, body: bytes, headers: Iterable[Header] = (), *, content_type: bytes = JSON
+    ) -> None:
+        """A whole answer."""
+        length = str(len(body)).encode()
+        await self.start(status, [(b"content-type", content_type), (b"content-length", length), *headers])
+        await self.finish(body)
+
+    async def refuse(self, error: OpenAIError) -> None:
+        """The error as an answer; where the answer has begun, as the stream's last event."""
+        if not self.started:
+            await self.reply(error.status, error.body(), error.headers)
+        elif not self.finished:
+            await self.finish(error.event())
+
+    def close(self) -> None:
+        """Whatever happened, no more is written."""
+        self._timer.close()
