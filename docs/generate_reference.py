@@ -35,10 +35,10 @@ from fairlead.gateway.dispatch.refusals import QueueOutcome
 from fairlead.gateway.gateway_command import add_arguments as add_gateway_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
+from fairlead.gateway.openai.errors import RequestOutcome
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
-from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.gateway.telemetry.gateway_metrics import Metrics as GatewayMetrics
 from fairlead.gateway.upstream.sse import Usage
 from fairlead.gateway.upstream.upstream import Upstream

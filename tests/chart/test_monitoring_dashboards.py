@@ -23,7 +23,7 @@ from fairlead.api.conditions import ConditionStatus, ConditionType, Reason
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.reconcile import ReconcileOutcome
 from fairlead.gateway.dispatch.refusals import QueueOutcome
-from fairlead.gateway.request_outcomes import RequestOutcome
+from fairlead.gateway.openai.errors import RequestOutcome
 from fairlead.routing.health import Failure
 
 VARIABLES = {"model": ".+", "namespace": "[^/]+", "replica": ".+", "__rate_interval": "1m", "datasource": "prometheus"}

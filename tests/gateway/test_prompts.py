@@ -451,8 +451,8 @@ async def test_what_a_template_indents_is_rendered_in_a_thread() -> None:
     tokenizers = Tokenizers()
     await tokenizers.add(msgspec.json.decode(served.protocol_json, type=ModelInfo))
     kept = tokenizers.get(tokenizer.digest)
-    assert kept is not None and kept.encoder.tokenizer.chat_template is not None
-    kept.encoder.tokenizer.chat_template.special_tokens["note"] = lambda: note("")  # type: ignore[assignment]
+    assert kept is not None and kept.tokenizer.chat_template is not None
+    kept.tokenizer.chat_template.special_tokens["note"] = lambda: note("")  # type: ignore[assignment]
     reader = PromptReader(tokenizers, Pacer())
     deep: Any = [1] * 20_000
     for _ in range(50):

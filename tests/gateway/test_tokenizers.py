@@ -9,7 +9,8 @@ import pytest
 
 import fairlead.gateway.prompts.tokenizers as module
 import fairlead_engine.demo
-from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.gateway.prompts.prefix_cache import PrefixCache
+from fairlead.gateway.prompts.tokenizers import ModelTokenizer, Tokenizers
 from fairlead_protocol.messages import ModelBrief, ModelInfo
 from fairlead_protocol.tokenizing import PromptTokenizer
 
@@ -60,9 +61,14 @@ async def test_a_tokenizer_is_built_once_and_knows_what_its_engines_take() -> No
 
 async def test_engines_that_ask_at_once_share_one_building(monkeypatch: pytest.MonkeyPatch) -> None:
     built = []
-    original = Tokenizers._encoder
+    original = module.ModelTokenizer
     monkeypatch.setattr(module, "_SMALL_BYTES", 0)  # in a thread
-    monkeypatch.setattr(Tokenizers, "_encoder", lambda self, info: (built.append(info.digest), original(self, info))[1])
+
+    def build(info: ModelInfo, cache: PrefixCache) -> ModelTokenizer:
+        built.append(info.digest)
+        return original(info, cache)
+
+    monkeypatch.setattr(module, "ModelTokenizer", build)
     tokenizers = Tokenizers()
     one = asyncio.create_task(tokenizers.add(info("x")))
     await asyncio.sleep(0)

@@ -19,12 +19,11 @@ from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors
-from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.listing import find_model, list_models
 from fairlead.gateway.openai.parse import check_cost, parse, request_id_from
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
-from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.gateway.telemetry.gateway_metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
 from fairlead_protocol.http.bodies import BodyReader, Held

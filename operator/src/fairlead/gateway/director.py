@@ -3,7 +3,7 @@
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.proxy import Proxy, ReplicaFailed
 from fairlead.gateway.observation import Observation
-from fairlead.gateway.openai.errors import OpenAIError, replicas_died
+from fairlead.gateway.openai.errors import replicas_died
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.request_client import Client
 from fairlead.routing.health import Failure
@@ -41,12 +41,7 @@ class Director:
                     num_deaths += failed.failure is Failure.DIED
                     again = failed.retryable and num_failures < self.max_attempts and num_deaths < MAX_DEATHS
                     seen.attempt_failed(failed.failure, failed.error.message, again=again)
+                    if num_deaths >= MAX_DEATHS:
+                        raise replicas_died(num_deaths, is_to_blame=suspicion is Suspicion.SOLE) from failed
                     if not again:
-                        raise _final(failed, suspicion, num_deaths) from failed
-
-
-def _final(failed: ReplicaFailed, suspicion: Suspicion, num_deaths: int) -> OpenAIError:
-    """What the client gets when no further attempt is made."""
-    if num_deaths < MAX_DEATHS:
-        return failed.error
-    return replicas_died(num_deaths, is_to_blame=suspicion is Suspicion.SOLE)
+                        raise failed.error from failed

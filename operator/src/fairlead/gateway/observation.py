@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from fairlead.api.signals_message import ModelSignals, count_seconds, count_tokens
 from fairlead.fleet.directory import ServedModel
-from fairlead.gateway.openai.errors import OpenAIError
+from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.routes import EMBEDDINGS_PATH
 from fairlead.gateway.prompts.reader import ReadPrompt
-from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.gateway.upstream.sse import Usage
 from fairlead.routing.health import Failure
 from fairlead.routing.queue import Ticket

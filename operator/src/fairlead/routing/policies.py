@@ -24,7 +24,28 @@ class Policy(Protocol):
         ...
 
 
-class PredictedTTFT:
+class _InTurn:
+    """Goes round by uid. Replicas that come or go do not disturb the order of the others."""
+
+    def __init__(self, _: Routing) -> None:
+        self._last = ""
+
+    def _next(self, candidates: Sequence[Candidate]) -> Candidate:
+        """The first candidate after the one that was picked last, in the circle of uids."""
+        last = self._last
+        chosen = min(candidates, key=lambda candidate: (candidate.replica.uid <= last, candidate.replica.uid))
+        self._last = chosen.replica.uid
+        return chosen
+
+    def _least_loaded(self, candidates: Sequence[Candidate]) -> tuple[Candidate, str]:
+        """The next of those with the fewest requests, and why."""
+        least = min(candidate.num_in_flight for candidate in candidates)
+        ties = [candidate for candidate in candidates if candidate.num_in_flight == least]
+        reason = f"fewest in flight ({least}) of {len(candidates)} with room"
+        return self._next(ties), f"{reason}, in turn among {len(ties)} equal" if len(ties) > 1 else reason
+
+
+class PredictedTTFT(_InTurn):
     """The replica from which the first token is expected soonest.
 
     - Differences that nobody notices (TIE_RATIO, TIE_SECONDS) decide nothing: among such replicas the one that has to
@@ -38,19 +59,16 @@ class PredictedTTFT:
     TIE_RATIO = 0.05
     TIE_SECONDS = 0.001
 
-    def __init__(self, _: Routing) -> None:
-        self._turn = _Turn()
-
     def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
         expected = expected_seconds(candidates)
         if not expected:
-            chosen, reason = _least_loaded(candidates, self._turn)
+            chosen, reason = self._least_loaded(candidates)
             return _decide(chosen, f"nothing is known of loads; {reason}")
         soonest = min(expected.values())
         bound = soonest * (1 + self.TIE_RATIO) + self.TIE_SECONDS
         ties = [each for each in candidates if expected[each.replica.uid] <= bound]
         fewest = min(each.uncached_tokens for each in ties)
-        chosen, _ = _least_loaded([each for each in ties if each.uncached_tokens == fewest], self._turn)
+        chosen, _ = self._least_loaded([each for each in ties if each.uncached_tokens == fewest])
         return _decide(chosen, self._reason(chosen, expected))
 
     @staticmethod
@@ -65,24 +83,18 @@ class PredictedTTFT:
         return f"{reason}; next best {_ms(min(others))}" if others else f"{reason}; the only one with room"
 
 
-class LeastLoaded:
+class LeastLoaded(_InTurn):
     """The fewest requests in flight. Ties go round in turn, so that equal replicas share a trickle evenly."""
 
-    def __init__(self, _: Routing) -> None:
-        self._turn = _Turn()
-
     def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
-        return _decide(*_least_loaded(candidates, self._turn))
+        return _decide(*self._least_loaded(candidates))
 
 
-class RoundRobin:
+class RoundRobin(_InTurn):
     """Each replica in turn, by uid, whatever its load."""
 
-    def __init__(self, _: Routing) -> None:
-        self._turn = _Turn()
-
     def pick(self, candidates: Sequence[Candidate], prompt: Prompt, in_flight: Mapping[str, int]) -> Decision:
-        return _decide(self._turn.next(candidates), f"next in turn of {len(candidates)} with room")
+        return _decide(self._next(candidates), f"next in turn of {len(candidates)} with room")
 
 
 class PrefixHash:
@@ -149,20 +161,6 @@ class HashRing:
                 yield member
 
 
-class _Turn:
-    """Goes round by uid. Replicas that come or go do not disturb the order of the others."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def next(self, candidates: Sequence[Candidate]) -> Candidate:
-        """The first candidate after the one that was picked last, in the circle of uids."""
-        last = self._last
-        chosen = min(candidates, key=lambda candidate: (candidate.replica.uid <= last, candidate.replica.uid))
-        self._last = chosen.replica.uid
-        return chosen
-
-
 def expected_seconds(candidates: Sequence[Candidate]) -> dict[str, float]:
     """By uid: the predicted TTFT, or what stands in for it (`PredictedTTFT`); empty where nothing is predicted."""
     known = [(each.predicted_ttft_seconds, each) for each in candidates if each.predicted_ttft_seconds is not None]
@@ -172,15 +170,6 @@ def expected_seconds(candidates: Sequence[Candidate]) -> dict[str, float]:
         for each in candidates:
             expected.setdefault(each.replica.uid, per_request * (each.num_in_flight + 1))
     return expected
-
-
-def _least_loaded(candidates: Sequence[Candidate], turn: _Turn) -> tuple[Candidate, str]:
-    least = min(candidate.num_in_flight for candidate in candidates)
-    ties = [candidate for candidate in candidates if candidate.num_in_flight == least]
-    reason = f"fewest in flight ({least}) of {len(candidates)} with room"
-    if len(ties) > 1:
-        reason += f", in turn among {len(ties)} equal"
-    return turn.next(ties), reason
 
 
 def _decide(candidate: Candidate, reason: str) -> Decision:

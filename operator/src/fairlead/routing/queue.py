@@ -112,13 +112,3 @@ class PoolQueue(Generic[AnyTicket]):
             raise AssertionError("a ticket in line does not know since when it waits")
         if self._num_bytes != sum(ticket.num_bytes for ticket in self._tickets):
             raise AssertionError("the bytes in line do not add up")
-
-
-def deadline(ticket: Ticket, *, state_since: float, limit_seconds: float) -> float:
-    """When `ticket`'s wait ends unanswered: the limit counts from its entry, or from the pool's last change of state.
-
-    So a request held through a cold start gets the whole maxQueueTime once a replica is there, and one whose last
-    replica vanished gets the whole coldStartTimeout.
-    """
-    since = state_since if ticket.waiting_since is None else max(ticket.waiting_since, state_since)
-    return since + limit_seconds

@@ -74,7 +74,11 @@ def make_key_set(keys: Mapping[str, list[bytes]]) -> KeySet:
     clients: dict[bytes, str] = {}
     for client, candidates in keys.items():
         for key in candidates:
-            _check(client, key)
+            if not _KEY.fullmatch(key):
+                raise KeysError(f"a key of {client!r} has characters other than visible ASCII; {ADVICE}")
+            if not MIN_KEY_LENGTH <= len(key) <= MAX_KEY_LENGTH:
+                limits = f"{MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} characters"
+                raise KeysError(f"a key of {client!r} has {len(key)} characters and should have {limits}; {ADVICE}")
             digest = _digest(key)
             other = clients.setdefault(digest, client)
             if other != client:
@@ -120,14 +124,6 @@ def _read_file(path: Path) -> bytes:
     if len(content) > MAX_FILE_BYTES:
         raise KeysError(f"{path} is larger than {MAX_FILE_BYTES} bytes; it should hold one key per line")
     return content
-
-
-def _check(client: str, key: bytes) -> None:
-    if not _KEY.fullmatch(key):
-        raise KeysError(f"a key of {client!r} has characters other than visible ASCII; {ADVICE}")
-    if not MIN_KEY_LENGTH <= len(key) <= MAX_KEY_LENGTH:
-        limits = f"{MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} characters"
-        raise KeysError(f"a key of {client!r} has {len(key)} characters and should have {limits}; {ADVICE}")
 
 
 def _digest(key: bytes) -> bytes:

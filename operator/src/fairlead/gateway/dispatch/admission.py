@@ -27,7 +27,7 @@ from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.policies import make_policy
-from fairlead.routing.queue import PoolQueue, deadline
+from fairlead.routing.queue import PoolQueue
 from fairlead.routing.replica import Load
 from fairlead.routing.router import Router
 from fairlead_protocol.adapters import split_adapter
@@ -289,12 +289,14 @@ class ModelPool:
         return awaited
 
     def _timer(self, ticket: RequestTicket) -> asyncio.TimerHandle:
-        """Ends the wait when its deadline has come, as the pool is now. Replicas that come and go put it off, but never
-        for longer than one cold start and one full queue take."""
+        """Ends the wait when its limit is over, counted from its entry or from the pool's last change of state: who is
+        held through a cold start gets the whole maxQueueTime once a replica is there. Replicas that come and go put it
+        off for no longer than one cold start and one full queue take."""
+        assert ticket.waiting_since is not None
         max_queue_time, cold_start_timeout = _limits(self.model)
         limit = max_queue_time if self.num_ready else cold_start_timeout
-        when = deadline(ticket, state_since=self._state_since, limit_seconds=limit)
-        last = deadline(ticket, state_since=float("-inf"), limit_seconds=cold_start_timeout + max_queue_time)
+        when = max(ticket.waiting_since, self._state_since) + limit
+        last = ticket.waiting_since + cold_start_timeout + max_queue_time
         return self._loop.call_at(min(when, last), self._expire, ticket)
 
     def _set_timers(self) -> None:

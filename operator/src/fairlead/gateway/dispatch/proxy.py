@@ -9,10 +9,16 @@ from fairlead.addresses import authority
 from fairlead.gateway.dispatch.attempt import Attempt
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
-from fairlead.gateway.openai.errors import Header, OpenAIError, answer_too_large, upstream_failed, upstream_timed_out
+from fairlead.gateway.openai.errors import (
+    Header,
+    OpenAIError,
+    RequestOutcome,
+    answer_too_large,
+    upstream_failed,
+    upstream_timed_out,
+)
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.request_client import JSON, Client
-from fairlead.gateway.request_outcomes import RequestOutcome
 from fairlead.gateway.upstream.connection import (
     AnswerTooLarge,
     ConnectFailed,
@@ -48,9 +54,6 @@ _REFUSALS = {
 }
 _PASSED_HEADERS = frozenset({b"content-type", b"retry-after", HEADER_CACHED_TOKENS.encode()})
 """What clients get of an engine's headers; everything else is between engine and gateway."""
-_PREDICTED_CACHED_TOKENS = HEADER_PREDICTED_CACHED_TOKENS.encode()
-_PREDICTED_TTFT_MS = HEADER_PREDICTED_TTFT_MS.encode()
-_QUEUE_MS = HEADER_QUEUE_MS.encode()
 _STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """So that proxies in front of the gateway hold nothing back either."""
 
@@ -203,10 +206,10 @@ def _failed(replica: Replica, error: Exception, *, begun: bool) -> ReplicaFailed
 
 def _headers(decision: Decision, response: Connection, seen: Observation) -> list[Header]:
     """The engine's headers that clients get, which replica it was after what wait, and what was expected of it."""
-    headers = [(_REPLICA, decision.replica.name.encode()), (_QUEUE_MS, f"{1000 * seen.queue_seconds:.1f}".encode())]
+    own = {HEADER_REPLICA: decision.replica.name, HEADER_QUEUE_MS: f"{1000 * seen.queue_seconds:.1f}"}
     if decision.cached_tokens is not None:
-        headers.append((_PREDICTED_CACHED_TOKENS, str(decision.cached_tokens).encode()))
+        own[HEADER_PREDICTED_CACHED_TOKENS] = str(decision.cached_tokens)
     if seen.predicted_ttft_seconds is not None:
-        headers.append((_PREDICTED_TTFT_MS, f"{1000 * seen.predicted_ttft_seconds:.1f}".encode()))
-    headers += [header for header in response.headers.items() if header[0] in _PASSED_HEADERS]
-    return headers
+        own[HEADER_PREDICTED_TTFT_MS] = f"{1000 * seen.predicted_ttft_seconds:.1f}"
+    passed = [header for header in response.headers.items() if header[0] in _PASSED_HEADERS]
+    return [(name.encode(), value.encode()) for name, value in own.items()] + passed

@@ -31,6 +31,8 @@ PRIVATE_FIELD_PREFIX = "fairlead_"
 FORWARDED_HEADERS = frozenset({b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent"})
 """Client headers that engines get; credentials and everything else end here."""
 MAX_REQUEST_ID_LENGTH = 128
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding JSON may raise."""
 
 _REQUEST_ID_CHARACTERS = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-/=+")
 _decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -107,15 +109,22 @@ def parse(
         if not body.isascii():
             body.decode()  # values are not decoded below, and JSON is UTF-8
         fields = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _not_an_object(body, error) from error
+    except UNREADABLE as error:
+        message = f"The request body is not valid JSON: {error}."
+        if not body.strip():
+            message = "The request has no body; send a JSON object."
+        elif isinstance(error, msgspec.ValidationError):
+            message = "The request body must be a JSON object."
+        elif isinstance(error, RecursionError):
+            message = "The request body is nested too deeply."
+        raise bad_request(message, code="invalid_json") from error
     _check_bounds(fields)
     for name in [name for name in fields if name.startswith(PRIVATE_FIELD_PREFIX)]:
         del fields[name]
     stream = _is_true(fields.get("stream"))
     options = _object(fields.get("stream_options")) or {}
     priority = 0
-    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # what is none is the engine's to refuse
+    with suppress(*UNREADABLE):  # what is none is the engine's to refuse
         priority = _priority_decoder.decode(fields.get("priority", b"null")) or 0
     return InferenceRequest(
         request_id=request_id,
@@ -137,7 +146,7 @@ def _check_bounds(fields: Mapping[str, msgspec.Raw]) -> None:
         raw = fields.get(name, b"")
         if len(raw) <= limit:
             continue
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        with suppress(*UNREADABLE):
             if len(decoder.decode(raw) or ()) > limit:
                 message = f"The field {name!r} has more than {limit:,} {unit}; send fewer."
                 raise bad_request(message, param=name, code="request_too_complex")
@@ -154,7 +163,7 @@ def _model(raw: msgspec.Raw | None) -> str:
     """The model's name; empty when the field is missing or null."""
     try:
         name = msgspec.json.decode(raw or b"null", type=str | None) or ""
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise bad_request("The field 'model' must be a string.", param="model") from error
     if len(name) > MAX_MODEL_NAME_LENGTH:
         raise bad_request(f"The field 'model' is longer than {MAX_MODEL_NAME_LENGTH} characters.", param="model")
@@ -171,15 +180,5 @@ def _object(raw: msgspec.Raw | None) -> dict[str, msgspec.Raw] | None:
         return {}
     try:
         return _decoder.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return None
-
-
-def _not_an_object(body: bytes, error: Exception) -> Exception:
-    if not body.strip():
-        return bad_request("The request has no body; send a JSON object.", code="invalid_json")
-    if isinstance(error, msgspec.ValidationError):
-        return bad_request("The request body must be a JSON object.", code="invalid_json")
-    if isinstance(error, RecursionError):
-        return bad_request("The request body is nested too deeply.", code="invalid_json")
-    return bad_request(f"The request body is not valid JSON: {error}.", code="invalid_json")

@@ -62,7 +62,17 @@ class Cuts:
     def of(cls, tokenizer: PromptTokenizer) -> "Cuts":
         """Those that the tokenizer's own file shows to be safe, if the samples agree."""
         cuts = cls(_safe_tokens(tokenizer))
-        return cuts if _agree(tokenizer, cuts) else cls()
+        texts = [
+            token.join(("a", *(before + sample for before in _SAMPLES), sample))
+            for token in cuts.tokens
+            for sample in _SAMPLES
+        ]
+        try:
+            wholes = tokenizer.encode_each(texts)
+            cut = (joined(tokenizer.encode_each(cuts.pieces(text, 1))) for text in texts)
+            return cuts if all(ids == whole for ids, whole in zip(cut, wholes, strict=True)) else cls()
+        except Exception:  # tokenizers raises bare Exception, here for words outside a vocabulary without <unk>
+            return cls()
 
     def pieces(self, text: str, min_piece: int = MIN_PIECE) -> list[str]:
         """`text` in pieces of at least `min_piece` characters, but for the last. Each piece after the first begins with
@@ -112,39 +122,17 @@ def _safe_tokens(tokenizer: PromptTokenizer) -> list[tokenizers.AddedToken]:
     ]
     expected = (tokenizer.chat_template.source if tokenizer.chat_template else "", *tokenizer.special_tokens.values())
     candidates.sort(key=lambda token: (not any(token.content in text for text in expected), not token.special))
-    overlaps = _Overlaps(token.content for token in added)
-    return list(islice((token for token in candidates if not overlaps.possible(token.content)), MAX_CUT_TOKENS))
+    texts = [token.content for token in added]
+    heads = {text[:end] for text in texts for end in range(1, len(text))}
+    tails = {text[start:] for text in texts for start in range(1, len(text))}
 
-
-class _Overlaps:
-    """Which of a tokenizer's added tokens can share characters with one another."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = list(texts)
-        self._heads = {text[:end] for text in self._texts for end in range(1, len(text))}
-        self._tails = {text[start:] for text in self._texts for start in range(1, len(text))}
-
-    def possible(self, text: str) -> bool:
-        """Whether a text can hold this token so that it overlaps another one, or itself."""
-        return any(text[:end] in self._tails or text[end:] in self._heads for end in range(1, len(text))) or any(
-            text in other or other in text for other in self._texts if other != text
+    def can_overlap(text: str) -> bool:
+        """Whether this token can share characters with another one, or with itself."""
+        return any(text[:end] in tails or text[end:] in heads for end in range(1, len(text))) or any(
+            text in other or other in text for other in texts if other != text
         )
 
-
-def _agree(tokenizer: PromptTokenizer, cuts: Cuts) -> bool:
-    """Whether the samples, with a cut behind every token, have the ids of the whole."""
-    texts = [
-        token.join(("a", *(before + sample for before in _SAMPLES), sample))
-        for token in cuts.tokens
-        for sample in _SAMPLES
-    ]
-    try:
-        wholes = tokenizer.encode_each(texts)
-        return all(
-            joined(tokenizer.encode_each(cuts.pieces(text, 1))) == ids for text, ids in zip(texts, wholes, strict=True)
-        )
-    except Exception:  # tokenizers raises bare Exception, here for words outside a vocabulary without <unk>
-        return False
+    return list(islice((token for token in candidates if not can_overlap(token.content)), MAX_CUT_TOKENS))
 
 
 def frame_of(tokenizer: PromptTokenizer) -> tuple[list[int], list[int]] | None:

@@ -143,7 +143,10 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
     num_bytes = sum(len(value) for value in raw.values())
     if num_bytes > MAX_BYTES and sum(bytes(value).count(b",") for value in raw.values()) > MAX_VALUES:
         name = schema.FIELD if issubclass(schema, TextPrompts) else "prompt"
-        least_ids = _least_ids(bytes(raw.get(name, b"")))
+        text = bytes(raw.get(name, b""))
+        is_ids = text and not text.translate(None, b"0123456789,[] \t\r\n")
+        # Of one list of ids or of a list of such lists: as many as the longest has at least.
+        least_ids = -(-(text.count(b",") + 1) // max(1, text.count(b"[") - 1)) if is_ids else 0
         return RawPrompt(num_bytes, None, well_formed=True, field=name, least_ids=least_ids)
     try:
         fields = schema(**{name: decoders[name].decode(value) for name, value in raw.items()})
@@ -169,14 +172,6 @@ def _limit(request: InferenceRequest, schema: type[PromptFields]) -> AnswerLimit
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return NO_LIMIT
     return AnswerLimit.of(*limits)
-
-
-def _least_ids(raw: bytes) -> int:
-    """Ids that the longest list has at least, of one list of them or of a list of such lists; 0 for anything else."""
-    if not raw or raw.translate(None, b"0123456789,[] \t\r\n"):
-        return 0
-    num_lists = max(1, raw.count(b"[") - 1)
-    return -(-(raw.count(b",") + 1) // num_lists)
 
 
 def _text(content: Any) -> str:

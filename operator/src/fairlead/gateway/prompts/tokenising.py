@@ -83,9 +83,9 @@ class Tokenising:
     def begin(self) -> None:
         """Renders and looks up. Raises PromptError, at once where a prompt is sure to be too long, and LeftToEngine."""
         with self._timed():
-            parts = self._fields.parts(self._model.encoder.tokenizer)
+            parts = self._fields.parts(self._model.tokenizer)
             for part in parts:
-                part.check_length(self._model.encoder.least_tokens, self._model.max_model_len)
+                part.check_length(self._model.least_tokens, self._model.max_model_len)
             limit = min(self._model.max_model_len * MAX_CHARACTERS_PER_TOKEN, MAX_CHARACTERS)
             if any(len(part.content) > limit for part in parts):
                 raise LeftToEngine
@@ -93,7 +93,7 @@ class Tokenising:
             for part in parts:
                 known = None
                 if isinstance(part.content, str):
-                    known = self._model.encoder.begin(part.content, add_special_tokens=framed)
+                    known = self._model.begin(part.content, add_special_tokens=framed)
                 self._parts.append((part, known))
 
     def finish(self) -> None:
@@ -113,7 +113,7 @@ class Tokenising:
     def _ids(self, part: Part, encoding: Encoding | None) -> Ids:
         try:
             if encoding is not None:
-                ids = self._model.encoder.finish(encoding)
+                ids = self._model.finish(encoding)
             else:
                 ids = array("I", cast(list[int], part.content))
         except Exception as error:  # tokenizers raises bare Exception; ids may be of any size

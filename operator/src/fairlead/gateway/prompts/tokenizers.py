@@ -7,7 +7,6 @@ many replicas have it. All share one cache of texts and their ids.
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from fairlead.gateway.prompts.prefix_cache import CachingTokenizer, PrefixCache
 from fairlead_protocol.chat import ChatTemplateError
@@ -22,16 +21,21 @@ _SMALL_BYTES = 256 * 1024
 """A tokenizer of this size is read in a few milliseconds, on the event loop; larger ones in a thread."""
 
 
-@dataclass(slots=True)
-class ModelTokenizer:
-    """A tokenizer, and what the engines that have it say about prompts."""
+class ModelTokenizer(CachingTokenizer):
+    """A tokenizer that remembers what it encoded, and what the engines that have it say about prompts."""
 
-    encoder: CachingTokenizer
-    """Which remembers what it encoded."""
-    max_model_len: int
-    """Of the engine that takes the longest prompts, in tokens."""
-    block_sizes: set[int]
-    """Tokens per block of its engines' caches."""
+    def __init__(self, info: ModelInfo, cache: PrefixCache) -> None:
+        """Raises TokenizerError and ChatTemplateError."""
+        tokenizer = PromptTokenizer(
+            info.tokenizer_json, chat_template=info.chat_template, special_tokens=info.special_tokens
+        )
+        if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
+            raise TokenizerError("its engine understands the same files differently")
+        super().__init__(tokenizer, cache)
+        self.max_model_len = info.max_model_len
+        """Of the engine that takes the longest prompts, in tokens."""
+        self.block_sizes = {info.block_size}
+        """Tokens per block of its engines' caches."""
 
 
 class Tokenizers:
@@ -74,20 +78,11 @@ class Tokenizers:
     async def _build(self, info: ModelInfo) -> None:
         try:
             if len(info.tokenizer_json) <= _SMALL_BYTES:
-                encoder = self._encoder(info)
+                self._known[info.digest] = ModelTokenizer(info, self.cache)
             else:
-                encoder = await asyncio.to_thread(self._encoder, info)
-            self._known[info.digest] = ModelTokenizer(encoder, info.max_model_len, {info.block_size})
+                self._known[info.digest] = await asyncio.to_thread(ModelTokenizer, info, self.cache)
         except (TokenizerError, ChatTemplateError) as error:
             logger.error("the tokenizer of %s cannot be used here, so its engines do it: %s", info.served_name, error)
             self._known[info.digest] = None
         finally:
             del self._building[info.digest]
-
-    def _encoder(self, info: ModelInfo) -> CachingTokenizer:
-        tokenizer = PromptTokenizer(
-            info.tokenizer_json, chat_template=info.chat_template, special_tokens=info.special_tokens
-        )
-        if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
-            raise TokenizerError("its engine understands the same files differently")
-        return CachingTokenizer(tokenizer, self.cache)

@@ -78,9 +78,15 @@ class SignalsStream:
                 pass
             self._asked.clear()
             try:
-                self._publish()
+                if self.num_followers:
+                    self._line = self._encoded(wake=self._wake)
+                    self._num_lines += 1
             except Exception:
                 logger.exception("a line of signals could not be made")
+            else:
+                self._wake = False
+                published, self._published = self._published, asyncio.Event()
+                published.set()
             await asyncio.sleep(WAKE_GAP_SECONDS)
 
     async def serve(self, receive: Receive, send: Send, request_id: str) -> None:
@@ -104,7 +110,7 @@ class SignalsStream:
     async def _write_lines(self, client: Client) -> None:
         await client.start(200, [(b"content-type", _NDJSON), (b"cache-control", b"no-cache")])
         num_seen = self._num_lines
-        await client.write(self._encoded(wake=False))
+        await client.write(self._encoded())
         while not self._closed:
             if num_seen == self._num_lines:
                 await self._published.wait()
@@ -113,16 +119,7 @@ class SignalsStream:
                 await client.write(self._line)
         await client.finish()
 
-    def _publish(self) -> None:
-        """The next line, to whoever follows now."""
-        if self.num_followers:
-            self._line = self._encoded(wake=self._wake)
-            self._num_lines += 1
-        self._wake = False
-        published, self._published = self._published, asyncio.Event()
-        published.set()
-
-    def _encoded(self, *, wake: bool) -> bytes:
+    def _encoded(self, *, wake: bool = False) -> bytes:
         return msgspec.json.encode(self.line(wake=wake)) + b"\n"
 
     def line(self, *, wake: bool = False) -> SignalsLine:

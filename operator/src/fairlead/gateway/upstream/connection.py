@@ -30,14 +30,7 @@ MAX_STATUS = 599
 
 
 class UpstreamError(Exception):
-    """A replica did not give a whole answer. `begun`: whether any byte of the answer had come.
-
-    UpstreamError
-    ├── ConnectFailed       no connection
-    ├── ConnectionLost      it broke before the answer was complete
-    ├── UpstreamSilent      nothing came for too long
-    └── ProtocolViolation   what came is not HTTP, or has more beside its content than we take
-    """
+    """A replica did not give a whole answer. `begun`: whether any byte of the answer had come."""
 
     def __init__(self, message: str, *, begun: bool = False) -> None:
         super().__init__(message)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from fairlead.gateway.openai.parse import UNREADABLE
 from fairlead.gateway.upstream.connection import AnswerTooLarge
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
@@ -18,6 +19,8 @@ _BOUNDARY = re.compile(rb"\r?\n\r?\n")
 _BOUNDARY_OVERLAP = 3
 """Bytes of a boundary that may be at the end of one chunk while the rest is in the next."""
 _DONE = b"data: [DONE]"
+_MARKS = (b'"usage"', b'"error"', _DONE)
+"""Where whole events have none of these, nothing has to be done about them."""
 _NULL_USAGE = re.compile(rb',\s*"usage"\s*:\s*null')
 _ERROR_EVENT = re.compile(rb'data:\s*\{\s*"error"')
 _NO_TOKEN_YET = re.compile(rb'"content"\s*:\s*(?:""|null)|"delta"\s*:\s*\{\s*(?:"role"\s*:\s*"assistant"\s*)?\}')
@@ -86,7 +89,7 @@ class UsageFilter:
         """The bytes that may go on to the client now: whole events only, perhaps none."""
         if not self._tail and self.token_seen and data.endswith(b"\n\n"):
             bare = _NULL_USAGE.sub(b"", data) if b'"usage"' in data else data
-            if _is_plain(bare):
+            if not any(mark in bare for mark in _MARKS):
                 return bare if self.hide_usage else data
         buffer = self._tail + data
         passed, start = [], 0
@@ -120,7 +123,7 @@ class UsageFilter:
             return event
         try:
             chunk = _chunk_decoder.decode(_payload(event))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return event
         if chunk.usage is None:
             return event
@@ -138,7 +141,7 @@ def usage_of(body: bytes) -> Usage | None:
     """The usage in a JSON answer; None when it has none."""
     try:
         return _chunk_decoder.decode(body).usage
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 
@@ -146,14 +149,9 @@ def error_code_of(body: bytes) -> str | None:
     """The `code` of an error in OpenAI's shape; None when it has none, or is none."""
     try:
         code = _failure_decoder.decode(body).error.code
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
     return None if code is None else str(code)
-
-
-def _is_plain(events: bytes) -> bool:
-    """Whether nothing has to be done about these whole events. Cheap, and only ever wrong in saying no."""
-    return b'"usage"' not in events and b'"error"' not in events and _DONE not in events
 
 
 def _payload(event: bytes) -> bytes:
