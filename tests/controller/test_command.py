@@ -135,7 +135,7 @@ async def until_leader(port: int) -> str:
 async def test_health_and_metrics_are_served_only_while_the_context_lasts() -> None:
     metrics = OperatorMetrics()
     metrics.observe(ReconcileOutcome.APPLIED, 0.01)
-    metrics.watch_queue(lambda: 3)
+    metrics.waiting.set(3)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:

@@ -46,23 +46,20 @@ def announcements(before: Mapping[str, Any], after: Mapping[str, Any], changes: 
     """What is worth an Event between two statuses, and among what was written. Pure."""
     found = list(_announce_changes(changes))
     for kind in (ConditionType.DEGRADED, ConditionType.READY):
-        old, new = find_condition(before, kind) or {}, find_condition(after, kind)
-        if new is None or _said(old) == _said(new):
+        old, new = find_condition(before, kind) or {}, find_condition(after, kind) or {}
+        # Of replicas that hang, also which they are makes another Event.
+        fields = ("status", "reason", *(("message",) if new.get("reason") == Reason.REPLICA_HANGS else ()))
+        if not new or all(old.get(field) == new.get(field) for field in fields):
             continue
-        is_good = (new["status"] == ConditionStatus.TRUE) is (kind is ConditionType.READY)
-        if kind is ConditionType.DEGRADED and (not is_good or old.get("status") == ConditionStatus.TRUE):
-            found.append(
-                Announcement(EventType.NORMAL if is_good else EventType.WARNING, new["reason"], new["message"])
-            )
-        elif kind is ConditionType.READY and not any(one.reason == new["reason"] for one in found):
-            found.append(Announcement(EventType.NORMAL, new["reason"], new["message"]))
+        is_true, event_type = new["status"] == ConditionStatus.TRUE, EventType.NORMAL
+        if kind is ConditionType.READY:
+            is_news = all(one.reason != new["reason"] for one in found)
+        else:
+            is_news = is_true or old.get("status") == ConditionStatus.TRUE
+            event_type = EventType.WARNING if is_true else EventType.NORMAL
+        if is_news:
+            found.append(Announcement(event_type, new["reason"], new["message"]))
     return found
-
-
-def _said(condition: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes another Event of a condition when it changes: of replicas that hang, also which they are."""
-    told = (condition.get("status"), condition.get("reason"))
-    return (*told, condition.get("message")) if condition.get("reason") == Reason.REPLICA_HANGS else told
 
 
 class EventRecorder:

@@ -103,7 +103,7 @@ class Operator:
             self.metrics,
             interval=settings.autoscaler_interval,
         )
-        self.metrics.watch_queue(lambda: self.queue.num_waiting)
+        self.metrics.waiting.set_function(lambda: self.queue.num_waiting)
         self.metrics.watch_fleet(self.cluster)
 
     @property
@@ -133,11 +133,11 @@ class Operator:
             if isinstance(acquired, Exception):
                 raise acquired
             logger.info("acquired the lease %s/%s", self.settings.lease_namespace, self.settings.lease_name)
-            self.metrics.set_leader(True)
+            self.metrics.leader.set(1)
             try:
                 await self._lead()
             finally:
-                self.metrics.set_leader(False)
+                self.metrics.leader.set(0)
                 await self.lease.release()
 
     async def _lead(self) -> None:
@@ -163,13 +163,11 @@ class Operator:
         """Watches from when LLMDeployments are served, and begins anew when other kinds are, or other namespaces can be
         watched. Raises MissingRights or WatchFailed where that cannot go on."""
         while True:
-            is_told = False
             while not await self._persistently(self._is_served):  # the CRD may be installed after us
-                if not is_told:
+                if not self.cluster.is_bound:
                     crd = names.CRD_NAME
                     logger.warning("the API server does not serve %s: waiting until the CRD is installed", crd)
                     self.cluster.bind({})  # there is none
-                    is_told = True
                 await asyncio.sleep(PAUSE_SECONDS)
             self._take(await self._persistently(self._look))
             self._kinds_changed.clear()
@@ -250,11 +248,8 @@ class Operator:
 
     async def _work(self, key: Key) -> float | None:
         started = time.monotonic()
-        try:
+        with self.metrics.errors.count_exceptions():
             outcome = await self._reconciler.reconcile(key)
-        except Exception:
-            self.metrics.count_error()
-            raise
         seconds = time.monotonic() - started
         self.metrics.observe(outcome, seconds)
         level = logging.DEBUG if outcome is ReconcileOutcome.UNCHANGED else logging.INFO

@@ -5,7 +5,7 @@ nothing between scrapes and vanishes with what it describes. Only the leader wat
 """
 
 from collections import Counter as CountOf
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -43,14 +43,12 @@ class OperatorMetrics:
         self._reconciliations = Counter(
             "reconciliations_total", "Reconciliations, by how they ended.", ["outcome"], **ours
         )
-        self._errors = Counter(
-            "reconciliation_errors_total", "Reconciliations that failed and are tried again.", **ours
-        )
+        self.errors = Counter("reconciliation_errors_total", "Reconciliations that failed and are tried again.", **ours)
         self._duration = Histogram(
             "reconciliation_seconds", "Duration of a reconciliation.", buckets=DURATION_BUCKETS, **ours
         )
-        self._waiting = Gauge("queue_length", "LLMDeployments that wait to be reconciled.", **ours)
-        self._leader = Gauge("leader", "1 while this process holds the lease, else 0.", **ours)
+        self.waiting = Gauge("queue_length", "LLMDeployments that wait to be reconciled.", **ours)
+        self.leader = Gauge("leader", "1 while this process holds the lease, else 0.", **ours)
         self._decisions = Counter(
             "scaling_decisions_total",
             "Changes of spec.replicas by the autoscaler, by LLMDeployment (namespace/name) and direction (up, down).",
@@ -78,14 +76,6 @@ class OperatorMetrics:
         self._reconciliations.labels(outcome).inc()
         self._duration.observe(seconds)
 
-    def count_error(self) -> None:
-        """A reconciliation has failed."""
-        self._errors.inc()
-
-    def watch_queue(self, num_waiting: Callable[[], int]) -> None:
-        """Where the length of the queue is read from."""
-        self._waiting.set_function(num_waiting)
-
     def watch_fleet(self, cluster: Cluster) -> None:
         """Where the figures of the LLMDeployments themselves are read from."""
         self.registry.register(FleetFigures(cluster))
@@ -109,10 +99,6 @@ class OperatorMetrics:
         for direction in _DIRECTIONS:
             with suppress(KeyError):  # it has never been scaled that way
                 self._decisions.remove(llmdeployment, direction)
-
-    def set_leader(self, is_leader: bool) -> None:
-        """Whether we hold the lease."""
-        self._leader.set(1 if is_leader else 0)
 
 
 _FIGURES: dict[str, tuple[str, tuple[str, ...]]] = {
