@@ -177,7 +177,7 @@ def engine_cpus(pod: Mapping[str, Any]) -> Decimal | None:
     try:
         return parse_quantity(str(cpus))
     except ValueError as e:
-        raise CannotBuild(Reason.INVALID_SPEC, f"template.spec: {kind}.cpu of the engine: {e}") from e
+        raise CannotBuild(f"template.spec: {kind}.cpu of the engine: {e}") from e
 
 
 def _engine_resources(pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -195,12 +195,11 @@ def _check_gpus(field: str, resources: Mapping[str, Any]) -> None:
         try:
             num_gpus = sum(parse_quantity(str(quantity)) for quantity in asked.values())
         except ValueError as e:
-            raise CannotBuild(Reason.INVALID_SPEC, f"{field}: {kind} of the engine: {e}") from e
+            raise CannotBuild(f"{field}: {kind} of the engine: {e}") from e
         if num_gpus > 1:
             written = ", ".join(f"{name}: {quantity}" for name, quantity in asked.items())
             raise CannotBuild(
-                Reason.INVALID_SPEC,
-                f"{field}: its {kind} ask for {written}, and the engine of this version computes on one GPU: ask for 1",
+                f"{field}: its {kind} ask for {written}, and the engine of this version computes on one GPU: ask for 1"
             )
 
 
@@ -211,8 +210,7 @@ def _template_must_fit() -> Iterator[None]:
         yield
     except (KeyError, TypeError, AttributeError) as e:
         raise CannotBuild(
-            Reason.INVALID_SPEC,
-            f"template.spec does not fit onto a pod ({e!r}): items of containers, volumes and env need a name",
+            f"template.spec does not fit onto a pod ({e!r}): items of containers, volumes and env need a name"
         ) from e
 
 
@@ -273,11 +271,8 @@ def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Pr
     profile = settings.all_profiles.get(name)
     if profile is None:
         known = ", ".join(sorted(settings.all_profiles))
-        raise CannotBuild(
-            Reason.UNKNOWN_PROFILE,
-            f"resources.profile {name!r} is not in the operator's settings: use one of {known}, "
-            "or write resources.requests and limits",
-        )
+        message = f"resources.profile {name!r} is not in the operator's settings: use one of {known}, "
+        raise CannotBuild(message + "or write resources.requests and limits", Reason.UNKNOWN_PROFILE)
     _check_gpus(f"resources.profile {name!r}", {"limits": profile.limits, "requests": profile.requests})
     return profile
 

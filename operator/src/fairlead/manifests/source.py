@@ -8,12 +8,13 @@ from fairlead.api.conditions import Reason
 from fairlead.operator_settings import OperatorSettings
 
 MODEL_VOLUME = "model"
+_ON_A_CLAIM = "put the model's folder on a PersistentVolumeClaim and write model.source: pvc://CLAIM/FOLDER"
 
 
 class CannotBuild(Exception):
     """The spec asks for something that cannot be built here; `message` says what to write instead."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, message: str, reason: Reason = Reason.INVALID_SPEC) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
@@ -49,11 +50,7 @@ def model_source(source: str, settings: OperatorSettings) -> ModelSource:
         case "file" if settings.allow_file_sources:
             return ModelSource({"model": rest})
         case "file":
-            raise CannotBuild(
-                Reason.SOURCE_NOT_SUPPORTED,
-                "file:// is for local mode only: put the model's folder on a PersistentVolumeClaim and write "
-                "model.source: pvc://CLAIM/FOLDER",
-            )
+            raise CannotBuild(f"file:// is for local mode only: {_ON_A_CLAIM}", Reason.SOURCE_NOT_SUPPORTED)
         case "pvc":
             folder = f"{names.MODEL_FOLDER}/{rest.partition('/')[2].strip('/')}".rstrip("/")
             claim = {"claimName": claim_of(source), "readOnly": True}
@@ -62,8 +59,5 @@ def model_source(source: str, settings: OperatorSettings) -> ModelSource:
                 volumes=({"name": MODEL_VOLUME, "persistentVolumeClaim": claim},),
                 mounts=({"name": MODEL_VOLUME, "mountPath": names.MODEL_FOLDER, "readOnly": True},),
             )
-    raise CannotBuild(
-        Reason.SOURCE_NOT_SUPPORTED,
-        f"{scheme}:// is not supported by this version: put the model's folder on a PersistentVolumeClaim and write "
-        "model.source: pvc://CLAIM/FOLDER, or try the bundled demo://dinghy",
-    )
+    message = f"{scheme}:// is not supported by this version: {_ON_A_CLAIM}, or try the bundled demo://dinghy"
+    raise CannotBuild(message, Reason.SOURCE_NOT_SUPPORTED)
