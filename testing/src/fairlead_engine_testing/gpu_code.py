@@ -1,13 +1,17 @@
 """What Triton's compiler makes of a kernel for a GPU, on a machine that has none: registers, spills, instructions.
 
-Run it as a process of its own: kernels that are defined for Triton's interpreter, as in tests, cannot be compiled.
+Kernels that were defined for Triton's interpreter, as in tests, cannot be compiled, so compiling has a process of its
+own: `compiled` runs a script there, which calls `compile_for_gpu` and hands what it found to `tell`.
 """
 
+import json
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +47,7 @@ def compile_for_gpu(
     num_stages: int = 3,
     capability: int = 90,
 ) -> GPUCode:
-    """Compiles a `triton.jit` function as a launch would whose pointers and `query_stride` are multiples of 16.
+    """Compiles a `triton.jit` function as a launch would whose pointers and strides of rows are multiples of 16.
 
     `types` of arguments are Triton's (`*bf16`, `i32`); the others are `constants`.
     """
@@ -52,7 +56,7 @@ def compile_for_gpu(
         parameter.name
         for parameter in kernel.params
         if (types.get(parameter.name, "").startswith("*") and not parameter.do_not_specialize_on_alignment)
-        or parameter.name == "query_stride"
+        or parameter.name in ("query_stride", "key_stride", "value_stride", "row_stride")
     ]
     compiled = triton.compile(
         ASTSource(
@@ -79,3 +83,16 @@ def compile_for_gpu(
         wide_loads=len(re.findall(r"ld\.global\S*\.v4\.b32|cp\.async\.cg\.shared\.global", ptx)),  # .cg: 16 bytes
         tensor_products=len(re.findall(r"mma\.sync|wgmma\.mma_async", ptx)),
     )
+
+
+def tell(found: Mapping[str, GPUCode]) -> None:
+    """What a script for `compiled` ends with."""
+    print(json.dumps({name: asdict(code) for name, code in found.items()}))
+
+
+def compiled(script: str, cache: Path) -> dict[str, GPUCode]:
+    """Runs a script in a process without Triton's interpreter; `cache` is the folder of what it compiles."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {name: GPUCode(**code) for name, code in json.loads(done.stdout).items()}

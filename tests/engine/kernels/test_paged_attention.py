@@ -1,8 +1,6 @@
 """The paged-attention kernel, in Triton's interpreter, against attention written out; and compiled for real GPUs."""
 
-import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -13,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
+from fairlead_engine_testing.gpu_code import compiled
 
 HAS_CUDA = torch.cuda.is_available()
 on_each_device = pytest.mark.parametrize(
@@ -165,10 +164,8 @@ def test_half_precision_stays_near_the_definition(device, num_programs):
 
 
 COMPILE = """
-import json
-from dataclasses import asdict
-from fairlead_engine.kernels.attention import paged_attention, triton_paged
-from fairlead_engine_testing.gpu_code import compile_for_gpu
+from fairlead_engine.kernels.attention import paged_attention, store_kernel, triton_paged
+from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
 types = {**dict.fromkeys(("output", "query", "keys", "values", "sinks"), "*bf16"), "table_rows": "*i64"}
 types |= dict.fromkeys(("slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"), "*i32")
@@ -185,24 +182,25 @@ for name, rows, splits, warps in (
         TILE_TOKENS=triton_paged._TILE_TOKENS, WINDOW=0, HAS_SOFT_CAP=False, HAS_SINKS=False, NUM_SPLITS=splits,
     )
     stages = paged_attention._NUM_STAGES
-    code = compile_for_gpu(paged_attention._paged_attention, types, constants, num_warps=warps, num_stages=stages)
-    found[name] = asdict(code)
+    found[name] = compile_for_gpu(
+        paged_attention._paged_attention, types, constants, num_warps=warps, num_stages=stages
+    )
 types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32")
 constants = dict(NUM_HEADS=32, HEAD_DIM=128, PADDED_DIM=128, NUM_SPLITS=8, PADDED_SPLITS=8, HAS_SINKS=False)
-found["put together"] = asdict(compile_for_gpu(paged_attention._put_together, types, constants))
-print(json.dumps(found))
+found["put together"] = compile_for_gpu(paged_attention._put_together, types, constants)
+types |= dict(key="*bf16", value="*bf16", slot_mapping="*i64", key_stride="i32", value_stride="i32")
+found["store"] = compile_for_gpu(store_kernel._store, types, dict(SIZE=1024, PADDED_SIZE=1024))
+tell(found)
 """
 
 
 def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for name, code in json.loads(done.stdout).items():
-        assert code["spilled_bytes"] == 0, (name, code)
-        assert code["wide_loads"], (name, code)
-        assert code["tensor_products"] or name == "put together", (name, code)
-        assert code["shared_bytes"] <= 113 * 1024, (name, code)  # so that two programs fit a multiprocessor
+    found = compiled(COMPILE, tmp_path)
+    for name, code in found.items():
+        assert code.spilled_bytes == 0, (name, code)
+        assert code.wide_loads, (name, code)
+        assert code.shared_bytes <= 113 * 1024, (name, code)  # so that two programs fit a multiprocessor
+    assert all(found[name].tensor_products for name in ("decode", "split decode", "chunk")), found
 
 
 def test_a_cpu_never_imports_triton():

@@ -2,9 +2,11 @@
 
 from torch import Tensor
 
+from fairlead_engine.kernels.dispatch import with_kernel
 from fairlead_engine.kernels.rms_norm import rms_norm
 
 
+@with_kernel("fairlead_engine.kernels.rms_norm_kernel")
 def add_rms_norm(update: Tensor, stream: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The normalised sum of update and stream, each [rows, size], and the sum itself; weight is [size]."""
     stream = stream + update

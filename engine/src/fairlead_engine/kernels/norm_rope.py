@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.dispatch import with_kernel
 from fairlead_engine.kernels.rms_norm import rms_norm
 
 
@@ -16,6 +17,7 @@ class HeadNorm(NamedTuple):
     eps: float
 
 
+@with_kernel("fairlead_engine.kernels.norm_rope_kernel")
 def norm_rope(
     heads: Tensor, num_kv_heads: int, cosines: Tensor, sines: Tensor, norm: HeadNorm | None
 ) -> tuple[Tensor, Tensor, Tensor]:

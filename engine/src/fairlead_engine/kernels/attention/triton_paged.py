@@ -13,6 +13,7 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, 
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
+from fairlead_engine.kernels.attention.store_kernel import store
 
 Numbers = npt.NDArray[np.int64]
 
@@ -91,8 +92,7 @@ class TritonPaged:
         )
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: PagedStep) -> Tensor:
-        cache.keys.flatten(0, 1).index_copy_(0, metadata.slot_mapping, key)
-        cache.values.flatten(0, 1).index_copy_(0, metadata.slot_mapping, value)
+        store(key, value, cache.keys, cache.values, metadata.slot_mapping)
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         paged_attention(query, cache.keys, cache.values, output, metadata)
         return output

@@ -1,0 +1,31 @@
+"""Which implementation of a fused operation runs: the kernel for tensors on CUDA, if Triton is installed, else torch.
+
+The two lie beside each other, `NAME.py` in plain torch and `NAME_kernel.py` in Triton, with a function of one name and
+signature each. A kernel's module is imported when the first tensor on CUDA comes.
+"""
+
+from collections.abc import Callable
+from functools import cache, wraps
+from importlib import import_module
+from importlib.util import find_spec
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def with_kernel(module: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Lets the function of the same name in `module` do the work for a first argument on CUDA."""
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @cache
+        def kernel() -> Callable[Arguments, Result]:
+            return getattr(import_module(module), function.__name__) if find_spec("triton") else function
+
+        @wraps(function)
+        def dispatched(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            return (kernel() if args[0].is_cuda else function)(*args, **kwargs)  # type: ignore[attr-defined]
+
+        return dispatched
+
+    return decorate

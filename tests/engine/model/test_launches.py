@@ -1,0 +1,105 @@
+"""What a layer asks of a GPU: how many launches, and that it never waits. Counted with kernels that are interpreted."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from fairlead_engine.kernels import norm_rope_kernel, rms_norm_kernel, silu_mul_kernel
+from fairlead_engine.kernels.attention import paged_attention, store_kernel
+from fairlead_engine.model import layers
+from fairlead_engine.runner import ModelRunner
+from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for CUDA where there is one")
+
+MOST_LAUNCHES = 10
+FREE = set(
+    "empty empty_like view _unsafe_view slice select split split_with_sizes transpose t as_strided alias reshape unsqueeze "
+    "expand detach chunk squeeze permute flatten".split()
+)
+"""Operations that touch no memory of the device."""
+WAITING = {"_local_scalar_dense", "item", "nonzero", "_to_copy", "is_nonzero", "equal", "masked_select", "unique"}
+"""Operations for whose result the host waits, or that copy between host and device."""
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations of torch, and kernels of Triton as one each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_name: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.split("::")[1]
+        if name not in FREE:
+            self.by_name[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Counted:
+    """A kernel whose launches are counted."""
+
+    def __init__(self, kernel: Any, name: str, launches: Launches) -> None:
+        self._kernel, self._name, self._launches = kernel, name, launches
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            self._launches.by_name[self._name] += 1
+            with _disable_current_modes():
+                self._kernel[grid](*args, **kwargs)
+
+        return launch
+
+
+@pytest.fixture
+def launches(monkeypatch) -> Launches:
+    """What layers launch from here on, every fused operation being its kernel as on CUDA."""
+    found = Launches()
+    for module, name in (
+        (paged_attention, "_paged_attention"), (paged_attention, "_put_together"), (store_kernel, "_store"),
+        (norm_rope_kernel, "_turn"), (rms_norm_kernel, "_normalise"), (silu_mul_kernel, "_gate"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, Counted(getattr(module, name), name, found))
+    for module in (norm_rope_kernel, rms_norm_kernel, silu_mul_kernel):
+        for name in ("norm_rope", "rms_norm", "add_rms_norm", "silu_mul"):
+            if hasattr(module, name) and hasattr(layers, name):
+                monkeypatch.setattr(layers, name, getattr(module, name))
+    return found
+
+
+@pytest.mark.parametrize("fields", [llama_fields, qwen3_fields])
+@pytest.mark.parametrize("num_sequences", [1, 5])
+def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches, monkeypatch, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", fields())
+    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
+    runner.allocate_kv_cache(20, num_sequences, 4)
+    whole = layers.DecoderLayer.__call__
+    num_layers = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal num_layers
+        num_layers += 1
+        with launches:
+            return whole(*args)
+
+    monkeypatch.setattr(layers.DecoderLayer, "__call__", counted)
+    sequences = [
+        Sequence(f"r{i}", [5, 6, 7], 3, SamplingParams(temperature=0.0), slot=i, block_table=[i])
+        for i in range(num_sequences)
+    ]
+    for start, num_tokens in ((0, 2), (2, 1)):  # what is counted is a decode
+        for sequence in sequences:
+            sequence.num_computed_tokens = start
+        launches.by_name.clear()
+        num_layers = 0
+        runner.collect(runner.launch(Batch([ScheduledSequence(sequence, num_tokens) for sequence in sequences])))
+    assert num_layers == runner.model_config.num_layers
+    assert launches.by_name["_paged_attention"] == num_layers, launches.by_name
+    assert not WAITING & launches.by_name.keys(), launches.by_name
+    # Beside the layers: the last one picks the rows that are wanted, from two tensors, and they are normalised.
+    assert launches.by_name.total() - 3 <= MOST_LAUNCHES * num_layers, launches.by_name
