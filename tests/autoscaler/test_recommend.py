@@ -194,6 +194,16 @@ def test_where_nothing_is_known_of_replicas_the_same_arrivals_ask_once() -> None
     assert decided(signals(4, ready=1, starting=3, waiting=60, arrivals_per_second=4.0), history=asked).replicas == 8
 
 
+def test_what_replicas_were_asked_for_is_known_until_they_are_there() -> None:
+    """One that fails for longer than the window, and then starts, does not ask for another."""
+    history = replace(LONG_AGO, asked=Mark(NOW - 30.0, 1, 0.5), settled_at=NOW - 20.0, backlog=9)
+    failing = signals(2, ready=0, waiting=9, arrivals_per_second=0.5)
+    first = decided(failing, history=history)
+    after = history.remember(first, failing, SPEC)
+    assert first.wanted == decided(replace(failing, time=NOW + 1.0, starting=1), history=after).wanted == 2
+    assert history.remember(first, replace(failing, ready=2), SPEC).asked is None, "all are there, and have been"
+
+
 def test_replicas_that_have_just_become_ready_may_work_off_what_waits() -> None:
     history = replace(LONG_AGO, settled_at=NOW - 2.0, backlog=60, last=working(4, 7.0, waiting=50))
     assert decided(working(4, 7.0, waiting=48), history=history).replicas == 4  # a window of 10 s: 60 · (1 - 2/10)

@@ -137,7 +137,8 @@ class History:
     def _asked(self, recommendation: Recommendation, signals: Signals, spec: Autoscaling) -> Mark | None:
         if recommendation.wanted > signals.desired and not self.is_same_demand(signals, spec):
             return Mark(signals.time, recommendation.wanted, signals.demand.arrivals_per_second)
-        is_over = not signals.starting and self.settled_seconds(signals) >= demand_window(spec)
+        is_there = not signals.starting and signals.ready >= signals.desired
+        is_over = is_there and self.settled_seconds(signals) >= demand_window(spec)
         return None if is_over and recommendation.wanted <= signals.desired else self.asked
 
     def is_same_demand(self, signals: Signals, spec: Autoscaling) -> bool:
