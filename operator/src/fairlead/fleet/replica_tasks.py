@@ -33,11 +33,9 @@ class TokenizerBook(Protocol):
 
     def get(self, digest: str) -> object | None:
         """The tokenizer of this digest, where it is known."""
-        ...
 
     async def add(self, info: ModelBrief) -> None:
         """An engine says this of itself. Only a `ModelInfo` has a tokenizer, for digests that are not known."""
-        ...
 
 
 class ModelInfoError(Exception):
