@@ -152,7 +152,7 @@ async def test_an_operator_that_may_read_no_namespace_at_all_ends_and_names_them
 async def test_an_operator_that_nobody_tells_its_rights_works_and_says_so_once(
     fleet: Fleet, refusals: Refusals, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, reviews: int
 ) -> None:
-    monkeypatch.setattr("fairlead.kube.rights.PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr("fairlead.controller.capabilities.PAUSE_SECONDS", 0.1)
     refusals.reviews = reviews
     async with running_operator(fleet, NAMESPACED):
         await create(fleet, "other", "there")

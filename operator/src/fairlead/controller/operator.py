@@ -20,7 +20,7 @@ from fairlead.api import names, presence
 from fairlead.api.presence import Presence
 from fairlead.controller.applier import Applier
 from fairlead.controller.autoscale import Autoscaler
-from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, look
+from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, is_served, look
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
 from fairlead.controller.observe import Cluster, HangWatch
@@ -32,7 +32,6 @@ from fairlead.fleet.gateways import GatewayFollower
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.lease import Lease
 from fairlead.kube.resources import LLMDEPLOYMENTS
-from fairlead.kube.rights import is_served
 from fairlead.operator_settings import OperatorSettings
 
 logger = logging.getLogger(__name__)

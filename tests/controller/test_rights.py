@@ -2,10 +2,10 @@
 
 import pytest
 
-from fairlead.kube import rights as access
+from fairlead.controller import capabilities as access
+from fairlead.controller.capabilities import AccessReviews, Right, is_served, may_list, rights
 from fairlead.kube.client import KubeError
 from fairlead.kube.resources import NETWORK_POLICIES, POD_DISRUPTION_BUDGETS, POD_MONITORS, PODS
-from fairlead.kube.rights import AccessReviews, Right, is_served, may_list, rights
 from fairlead_testing.api_servers import discovering
 
 
