@@ -104,11 +104,11 @@ types = {**dict.fromkeys(names.split(), "*bf16"), "eps": "fp32", "row_stride": "
 normalise = dict(SIZE=4096, PADDED_SIZE=4096)
 turn = dict(NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_HALF=64, TILE_HEADS=16)
 tell({
-    "norm": compile_for_gpu(rms_norm_kernel._normalise, types, dict(normalise, HAS_UPDATE=False), num_warps=8),
-    "add and norm": compile_for_gpu(rms_norm_kernel._normalise, types, dict(normalise, HAS_UPDATE=True), num_warps=8),
-    "gate": compile_for_gpu(silu_mul_kernel._gate, types, dict(SIZE=12288, TILE=1024)),
-    "turn": compile_for_gpu(norm_rope_kernel._turn, types, dict(turn, HAS_NORM=False)),
-    "norm and turn": compile_for_gpu(norm_rope_kernel._turn, types, dict(turn, HAS_NORM=True)),
+    "norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, HAS_UPDATE=False)),
+    "add and norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, HAS_UPDATE=True)),
+    "gate": compile_for_gpu(silu_mul_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024)),
+    "turn": compile_for_gpu(norm_rope_kernel.turn_kernel, types, dict(turn, HAS_NORM=False)),
+    "norm and turn": compile_for_gpu(norm_rope_kernel.turn_kernel, types, dict(turn, HAS_NORM=True)),
 })
 """
 

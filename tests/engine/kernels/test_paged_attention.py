@@ -183,13 +183,13 @@ for name, rows, splits, warps in (
     )
     stages = paged_attention._NUM_STAGES
     found[name] = compile_for_gpu(
-        paged_attention._paged_attention, types, constants, num_warps=warps, num_stages=stages
+        paged_attention.paged_attention_kernel, types, constants, num_warps=warps, num_stages=stages
     )
 types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32")
 constants = dict(NUM_HEADS=32, HEAD_DIM=128, PADDED_DIM=128, NUM_SPLITS=8, PADDED_SPLITS=8, HAS_SINKS=False)
-found["put together"] = compile_for_gpu(paged_attention._put_together, types, constants)
+found["put together"] = compile_for_gpu(paged_attention.put_together_kernel, types, constants)
 types |= dict(key="*bf16", value="*bf16", slot_mapping="*i64", key_stride="i32", value_stride="i32")
-found["store"] = compile_for_gpu(store_kernel._store, types, dict(SIZE=1024, PADDED_SIZE=1024))
+found["store"] = compile_for_gpu(store_kernel.store_kernel, types, dict(SIZE=1024, PADDED_SIZE=1024))
 tell(found)
 """
 

@@ -60,11 +60,15 @@ class Counted:
 def launches(monkeypatch) -> Launches:
     """What layers launch from here on, every fused operation being its kernel as on CUDA."""
     found = Launches()
-    for module, name in (
-        (paged_attention, "_paged_attention"), (paged_attention, "_put_together"), (store_kernel, "_store"),
-        (norm_rope_kernel, "_turn"), (rms_norm_kernel, "_normalise"), (silu_mul_kernel, "_gate"),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, Counted(getattr(module, name), name, found))
+    for module, names in (
+        (paged_attention, ("paged_attention_kernel", "put_together_kernel")),
+        (store_kernel, ("store_kernel",)),
+        (norm_rope_kernel, ("turn_kernel",)),
+        (rms_norm_kernel, ("normalise_kernel",)),
+        (silu_mul_kernel, ("gate_kernel",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, Counted(getattr(module, name), name, found))
     for module in (norm_rope_kernel, rms_norm_kernel, silu_mul_kernel):
         for name in ("norm_rope", "rms_norm", "add_rms_norm", "silu_mul"):
             if hasattr(module, name) and hasattr(layers, name):
@@ -99,7 +103,7 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
         num_layers = 0
         runner.collect(runner.launch(Batch([ScheduledSequence(sequence, num_tokens) for sequence in sequences])))
     assert num_layers == runner.model_config.num_layers
-    assert launches.by_name["_paged_attention"] == num_layers, launches.by_name
+    assert launches.by_name["paged_attention_kernel"] == num_layers, launches.by_name
     assert not WAITING & launches.by_name.keys(), launches.by_name
     # Beside the layers: the last one picks the rows that are wanted, from two tensors, and they are normalised.
     assert launches.by_name.total() - 3 <= MOST_LAUNCHES * num_layers, launches.by_name

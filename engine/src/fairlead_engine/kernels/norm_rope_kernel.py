@@ -12,7 +12,7 @@ from fairlead_engine.kernels.norm_rope import HeadNorm
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _turn(  # type: ignore[no-untyped-def]
+def turn_kernel(  # type: ignore[no-untyped-def]
     query,
     key,
     heads,
@@ -77,7 +77,7 @@ def norm_rope(
     key = torch.empty((num_tokens, num_kv_heads, head_dim), dtype=heads.dtype, device=heads.device)
     if num_tokens:
         tile_heads = min(16, triton.next_power_of_2(num_heads + num_kv_heads))
-        _turn[(num_tokens, triton.cdiv(num_heads + num_kv_heads, tile_heads))](
+        turn_kernel[(num_tokens, triton.cdiv(num_heads + num_kv_heads, tile_heads))](
             query,
             key,
             heads,

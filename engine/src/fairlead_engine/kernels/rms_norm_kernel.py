@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _normalise(  # type: ignore[no-untyped-def]
+def normalise_kernel(  # type: ignore[no-untyped-def]
     output,
     total,
     x,
@@ -55,7 +55,7 @@ def _launch(x: Tensor, update: Tensor | None, weight: Tensor, eps: float) -> tup
     total = output if update is None else torch.empty_like(output)
     if num_rows:
         padded_size = triton.next_power_of_2(size)
-        _normalise[(num_rows,)](
+        normalise_kernel[(num_rows,)](
             output,
             total,
             x,

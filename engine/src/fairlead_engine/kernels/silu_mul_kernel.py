@@ -9,7 +9,7 @@ _TILE = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gate(output, gate_up, SIZE: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+def gate_kernel(output, gate_up, SIZE: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Program (row, tile of columns)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -26,5 +26,5 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     num_rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     output = torch.empty((num_rows, size), dtype=gate_up.dtype, device=gate_up.device)
     if num_rows:
-        _gate[(num_rows, triton.cdiv(size, _TILE))](output, gate_up.contiguous(), SIZE=size, TILE=_TILE)
+        gate_kernel[(num_rows, triton.cdiv(size, _TILE))](output, gate_up.contiguous(), SIZE=size, TILE=_TILE)
     return output

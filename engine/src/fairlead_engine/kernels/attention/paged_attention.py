@@ -24,7 +24,7 @@ _LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 @triton.jit(  # type: ignore[untyped-decorator]
     do_not_specialize=["grid_row"], do_not_specialize_on_alignment=_UNALIGNED
 )
-def _paged_attention(  # type: ignore[no-untyped-def]
+def paged_attention_kernel(  # type: ignore[no-untyped-def]
     output,
     partial_output,
     partial_max,
@@ -134,7 +134,7 @@ def _paged_attention(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["grid_row"])  # type: ignore[untyped-decorator]
-def _put_together(  # type: ignore[no-untyped-def]
+def put_together_kernel(  # type: ignore[no-untyped-def]
     output,
     partial_output,
     partial_max,
@@ -239,7 +239,7 @@ def paged_attention(
     for grid in step.grids:
         partial = _room_for_parts(query, grid) if grid.num_splits > 1 else (output, output, output)
         tiles = slice(grid.first_tile, grid.first_tile + grid.num_tiles)
-        _paged_attention[(grid.num_tiles, num_kv_heads, grid.num_splits)](
+        paged_attention_kernel[(grid.num_tiles, num_kv_heads, grid.num_splits)](
             output,
             *partial,
             query,
@@ -272,7 +272,7 @@ def paged_attention(
             num_stages=_NUM_STAGES,
         )
         if grid.num_splits > 1:
-            _put_together[(grid.num_rows, num_heads)](
+            put_together_kernel[(grid.num_rows, num_heads)](
                 output,
                 *partial,
                 output if sinks is None else sinks,

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _store(  # type: ignore[no-untyped-def]
+def store_kernel(  # type: ignore[no-untyped-def]
     keys, values, key, value, slot_mapping, key_stride, value_stride, SIZE: tl.constexpr, PADDED_SIZE: tl.constexpr
 ):
     """Program (token)."""
@@ -22,7 +22,7 @@ def store(key: Tensor, value: Tensor, keys: Tensor, values: Tensor, slot_mapping
     """key and value [tokens, kv_heads, head_dim], each row's heads side by side, into keys and values [blocks,
     block_size, kv_heads, head_dim], at the slots of slot_mapping int64 [tokens]."""
     size = key.shape[1] * key.shape[2]
-    _store[(len(key),)](
+    store_kernel[(len(key),)](
         keys,
         values,
         key,
