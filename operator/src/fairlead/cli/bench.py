@@ -293,16 +293,14 @@ def fitted(kind: Kind, shape: Shape, given: Collection[str], context: int | None
 def progress_line(load: LoadGenerator) -> str:
     """How it is going."""
     so_far = report(load.samples, load.seconds)
-    words = [
+    ttft = so_far.ttft
+    words = (
         f"{so_far.seconds:.0f} s",
         f"{so_far.num_requests} sent",
         f"{so_far.num_completed} answered",
         f"{so_far.num_unfinished} under way",
-    ]
-    if so_far.num_rejected:
-        words.append(f"{so_far.num_rejected} rejected")
-    if so_far.num_failed:
-        words.append(f"{so_far.num_failed} failed")
-    if so_far.ttft is not None:
-        words.append(f"TTFT p50 {short(so_far.ttft.p50)}, p90 {short(so_far.ttft.p90)}")
-    return " · ".join(words)
+        f"{so_far.num_rejected} rejected" if so_far.num_rejected else "",
+        f"{so_far.num_failed} failed" if so_far.num_failed else "",
+        f"TTFT p50 {short(ttft.p50)}, p90 {short(ttft.p90)}" if ttft is not None else "",
+    )
+    return " · ".join(filter(None, words))
