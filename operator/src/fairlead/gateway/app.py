@@ -18,11 +18,9 @@ from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
-from fairlead.gateway.openai import errors
+from fairlead.gateway.openai import errors, routes
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
-from fairlead.gateway.openai.listing import find_model, list_models
 from fairlead.gateway.openai.parse import check_cost, parse, request_id_from
-from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES, Target, find_target
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
 from fairlead.gateway.telemetry.gateway_metrics import CONTENT_TYPE, Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
@@ -63,21 +61,14 @@ class GatewayApp:
         self._settings = settings
         self._access = access
         self._bodies = BodyReader(
-            limit=settings.max_body_bytes,
-            timeout=settings.body_timeout,
-            total_limit=settings.max_partial_body_bytes,
+            limit=settings.max_body_bytes, timeout=settings.body_timeout, total_limit=settings.max_partial_body_bytes
         )
         self.draining = False
 
     @property
-    def was_ready(self) -> bool:
-        """Whether clients may have been sent here."""
-        return self._pools.synced
-
-    @property
     def ready(self) -> bool:
         """Whether clients should be sent here."""
-        return self.was_ready and not self.draining
+        return self._pools.fleet.synced and not self.draining
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: Headers = dict(scope["headers"])
@@ -99,22 +90,22 @@ class GatewayApp:
     async def _route(self, scope: Scope, headers: Headers, client: Client) -> None:
         """By path. Probes first: they must be answered whatever the models are, and whoever asks."""
         method, path = scope["method"], scope["path"]
-        if path in PROBES:
+        if path in routes.PROBES:
             _require(method, path, "GET", "HEAD")
             await answer_probe(path, self.ready, client)
             return
         client.name = self._access.client(scope["headers"])  # 401 here, before any of the body is read
-        target = find_target(path, headers.get(b"host", b"").decode("latin-1"), self._pools.directory)
-        if target.path in INFERENCE_PATHS:
+        target = routes.find_target(path, headers.get(b"host", b"").decode("latin-1"), self._pools.fleet.directory)
+        if target.path in routes.INFERENCE_PATHS:
             _require(method, path, "POST")
             await self._infer(target, headers, client)
-        elif target.path == MODELS_PATH or target.path.startswith(f"{MODELS_PATH}/"):
+        elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
         else:
             raise errors.unknown_path(method, path)
 
-    async def _infer(self, target: Target, headers: Headers, client: Client) -> None:
+    async def _infer(self, target: routes.Target, headers: Headers, client: Client) -> None:
         """A request for an engine, observed once, however it ends."""
         seen = Observation(client.request_id, target.path, observers=(self._metrics,), client=client.name)
         try:
@@ -134,7 +125,9 @@ class GatewayApp:
             seen.ended(client.status)
             log_request(seen)
 
-    async def _serve(self, target: Target, headers: Headers, client: Client, seen: Observation, held: Held) -> None:
+    async def _serve(
+        self, target: routes.Target, headers: Headers, client: Client, seen: Observation, held: Held
+    ) -> None:
         """Reads the request and has it directed; refusals become the answer. Raises ClientGone."""
         try:
             body = await client.read(self._bodies, headers, held)
@@ -155,17 +148,16 @@ class GatewayApp:
             except OpenAIError as error:
                 await _refuse(error, client, seen)
 
-    async def _models(self, target: Target, client: Client) -> None:
-        if not self._pools.synced:
+    async def _models(self, target: routes.Target, client: Client) -> None:
+        if not self._pools.fleet.synced:
             raise errors.not_synced()
-        name = target.path.removeprefix(MODELS_PATH).removeprefix("/")
-        if not name:
-            await client.reply(200, msgspec.json.encode(list_models(self._pools.directory, target.chosen)))
-            return
-        entry = find_model(self._pools.directory, name, target.chosen)
-        if entry is None:
+        directory, name = self._pools.fleet.directory, target.path.removeprefix(routes.MODELS_PATH).removeprefix("/")
+        answer = (
+            routes.find_model(directory, name, target.chosen) if name else routes.list_models(directory, target.chosen)
+        )
+        if answer is None:
             raise errors.model_not_found(name)
-        await client.reply(200, msgspec.json.encode(entry))
+        await client.reply(200, msgspec.json.encode(answer))
 
 
 class ControlApp:
@@ -180,7 +172,7 @@ class ControlApp:
         method, path = scope["method"], scope["path"]
         client = Client(receive, send, request_id=secrets.token_hex(16), stall_timeout=60.0)
         try:
-            if path not in CONTROL_PATHS:
+            if path not in routes.CONTROL_PATHS:
                 raise errors.unknown_path(method, path)
             if path == PATH_SIGNALS:
                 _require(method, path, "GET")
@@ -198,7 +190,7 @@ class ControlApp:
 
 
 async def answer_probe(path: str, ready: bool, client: Client) -> None:
-    """One of PROBES."""
+    """One of routes.PROBES."""
     well = ready or path == "/health"
     await client.reply(200 if well else 503, b'{"status":"ok"}' if well else b'{"status":"not ready"}')
 

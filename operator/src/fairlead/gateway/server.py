@@ -147,7 +147,7 @@ class Gateway:
                 self._server.stop()
 
         if self._drain_timer is None:
-            delay = self.settings.drain_delay if self.app.was_ready else 0.0
+            delay = self.settings.drain_delay if self.fleet.synced else 0.0
             self._announce()
             for protocol in self._protocols:
                 protocol.linger_seconds = LINGER_SECONDS

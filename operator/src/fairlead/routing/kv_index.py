@@ -10,6 +10,7 @@ many hold it; there is no second list per replica.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from fairlead_protocol.blocks import BlockHash
@@ -22,16 +23,14 @@ class SeqGap(Exception):
     """A change does not follow the one before it: the blocks must be listed again."""
 
 
+@dataclass(slots=True, eq=False)
 class Expectation:
     """Blocks that a replica is going to compute for a prompt of ours. Whoever expected them settles it."""
 
-    __slots__ = ("due", "hashes", "uid")
-
-    def __init__(self, uid: str, hashes: Iterable[BlockHash], due: float | None) -> None:
-        self.uid = uid
-        self.hashes = frozenset(hashes)
-        self.due = due
-        """When they should all be there; None where it is not known."""
+    uid: str
+    hashes: frozenset[BlockHash]
+    due: float | None
+    """When they should all be there; None where it is not known."""
 
 
 class KVIndex:
@@ -148,7 +147,7 @@ class KVIndex:
 
     def expect(self, uid: str, hashes: Iterable[BlockHash], due: float | None = None) -> Expectation:
         """The replica is going to compute these blocks: they count as cached there until `settle`."""
-        expectation = Expectation(uid, hashes, due)
+        expectation = Expectation(uid, frozenset(hashes), due)
         self._enter(expectation)
         return expectation
 

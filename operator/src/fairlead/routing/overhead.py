@@ -26,10 +26,8 @@ MAX_SECONDS = 1.0
 
 @dataclass(slots=True)
 class _Record:
-    times: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    """When each sample came, the oldest first."""
-    samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    """(seconds beside the modelled ones, modelled seconds) of each."""
+    samples: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """(when it came, seconds beside the modelled ones, modelled seconds) of each, the oldest first."""
     seconds: float = 0.0
     fades_at: float = 0.0
     """When `seconds` has to be computed anew."""
@@ -53,8 +51,7 @@ class OverheadBook:
     def observe(self, uid: str, actual: float, modelled: float, now: float) -> None:
         """A request's first token took `actual` seconds, its steps should have taken `modelled`."""
         record = self._records.setdefault(uid, _Record())
-        record.times.append(now)
-        record.samples.append((actual - modelled, modelled))
+        record.samples.append((now, actual - modelled, modelled))
         self._recompute(uid, record, now)
 
     def keep_only(self, uids: frozenset[str]) -> None:
@@ -63,16 +60,16 @@ class OverheadBook:
             del self._records[uid]
 
     def _recompute(self, uid: str, record: _Record, now: float) -> None:
-        while record.times and record.times[0] <= now - FADE_SECONDS:
-            record.times.popleft()
+        while record.samples and record.samples[0][0] <= now - FADE_SECONDS:
             record.samples.popleft()
-        if not record.times:
+        if not record.samples:
             del self._records[uid]
             record.seconds = 0.0
             return
-        typical = median(modelled for _, modelled in record.samples)
-        record.seconds = min(max(0.0, _weighted_median([(0.0, typical)] * NUM_ZEROS + [*record.samples])), MAX_SECONDS)
-        record.fades_at = record.times[0] + FADE_SECONDS
+        typical = median(modelled for _, _, modelled in record.samples)
+        samples = [(0.0, typical)] * NUM_ZEROS + [(value, modelled) for _, value, modelled in record.samples]
+        record.seconds = min(max(0.0, _weighted_median(samples)), MAX_SECONDS)
+        record.fades_at = record.samples[0][0] + FADE_SECONDS
 
 
 def _weighted_median(samples: Sequence[tuple[float, float]]) -> float:

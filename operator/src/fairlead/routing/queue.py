@@ -54,7 +54,8 @@ class PoolQueue(Generic[AnyTicket]):
         self.max_waiting = max_waiting
         self.max_bytes = max_bytes
         self._tickets: list[AnyTicket] = []
-        self._num_bytes = 0
+        self.num_bytes = 0
+        """Of the bodies in line."""
         self._issued = 0
 
     def __len__(self) -> int:
@@ -62,11 +63,6 @@ class PoolQueue(Generic[AnyTicket]):
 
     def __iter__(self) -> Iterator[AnyTicket]:
         return iter(self._tickets)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the bodies in line."""
-        return self._num_bytes
 
     def next_number(self) -> int:
         """For a new ticket, behind all of its priority that have one; it is not in line until it enters."""
@@ -77,13 +73,13 @@ class PoolQueue(Generic[AnyTicket]):
         """Whether a newcomer of this size may enter; an empty line takes any size."""
         if not self._tickets:
             return self.max_waiting > 0
-        return len(self._tickets) < self.max_waiting and self._num_bytes + num_bytes <= self.max_bytes
+        return len(self._tickets) < self.max_waiting and self.num_bytes + num_bytes <= self.max_bytes
 
     def enter(self, ticket: AnyTicket, now: float) -> None:
         """Puts `ticket` at its place. Bounds are for newcomers (`has_room`)."""
         ticket.waiting_since = now - ticket.waited_seconds
         insort(self._tickets, ticket, key=_order)
-        self._num_bytes += ticket.num_bytes
+        self.num_bytes += ticket.num_bytes
 
     def leave(self, ticket: Ticket, now: float) -> None:
         """Takes `ticket` out, wherever it stands; one that is not in line is left alone."""
@@ -92,7 +88,7 @@ class PoolQueue(Generic[AnyTicket]):
         ticket.waited_seconds = max(0.0, now - ticket.waiting_since)
         ticket.waiting_since = None
         del self._tickets[bisect_left(self._tickets, ticket.order, key=_order)]
-        self._num_bytes -= ticket.num_bytes
+        self.num_bytes -= ticket.num_bytes
 
     def num_ahead(self, ticket: Ticket) -> int:
         """How many wait before `ticket`, whether it is in line or not."""
@@ -110,5 +106,5 @@ class PoolQueue(Generic[AnyTicket]):
             raise AssertionError(f"the line is out of order: {order}")
         if any(ticket.waiting_since is None for ticket in self._tickets):
             raise AssertionError("a ticket in line does not know since when it waits")
-        if self._num_bytes != sum(ticket.num_bytes for ticket in self._tickets):
+        if self.num_bytes != sum(ticket.num_bytes for ticket in self._tickets):
             raise AssertionError("the bytes in line do not add up")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.gateway.access.keys import KeysError, KeySet, read_keys
+from fairlead.gateway.access.keys import KeysError, read_keys
 from fairlead.gateway.openai.errors import Header, invalid_api_key
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,8 @@ class KeyedAccess:
         self._keys = read_keys(folder)
         self._complaint = ""
         self._num_bad_polls = 0
-        logger.info("serving whoever presents one of %d API keys of %d clients", *_sizes(self._keys))
+        num_keys, num_clients = len(self._keys), len(self._keys.clients)
+        logger.info("serving whoever presents one of %d API keys of %d clients", num_keys, num_clients)
         self._warn_of_none()
 
     @property
@@ -112,13 +113,10 @@ class KeyedAccess:
             return
         changed = ", ".join(keys.changed_clients(self._keys))
         self._keys = keys
-        logger.info("API keys changed for %s; %d keys of %d clients from here on", changed, *_sizes(keys))
+        num_keys, num_clients = len(keys), len(keys.clients)
+        logger.info("API keys changed for %s; %d keys of %d clients from here on", changed, num_keys, num_clients)
         self._warn_of_none()
 
     def _warn_of_none(self) -> None:
         if not len(self._keys):
             logger.warning("%s has no API keys: every request is refused until it has", self._folder)
-
-
-def _sizes(keys: KeySet) -> tuple[int, int]:
-    return len(keys), len(keys.clients)

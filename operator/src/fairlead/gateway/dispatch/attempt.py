@@ -10,7 +10,6 @@ from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.health import Failure
 from fairlead.routing.in_flight import InFlightRequest
 from fairlead.routing.queue import Ticket
-from fairlead.routing.replica import Decision
 from fairlead.routing.router import Router
 from fairlead.routing.suspects import Suspicion
 
@@ -53,21 +52,13 @@ class Attempt:
         on_first_token: Callable[[], object],
     ) -> None:
         self.ticket = ticket
+        self.decision = sent.decision
+        """Which replica, and why."""
         self._sent = sent
         self._router = router
         self._now = now
         self._on_first_token = on_first_token
         self._is_plural = not ticket.request.fields.keys().isdisjoint(_PLURAL_FIELDS)
-
-    @property
-    def decision(self) -> Decision:
-        """Which replica, and why."""
-        return self._sent.decision
-
-    @property
-    def prompt(self) -> ReadPrompt:
-        """What the replica is to read."""
-        return self.ticket.prompt
 
     def accepted(self) -> None:
         """The replica has begun to answer."""

@@ -34,16 +34,6 @@ class Pools:
     def __iter__(self) -> Iterator[ModelPool]:
         return iter(self._by_uid.values())
 
-    @property
-    def directory(self) -> Directory:
-        """What is served now."""
-        return self.fleet.directory
-
-    @property
-    def synced(self) -> bool:
-        """Whether every model that exists is known."""
-        return self.fleet.synced
-
     def find(self, model: str, chosen: Pool | None) -> ModelPool:
         """The pool for a request. `chosen`: the one its path or Host says; None = only the body's `model` does.
 
@@ -56,9 +46,9 @@ class Pools:
             return self._by_uid[chosen.model.uid]
         if not model:
             raise bad_request("The field 'model' is missing.", param="model")
-        pool = self.directory.find(model)
+        pool = self.fleet.directory.find(model)
         if pool is None:
-            raise model_not_found(model) if self.synced else not_synced()
+            raise model_not_found(model) if self.fleet.synced else not_synced()
         return self._by_uid[pool.model.uid]
 
     def blocks_listed(self, uid: str, seq: int, hashes: Iterable[BlockHash]) -> None:

@@ -94,7 +94,8 @@ class Proxy:
         `served_name`: of the model, where the replica has not told its own. Raises ReplicaFailed.
         """
         decision, replica = attempt.decision, attempt.decision.replica
-        body = request.upstream_body(replica.served_name or served_name, attempt.prompt.tokens_field(replica.digest))
+        tokens = attempt.ticket.prompt.tokens_field(replica.digest)
+        body = request.upstream_body(replica.served_name or served_name, tokens)
         start = (
             f"POST {request.path} HTTP/1.1\r\nhost: {authority(replica.host, replica.port)}\r\n"
             f"x-request-id: {request.request_id}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -106,7 +107,7 @@ class Proxy:
             async with self._upstream.exchange(
                 (replica.host, replica.port), head, body, first_byte_timeout=limit
             ) as response:
-                del body  # streams are long, and prompts may be
+                del body, tokens  # streams are long, and prompts may be
                 _raise_if_refused(replica, response)
                 if response.status < 500:
                     attempt.accepted()

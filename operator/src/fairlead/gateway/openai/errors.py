@@ -1,13 +1,5 @@
 """Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. Every refusal of the gateway is one of
-these.
-
-OpenAIError
-├── bad_request, http_refusal, body_refusal, …           the client's, mostly: 4xx
-├── invalid_api_key                                      401
-├── model_not_found, unknown_path, method_not_allowed    404, 405
-├── refusal (`dispatch/refusals.py`)                     the queue's: 429, 503
-└── upstream_failed, replicas_died, upstream_timed_out   the replicas': 502, 503, 504
-"""
+these; the queue's are made in `dispatch/refusals.py`."""
 
 import math
 from enum import StrEnum

@@ -58,7 +58,7 @@ class ReadPrompt(Prompt):
 
 
 class PromptReader:
-    """Knows the tokenizers; not where a request goes. Its counters are for metrics."""
+    """Knows the tokenizers; not where a request goes. `num_left` is for metrics."""
 
     def __init__(self, tokenizers: Tokenizers, pacer: Pacer) -> None:
         self._tokenizers = tokenizers
@@ -66,16 +66,8 @@ class PromptReader:
         self._lanes = Lanes()
         self._chains = HashChains()
         self._num_in_threads = 0
-        self.num_tokenised = 0
-        """Requests, once for each tokenizer."""
-        self.num_tokens = 0
-        """Prompt tokens of those."""
-        self.num_cached_tokens = 0
-        """Those of them whose text was known."""
         self.num_left = 0
         """Requests left to their engines, as too long or because too many waited for a thread."""
-        self.seconds = 0.0
-        """Spent on it, on the event loop and in threads."""
 
     def close(self) -> None:
         """Ends the threads when they have done what they are at."""
@@ -141,11 +133,7 @@ class PromptReader:
             prompt.by_digest[digest] = work.prompts
             prompt.num_tokens = sum(len(tokens.token_ids) for tokens in work.prompts)
             prompt.num_cached_tokens += work.num_cached_tokens
-            self.num_tokenised += 1
-            self.num_tokens += prompt.num_tokens
-            self.num_cached_tokens += work.num_cached_tokens
         prompt.seconds += work.seconds
-        self.seconds += work.seconds
 
     async def _run(self, work: Callable[[], None], size: int, *, in_thread: bool) -> None:
         """Work of this size, where it disturbs least. Raises LeftToEngine."""

@@ -100,24 +100,21 @@ class SignalsStream:
             with self._bodies.held() as held:
                 await client.read(self._bodies, {}, held)
             async with client.watch:
-                await self._write_lines(client)
+                await client.start(200, [(b"content-type", _NDJSON), (b"cache-control", b"no-cache")])
+                num_seen = self._num_lines
+                await client.write(self._encoded())
+                while not self._closed:
+                    if num_seen == self._num_lines:
+                        await self._published.wait()
+                    else:
+                        num_seen = self._num_lines
+                        await client.write(self._line)
+                await client.finish()
         except ClientGone:
             pass
         finally:
             self.num_followers -= 1
             client.close()
-
-    async def _write_lines(self, client: Client) -> None:
-        await client.start(200, [(b"content-type", _NDJSON), (b"cache-control", b"no-cache")])
-        num_seen = self._num_lines
-        await client.write(self._encoded())
-        while not self._closed:
-            if num_seen == self._num_lines:
-                await self._published.wait()
-            else:
-                num_seen = self._num_lines
-                await client.write(self._line)
-        await client.finish()
 
     def _encoded(self, *, wake: bool = False) -> bytes:
         return msgspec.json.encode(self.line(wake=wake)) + b"\n"
