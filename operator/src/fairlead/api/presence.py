@@ -23,10 +23,6 @@ class Presence:
     gateway_namespace: str
     gateway_selector: str
 
-    def watches(self, namespace: str) -> bool:
-        """Whether LLMDeployments of this namespace are looked after."""
-        return self.namespaces is None or namespace in self.namespaces
-
     @property
     def annotations(self) -> dict[str, str]:
         """As the Lease carries it."""
