@@ -44,7 +44,6 @@ def deployment(namespace: str = "default", name: str = "dinghy") -> dict[str, An
 def test_what_an_operator_says_of_itself_is_read_as_it_was_meant(namespaces: tuple[str, ...] | None) -> None:
     said = Presence(namespaces=namespaces, gateway_namespace="system", gateway_selector="a.b/c=d,e=f")
     assert Presence.from_annotations(said.annotations) == said
-    assert said.watches("default") is (namespaces is None or "default" in namespaces)
 
 
 def test_all_is_well() -> None:
