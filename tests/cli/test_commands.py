@@ -4,9 +4,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from fairlead.cli import commands
-from fairlead.cli.commands import OWN, Command, find_commands
-from fairlead.cli.main import main
+from fairlead.cli.main import GROUP, OWN, Command, find_commands, main
 
 
 def test_local_mode_adds_its_commands_by_its_entry_points() -> None:
@@ -16,7 +14,7 @@ def test_local_mode_adds_its_commands_by_its_entry_points() -> None:
 def test_without_local_mode_its_commands_are_not_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "entry_points", lambda group: EntryPoints())
+    monkeypatch.setattr("fairlead.cli.main.entry_points", lambda group: EntryPoints())
     with pytest.raises(SystemExit):
         main(["local", "up"])
     assert "invalid choice: 'local' (choose from" in capsys.readouterr().err
@@ -26,8 +24,8 @@ def test_without_local_mode_its_commands_are_not_there(
 
 
 def test_another_distribution_cannot_replace_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    impostor = EntryPoint(name="gateway", value="no_such_module:IMPOSTOR", group=commands.GROUP)
-    monkeypatch.setattr(commands, "entry_points", lambda group: EntryPoints([impostor]))
+    impostor = EntryPoint(name="gateway", value="no_such_module:IMPOSTOR", group=GROUP)
+    monkeypatch.setattr("fairlead.cli.main.entry_points", lambda group: EntryPoints([impostor]))
     assert find_commands()["gateway"] == OWN["gateway"]
 
 
@@ -35,7 +33,6 @@ def test_a_command_of_another_distribution_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     added = Command("fairlead.cli.completion", "another one")
-    monkeypatch.setattr(commands, "find_commands", lambda: OWN | {"another": added})
     monkeypatch.setattr("fairlead.cli.main.find_commands", lambda: OWN | {"another": added})
     assert main(["another", "bash"]) == 0
     assert "complete -o default -F _fairlead fairlead" in capsys.readouterr().out

@@ -8,10 +8,9 @@ from fairlead.api.llmdeployment import Autoscaling
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas, scale_down_of, scale_up_of
 from fairlead.autoscaler.prediction import foreseen
-from fairlead.autoscaler.recommendation import Draft, Recommendation, are
+from fairlead.autoscaler.recommendation import Draft, Recommendation, are, counted, seconds_in_words
 from fairlead.autoscaler.signals import Signals
 from fairlead.autoscaler.want import want
-from fairlead.autoscaler.words import counted, seconds_in_words
 
 DEFAULT_MAX_STEP = 4
 """Where the spec sets no step: as many replicas are added as there were, or this many."""

@@ -35,9 +35,8 @@ from fairlead.autoscaler.prediction import (
     step_seconds,
     worked_off,
 )
-from fairlead.autoscaler.recommendation import Draft
+from fairlead.autoscaler.recommendation import Draft, counted, per_second, rounded, seconds_in_words
 from fairlead.autoscaler.signals import Signals
-from fairlead.autoscaler.words import counted, per_second, rounded, seconds_in_words
 
 STILL_WORTH = 0.9
 """A number that proved too few is tried again only for less than this share of the arrivals then."""

@@ -6,8 +6,7 @@ source <(fairlead completion bash)      also for zsh; for fish: fairlead complet
 import argparse
 from collections.abc import Iterator
 
-from fairlead.cli.commands import find_commands
-from fairlead.cli.main import build_parser
+from fairlead.cli.main import build_parser, find_commands
 
 _BASH = """\
 _fairlead() {{

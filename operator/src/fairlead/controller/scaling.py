@@ -8,9 +8,8 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.crd import SCALING_HISTORY_LENGTH
-from fairlead.autoscaler.recommendation import Recommendation
+from fairlead.autoscaler.recommendation import Recommendation, rounded, seconds_in_words
 from fairlead.autoscaler.signals import Demand, Signals
-from fairlead.autoscaler.words import rounded, seconds_in_words
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import LLMDEPLOYMENTS
 

@@ -12,7 +12,7 @@ from fairlead.api import names
 from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find_condition, merge_conditions
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas
-from fairlead.autoscaler.words import counted
+from fairlead.autoscaler.recommendation import counted
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_rolling, is_seen
