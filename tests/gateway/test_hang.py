@@ -78,7 +78,7 @@ async def test_connecting_to_an_address_that_does_not_answer_is_given_up(start) 
 async def test_an_engine_whose_core_hangs_is_left_alone_though_it_answers_and_tells_its_load(
     start, monkeypatch, caplog
 ) -> None:
-    caplog.set_level(logging.INFO, "fairlead.gateway.dispatch.hang_watch")
+    caplog.set_level(logging.INFO, "fairlead.gateway.dispatch.replica_watch")
     monkeypatch.setattr("fairlead.routing.replica_state.HUNG_SECONDS", 0.3)
     cost, limits = StepCost(base=0.001), Limits(max_num_seqs=8, max_num_queued_tokens=10_000, max_model_len=4096)
     engines = [FakeEngine(f"engine-{index}", step_cost=cost, limits=limits) for index in range(2)]

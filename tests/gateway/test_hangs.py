@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from fairlead.gateway.dispatch.hang_watch import Hangs
+from fairlead.gateway.dispatch.replica_watch import Hangs
 from fairlead.routing.replica import Load
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.model_pools import load, replica
@@ -18,7 +18,7 @@ def stuck(seconds: float, cost: StepCost = COST) -> Load:
 
 @pytest.fixture
 def hangs(caplog: pytest.LogCaptureFixture) -> Hangs:
-    caplog.set_level(logging.INFO, "fairlead.gateway.dispatch.hang_watch")
+    caplog.set_level(logging.INFO, "fairlead.gateway.dispatch.replica_watch")
     made = Hangs("default/dinghy")
     made.keep([replica("a"), replica("b")])
     return made

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.gateway.dispatch.warm_ups import WARM_UP_SECONDS, WarmUps
+from fairlead.gateway.dispatch.replica_watch import WARM_UP_SECONDS, WarmUps
 from fairlead.routing.replica import Replica
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from fairlead.fleet.directory import Outlook, Pool, ServedModel
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
-from fairlead.gateway.dispatch.hang_watch import Hangs
 from fairlead.gateway.dispatch.refusals import QueueOutcome, refusal, unfit
-from fairlead.gateway.dispatch.warm_ups import WarmUps
+from fairlead.gateway.dispatch.replica_watch import Hangs, WarmUps
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import ModelCounters
 from fairlead.gateway.openai.errors import OpenAIError
