@@ -55,9 +55,12 @@ def make_logits(seed: int, vocab: int = 20) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("params", PARAMS)
-@pytest.mark.parametrize("width", [2, 1024], ids=["narrow", "wide"])
-def test_draws_have_the_distribution_the_settings_define(params, width, monkeypatch):
-    monkeypatch.setattr(drawing, "NUCLEUS_WIDTH", width)
+@pytest.mark.parametrize("widths", [(2, 5), (64, 1024)], ids=["narrow", "wide"])
+@pytest.mark.parametrize("stretch", [3, 128])
+def test_draws_have_the_distribution_the_settings_define(params, widths, stretch, monkeypatch):
+    monkeypatch.setattr(drawing, "NUCLEUS_WIDTHS", widths)
+    monkeypatch.setattr(drawing, "_STRETCH", stretch)
+    monkeypatch.setattr(drawing, "_CPU_BLOCK", 60)
     for seed in range(5):
         logits = make_logits(seed)
         expected = torch.tensor(reference_distribution(logits.tolist(), params))
@@ -144,3 +147,25 @@ def test_uniforms_fill_the_unit_interval_evenly_and_independently():
     for table in (values, values.T):
         neighbours = torch.corrcoef(torch.stack((table[:, :-1].flatten(), table[:, 1:].flatten())))
         assert abs(float(neighbours[0, 1])) < 0.033
+
+
+@settings(deadline=None)
+@given(st.integers(1, 700), st.integers(1, 40), st.sampled_from([3, 10**6]))
+def test_the_likeliest_are_found_by_stretches(vocab_size, width, num_values):
+    width = min(width, vocab_size)
+    draw_value = torch.Generator().manual_seed(vocab_size * width)
+    scaled = torch.randint(num_values, (4, vocab_size), generator=draw_value).float()
+    scaled[0] = float("-inf")
+    values, columns = drawing.likeliest(scaled, width)
+    assert torch.equal(values, scaled.topk(width).values)
+    assert torch.equal(scaled.gather(1, columns), values)
+    assert all(len(set(row)) == width for row in columns.tolist())
+
+
+def test_a_draw_at_the_very_end_is_a_token_with_weight():
+    logits = torch.full((1, 300), float("-inf"))
+    logits[0, :150] = torch.randn(150, generator=torch.Generator().manual_seed(0)) * 9
+    last = 1.0 - 2.0**-52
+    for top_p in (1.0, 0.999999):
+        (token_id,) = draw(logits, [SamplingParams(temperature=1.0, top_p=top_p)], [last])
+        assert token_id < 150
