@@ -111,7 +111,7 @@ fmt: setup-dev ## Format, and mend what can be mended
 check: lint test test-slow demo ## Everything that must hold before a change lands
 
 crds: setup ## Regenerate crds/ from the typed spec
-	$(BIN)/python -m fairlead.api.crd > crds/llmdeployments.fairlead.dev.yaml
+	$(BIN)/python -m fairlead_local.crd > crds/llmdeployments.fairlead.dev.yaml
 	cp crds/*.yaml charts/fairlead/crds/
 
 reference: setup-dev ## Regenerate docs/reference/ from the code

@@ -24,7 +24,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.api import names
 from fairlead.api.conditions import ConditionType, Reason
-from fairlead.api.crd import object_schema
 from fairlead.api.schema import JsonSchema, schema_of
 from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import OperatorMetrics, health_app
@@ -59,6 +58,7 @@ from fairlead_engine.server.schemas import ENDPOINTS
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import NO_LOAD, FinishReason, SamplingParams
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
+from fairlead_local.crd import object_schema
 from fairlead_protocol.docstrings import docstrings
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import StepCost

@@ -26,9 +26,9 @@ from oracle.server import Oracle
 from oracle.verdicts import DEFINITIONS, WHOLE_OBJECT, Collection, Verdict
 
 from fairlead.api import names
-from fairlead.api.crd import object_schema
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules, spec_schema
 from fairlead_local.apiserver.structural import prune
+from fairlead_local.crd import object_schema
 
 pytestmark = [
     pytest.mark.oracle,

@@ -105,7 +105,7 @@ def test_every_dependency_is_pinned() -> None:
 
 def test_the_crd_in_the_repository_is_the_one_the_typed_spec_generates() -> None:
     generated = subprocess.run(
-        [sys.executable, "-m", "fairlead.api.crd"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "fairlead_local.crd"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert (ROOT / "crds" / "llmdeployments.fairlead.dev.yaml").read_text() == generated, "run `make crds`"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from fairlead.api.crd import crd, object_schema, to_yaml
 from fairlead_local.apiserver.structural import compile_rules, validate
+from fairlead_local.crd import crd, object_schema, to_yaml
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,12 +11,12 @@ from oracle.cases import RULES, RuleCase
 from oracle.mutations import mutated_specs
 
 from fairlead.api import rules
-from fairlead.api.crd import object_schema
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead.api.rules import BrokenRule
 from fairlead.api.schema import Rule
 from fairlead_local.apiserver import cel
 from fairlead_local.apiserver.structural import check_rules, prune_nulls
+from fairlead_local.crd import object_schema
 
 STORED = {"namespace": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
 

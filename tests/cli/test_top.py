@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fairlead.api.crd import crd
 from fairlead.cli.fleet_state import FleetView, Stage, figures, fleet_view, is_measured
 from fairlead.cli.fleet_view import lines, renderable, to_json
 from fairlead.cli.top import show
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
+from fairlead_local.crd import crd
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fleet_objects import MODEL, SENTENCE, deployment, line, load, model, pod, readings, scaled
 from fairlead_testing.operators import bare_api_server

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.api.crd import crd
 from fairlead.controller.capabilities import MissingRights, check_rights, look
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import (
@@ -19,6 +18,7 @@ from fairlead.kube.resources import (
     Resource,
 )
 from fairlead.operator_settings import OperatorSettings
+from fairlead_local.crd import crd
 from fairlead_testing.api_servers import discovering
 from fairlead_testing.local_api import local_api_server
 from fairlead_testing.operators import SETTINGS, Fleet, bare_api_server, condition, fleet_at, running_operator

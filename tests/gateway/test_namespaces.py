@@ -6,7 +6,6 @@ from pathlib import Path
 
 import aiohttp
 
-from fairlead.api.crd import crd
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.kubernetes import KubernetesFleet
 from fairlead.gateway.access.check import OpenAccess
@@ -16,6 +15,7 @@ from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.server import Gateway
 from fairlead.kube.client import KubeClient
 from fairlead.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, LLMDEPLOYMENTS
+from fairlead_local.crd import crd
 from fairlead_testing.refusals import Refusals, refusing_api_server
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from fairlead.api.crd import crd
 from fairlead.api.names import SYSTEM_NAMESPACE
 from fairlead.kube.client import KubeClient
 from fairlead.kube.kubeconfig import load
@@ -30,6 +29,7 @@ from fairlead_local.apiserver.store import Store
 from fairlead_local.applying import Manifest, apply_manifest
 from fairlead_local.controllers.loop import run_controllers
 from fairlead_local.controllers.plane import control_plane
+from fairlead_local.crd import crd
 from fairlead_local.fleet_state import FleetError, FleetFolder, Phase, disk_fault, write_state
 from fairlead_local.kubeconfig import new_token, write_kubeconfig
 from fairlead_local.kubelet.addresses import NoAddress

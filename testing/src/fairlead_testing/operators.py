@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fairlead.api.crd import crd
 from fairlead.controller.operator import Operator
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import (
@@ -25,6 +24,7 @@ from fairlead_local.apiserver.resources import Registry
 from fairlead_local.apiserver.server import ApiServer
 from fairlead_local.apiserver.serving import ensure_namespaces, serving
 from fairlead_local.apiserver.store import Store
+from fairlead_local.crd import crd
 from fairlead_local.kubeconfig import new_token, write_kubeconfig
 
 NAMESPACE = "default"

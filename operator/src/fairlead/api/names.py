@@ -73,6 +73,9 @@ LEASE_NAME = "fairlead-operator"
 GATEWAY_NAME = "fairlead-gateway"
 OPERATOR_NAME = "fairlead-operator"
 
+SCALING_HISTORY_LENGTH = 5
+"""Changes of the count that `status.scaling.history` keeps."""
+
 
 def engine_child(name: str) -> str:
     """Name of the LLMDeployment's children, but for the Service and the configuration."""

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.api.conditions import Reason
-from fairlead.api.crd import SCALING_HISTORY_LENGTH
 from fairlead.api.durations import parse_duration
 from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode
+from fairlead.api.names import SCALING_HISTORY_LENGTH
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import demand_window, targets_of
 from fairlead.autoscaler.readings import Readings

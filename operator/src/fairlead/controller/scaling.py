@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.crd import SCALING_HISTORY_LENGTH
 from fairlead.autoscaler.recommendation import Recommendation, rounded, seconds_in_words
 from fairlead.autoscaler.signals import Demand, Signals
 from fairlead.kube.client import JsonObject, KubeClient
@@ -47,7 +46,7 @@ def scaling_status(
     of the count, newest first."""
     scaling: dict[str, Any] = {"desired": recommendation.replicas, "reason": recommendation.reason}
     if history:
-        scaling |= {"lastScaleTime": history[0]["time"], "history": list(history[:SCALING_HISTORY_LENGTH])}
+        scaling |= {"lastScaleTime": history[0]["time"], "history": list(history[: names.SCALING_HISTORY_LENGTH])}
     if signals.cold_start_seconds is not None:
         scaling["coldStart"] = seconds_in_words(signals.cold_start_seconds)
     return scaling | seen_status(signals.demand, percentile, num_ready=signals.ready)

@@ -1,7 +1,8 @@
-"""The CustomResourceDefinition, generated from the types in `llmdeployment`.
+"""The CustomResourceDefinition, generated from the types in `fairlead.api.llmdeployment`.
 
-`python -m fairlead.api.crd` prints it; `crds/` holds that text and a test compares. Its rules are evaluated by API
-servers that know CEL (Kubernetes from 1.25 on); `llmdeployment.broken_rules` evaluates the same for all others.
+`python -m fairlead_local.crd` prints it; `crds/` holds that text and a test compares. Whoever runs an API server needs
+it, and so local mode has it; operator and gateway never look at it. Its rules are evaluated by API servers that know
+CEL (Kubernetes from 1.25 on); `llmdeployment.broken_rules` evaluates the same for all others.
 """
 
 import sys
@@ -14,9 +15,6 @@ from fairlead.api import names, rules
 from fairlead.api.conditions import ConditionType
 from fairlead.api.llmdeployment import spec_schema
 from fairlead.api.schema import JsonSchema
-
-SCALING_HISTORY_LENGTH = 5
-"""Changes of the count that `status.scaling.history` keeps."""
 
 
 def crd() -> dict[str, Any]:
@@ -169,7 +167,7 @@ def _scaling_schema() -> JsonSchema:
             "history": {
                 "description": "Its last changes of spec.replicas, newest first.",
                 "type": "array",
-                "maxItems": SCALING_HISTORY_LENGTH,
+                "maxItems": names.SCALING_HISTORY_LENGTH,
                 "items": {"type": "object", "required": list(event), "properties": event},
                 "x-kubernetes-list-type": "atomic",
             },
@@ -186,7 +184,7 @@ class _Dumper(yaml.SafeDumper):
 
 def to_yaml() -> str:
     """The text of `crds/llmdeployments.fairlead.dev.yaml`."""
-    header = "# Generated from operator/src/fairlead/api/ by `python -m fairlead.api.crd`. Do not edit.\n"
+    header = "# Generated from operator/src/fairlead/api/ by `python -m fairlead_local.crd`. Do not edit.\n"
     return header + yaml.dump(crd(), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
