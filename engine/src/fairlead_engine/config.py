@@ -42,7 +42,7 @@ class EngineConfig:
     attention_backend: str = "auto"
     """How attention goes over the KV cache: auto, cpu_spans (each sequence over its own stretch of consecutive blocks),
     triton (a kernel that reads blocks where they lie) or block_tables (the same in plain torch). auto = cpu_spans on a
-    CPU; on CUDA triton, or block_tables where Triton is not installed."""
+    CPU; on CUDA triton, or block_tables where Triton or a C compiler is missing."""
     max_model_len: int | None = None
     """Longest prompt plus output, in tokens; more than the model was made for is refused. None = what it was made for,
     or as much of it as the KV cache has room for (2048 at least, or the engine does not start)."""

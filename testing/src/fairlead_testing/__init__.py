@@ -1,1 +1,1 @@
-"""Fakes that ship: what tests of ours and of others need in order to do without engines, clusters or waiting."""
+"""Fakes: what tests need in order to do without engines, clusters or waiting. In no wheel or image of the product."""

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fairlead_engine.config import ATTENTION_BACKENDS
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.kernels.attention import block_tables, choice
+from fairlead_engine.kernels import dispatch
+from fairlead_engine.kernels.attention import block_tables
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
 
@@ -197,9 +198,14 @@ def test_every_backend_can_be_chosen_by_name():
 
 def test_cuda_gets_the_kernel_where_triton_is_installed(monkeypatch):
     assert choose_backend_name("auto", torch.device("cuda")) == "triton"
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(dispatch, "which", lambda name: None)
     assert choose_backend_name("auto", torch.device("cuda")) == "block_tables"
-    with pytest.raises(ConfigError, match="Triton is not installed; pip install"):
+    with pytest.raises(ConfigError, match="attention-backend: Triton finds no C compiler: install gcc"):
+        choose_backend_name("triton", torch.device("cuda"))
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
+    assert choose_backend_name("auto", torch.device("cuda")) == "block_tables"
+    with pytest.raises(ConfigError, match="attention-backend: Triton is not installed: pip install"):
         choose_backend_name("triton", torch.device("cuda"))
 
 

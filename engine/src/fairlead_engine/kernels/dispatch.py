@@ -1,17 +1,29 @@
-"""Which implementation of a fused operation runs: the kernel for tensors on CUDA, if Triton is installed, else torch.
+"""Which implementation of a fused operation runs: the kernel for tensors on CUDA, if Triton works here, else torch.
 
 The two lie beside each other, `NAME.py` in plain torch and `NAME_kernel.py` in Triton, with a function of one name and
 signature each. A kernel's module is imported when the first tensor on CUDA comes.
 """
 
+import os
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
+from shutil import which
 from typing import ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+
+def triton_lacks() -> str | None:
+    """What keeps Triton from running kernels here, as a clause; None = nothing. It compiles a module of its driver at
+    first use, for which it looks for a C compiler as this does."""
+    if find_spec("triton") is None:
+        return "Triton is not installed: pip install 'fairlead-engine[cuda]'"
+    if not (os.environ.get("CC") or which("gcc") or which("clang")):
+        return "Triton finds no C compiler: install gcc, or name one in CC"
+    return None
 
 
 def with_kernel(module: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
@@ -20,7 +32,7 @@ def with_kernel(module: str) -> Callable[[Callable[Arguments, Result]], Callable
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         @cache
         def kernel() -> Callable[Arguments, Result]:
-            return getattr(import_module(module), function.__name__) if find_spec("triton") else function
+            return getattr(import_module(module), function.__name__) if triton_lacks() is None else function
 
         @wraps(function)
         def dispatched(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

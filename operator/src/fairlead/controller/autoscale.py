@@ -2,7 +2,7 @@
 LLMDeployment, `look` is what happens with one.
 
 Who calls it: the operator, while it holds the Lease. It decides nothing itself (`fairlead.autoscaler` does) and writes
-nothing but the scale and `status.scaling`, which of what it does not scale says only what gateways see: the controller
+the scale, Events and `status.scaling`, which of what it does not scale says only what gateways see: the controller
 alone brings the count to the Deployment. It looks at regular intervals, and at once when a gateway says that somebody
 waits.
 """

@@ -1,4 +1,4 @@
-"""What the autoscaler writes: the count, through the scale subresource, and `status.scaling`. Nothing else.
+"""How count and status of an LLMDeployment are written, and what the autoscaler writes there.
 
 `scaling_status` is pure; SubresourceWriter does the I/O, for the controller too.
 """

@@ -1,7 +1,7 @@
 """The gateway's ASGI application: bytes in, a route, an answer out. Raw ASGI, since this is the data path.
 
-Who calls it: uvicorn. It reads the request within limits, watches for the client's leaving, turns every error into
-OpenAI's shape, and sees to it that every request is observed once. Where a request goes is the director's.
+Who calls it: uvicorn. It has the request read (`request_client.py`), turns every error into OpenAI's shape, and sees to
+it that every request is observed once. Where a request goes is the director's.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Reflector: a local copy of one kind of object, kept up to date by list and watch.
 
-Who calls it: whatever follows objects without kopf (the gateway's fleet; the operator's claims). Level-triggered users
-only look at `store`; `on_change` tells them when to look. It never raises for a broken connection, nor for a refusal:
-it backs off and goes on, and keeps what it knows. How long a refusal may last is for others to decide.
+Who calls it: whatever follows objects without kopf (the gateway's fleet, the operator's gateways, `fairlead top`).
+Level-triggered users only look at `store`; `on_change` tells them when to look. It never raises for a broken
+connection, nor for a refusal: it backs off and goes on, and keeps what it knows. How long a refusal may last is for
+others to decide.
 """
 
 import asyncio

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import AttentionBackend
 from fairlead_engine.kernels.attention.block_tables import BlockTables
 from fairlead_engine.kernels.attention.cpu_spans import CPUSpans
+from fairlead_engine.kernels.dispatch import triton_lacks
 
 
 def _triton() -> AttentionBackend[Any, Any]:
@@ -29,11 +29,11 @@ BACKENDS: dict[str, Callable[[], AttentionBackend[Any, Any]]] = {
 
 def choose_backend_name(name: str, device: torch.device) -> str:
     """`name`, or what `auto` means on this device. Raises ConfigError for one that cannot run here."""
-    has_triton = find_spec("triton") is not None
+    lacking = triton_lacks()
     if name == "auto":
-        return "cpu_spans" if device.type == "cpu" else "triton" if has_triton else "block_tables"
+        return "cpu_spans" if device.type == "cpu" else "triton" if lacking is None else "block_tables"
     if name == "triton" and device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise ConfigError("attention_backend", "triton runs on CUDA alone", "choose auto, cpu_spans or block_tables")
-    if name == "triton" and not has_triton:
-        raise ConfigError("attention_backend", "Triton is not installed", "pip install 'fairlead-engine[cuda]'")
+    if name == "triton" and lacking is not None:
+        raise ConfigError("attention_backend", lacking)
     return name
