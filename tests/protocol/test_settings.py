@@ -79,6 +79,9 @@ def test_a_file_says_the_same_and_a_typo_is_named(tmp_path: Path) -> None:
     file.write_text("num-mast: 3\n")
     with pytest.raises(SettingError, match="did you mean num-masts"):
         read_file(file, [Rigging])
+    file.write_text("num-masts: 3\nhold: 2Mi\nnum-masts: 4\n")
+    with pytest.raises(SettingError, match="--num-masts is written more than once in"):
+        read_file(file, [Rigging])
     for text in ("[1]", "a: [", "\0", "a: 2024-99-99", "a: !!int x", "a: !!bool x", f"a: {'9' * 5000}", "[" * 5000):
         file.write_text(text)
         with pytest.raises(SettingError, match="--config"):

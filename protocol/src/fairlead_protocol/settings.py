@@ -110,15 +110,18 @@ def read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise SettingError("config", f"{path} cannot be read: {error}") from error
     try:
-        content = yaml.safe_load(text)
+        content, node = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except Exception as error:  # besides YAMLError, whatever `2024-99-99` or `!!int x` make its constructors raise
         raise SettingError("config", f"{path} is neither YAML nor JSON: {error}") from error
     if content is None:
-        content = {}
+        return {}
     if not isinstance(content, dict):
         raise SettingError("config", f"{path} must hold a mapping of settings, not a {type(content).__name__}")
     known = {field.name.replace("_", "-"): field.name for cls in classes for field in fields(cls)}
+    keys = [key.value for key, _ in node.value]
     for key in content:
+        if keys.count(str(key)) > 1:  # which of them counts is for nobody to guess
+            raise SettingError(str(key), f"is written more than once in {path}")
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known settings: {', '.join(known)}"

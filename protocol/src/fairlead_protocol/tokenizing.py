@@ -136,6 +136,10 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
         template = named.get("default")
     if not isinstance(template, str | None):
         raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template must be a text, or several with names")
+    try:
+        (template or "").encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"{folder / 'tokenizer_config.json'}: chat_template is no text: {error}") from error
     return template
 
 

@@ -1,8 +1,11 @@
 """The engine as a whole, on a fake runner: what goes in, what comes out, what it reports."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.step_cost import StepWork
@@ -10,6 +13,7 @@ from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.types import NO_LOAD, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.fake_engine import fake_config
 
 MODEL = FakeModelConfig(vocab_size=50, max_position_embeddings=64, eos_token_ids=())
@@ -36,6 +40,13 @@ def test_info_reports_what_was_settled_at_start() -> None:
     assert (info.max_num_seqs, info.max_num_batched_tokens, info.vocab_size) == (8, 32, 50)
     assert info.kv_cache_bytes == engine.config.kv_cache_memory
     assert info.architecture == "FakeForCausalLM"
+
+
+def test_a_cache_that_the_machine_has_no_memory_for_is_refused_by_the_setting(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", llama_fields())
+    config = EngineConfig(model=str(folder), device="cpu", kv_cache_memory=2**60)
+    with pytest.raises(KVCacheTooSmall, match=r"no 1073741824 GiB can be had for the KV cache; lower kv-cache-memory"):
+        Engine(config)
 
 
 def test_a_real_prefill_and_decode_run_before_the_engine_is_there() -> None:

@@ -11,10 +11,12 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size
 from fairlead_engine.core.clock import Clock
+from fairlead_engine.core.memory import format_bytes
 from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.warm_up import warm_up
+from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.types import (
     Batch,
     EngineInfo,
@@ -64,7 +66,11 @@ class Engine:
             max_num_queued_tokens=config.max_num_queued_tokens,
         )
         blocks_per_slot = -(-size.max_model_len // config.block_size)
-        self.runner.allocate_kv_cache(size.num_blocks, limits.max_num_seqs, blocks_per_slot)
+        try:
+            self.runner.allocate_kv_cache(size.num_blocks, limits.max_num_seqs, blocks_per_slot)
+        except (MemoryError, RuntimeError) as error:  # the latter is torch's
+            wanted = format_bytes(size.num_blocks * self.runner.kv_bytes_per_block())
+            raise KVCacheTooSmall(f"no {wanted} can be had for the KV cache; lower kv-cache-memory") from error
         self.blocks = BlockManager(
             size.num_blocks,
             config.block_size,
