@@ -1,10 +1,14 @@
 """What the sampler does to logits, against the formulas written out and against transformers' processors."""
 
 import math
+from collections import Counter
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fairlead_engine.runner.penalties import TokenCounts
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.types import NO_TOKEN, SamplingParams, Sequence
 
@@ -229,3 +233,19 @@ def test_requests_without_a_seed_draw_differently():
     assert draws(0, "a") == draws(0, "a")
     assert draws(0, "a") != draws(0, "b")
     assert draws(0, "a") != draws(1, "a")
+
+
+@given(
+    st.lists(st.integers(0, 300), min_size=1, max_size=20),
+    st.lists(st.integers(0, 300), max_size=400),
+    st.integers(1, 50),
+)
+def test_counts_are_those_of_prompt_and_output_whenever_they_are_asked(prompt, output, step):
+    sequence = Sequence("r", list(prompt), len(prompt), greedy())
+    counts = TokenCounts(prompt)
+    for start in range(0, len(output), step):
+        sequence.token_ids += output[start : start + step]
+        counts.catch_up(sequence)
+    token_ids, num_times = counts.seen(torch.device("cpu"))
+    expected = dict.fromkeys(prompt, 0) | Counter(output)
+    assert dict(zip(token_ids.tolist(), num_times.tolist(), strict=True)) == expected

@@ -65,7 +65,8 @@ class Sampler:
                 adjusted[row, list(bias)] += torch.tensor([*bias.values()], device=logits.device)
             if penalised:
                 if sequence.request_id not in self._counts:
-                    self._counts[sequence.request_id] = TokenCounts(self._vocab_size, logits.device)
+                    prompt = sequence.token_ids[: sequence.num_prompt_tokens]
+                    self._counts[sequence.request_id] = TokenCounts(prompt)
                 counts = self._counts[sequence.request_id]
                 counts.catch_up(sequence)
                 penalise(adjusted[row], counts, sequence.sampling)
