@@ -118,7 +118,7 @@ def read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise SettingError("config", f"{path} must hold a mapping of settings, not a {type(content).__name__}")
     known = {field.name.replace("_", "-"): field.name for cls in classes for field in fields(cls)}
-    keys = [key.value for key, _ in node.value]
+    keys = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
     for key in content:
         if keys.count(str(key)) > 1:  # which of them counts is for nobody to guess
             raise SettingError(str(key), f"is written more than once in {path}")
