@@ -47,7 +47,8 @@ def compile_for_gpu(
     num_stages: int = 3,
     capability: int = 90,
 ) -> GPUCode:
-    """Compiles a `triton.jit` function as a launch would whose pointers and strides of rows are multiples of 16.
+    """Compiles a `triton.jit` function as a launch would, whose pointers, and whole numbers called `*_stride` or
+    `*_SIZE`, are multiples of 16.
 
     `types` of arguments are Triton's (`*bf16`, `i32`); the others are `constants`.
     """
@@ -55,9 +56,10 @@ def compile_for_gpu(
     aligned = [
         parameter.name
         for parameter in kernel.params
-        if (types.get(parameter.name, "").startswith("*") and not parameter.do_not_specialize_on_alignment)
-        or parameter.name in ("query_stride", "key_stride", "value_stride", "row_stride")
+        if parameter.name.endswith(("_stride", "_SIZE"))
+        or (types.get(parameter.name, "").startswith("*") and not parameter.do_not_specialize_on_alignment)
     ]
+    aligned = [name for name in aligned if name not in constants]
     compiled = triton.compile(
         ASTSource(
             kernel,

@@ -169,3 +169,15 @@ def test_a_draw_at_the_very_end_is_a_token_with_weight():
     for top_p in (1.0, 0.999999):
         (token_id,) = draw(logits, [SamplingParams(temperature=1.0, top_p=top_p)], [last])
         assert token_id < 150
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_the_kernel_draws_by_the_same_settings(params, monkeypatch):
+    """In Triton's interpreter, where no CUDA device is."""
+    monkeypatch.setattr(drawing, "_has_kernel", lambda logits: True)
+    monkeypatch.setattr(f"{__name__}.GRID", 20)
+    logits = make_logits(3).to("cuda" if torch.cuda.is_available() else "cpu")
+    expected = torch.tensor(reference_distribution(logits.tolist(), params))
+    found = sweep(logits, params)
+    assert float((found - expected).abs().max()) <= 2 / GRID
+    assert bool((found[expected == 0] == 0).all())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.types import SamplingParams
 
 NUCLEUS_WIDTHS = (64, 1024)
@@ -48,13 +49,35 @@ class Draws:
 
 
 def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Many[float]) -> list[int]:
-    """One token id per row of float32 logits [rows, vocab]; `uniforms` are in [0, 1)."""
+    """One token id per row of float32 logits [rows, vocab]; `uniforms` are in [0, 1).
+
+    On CUDA a kernel does it, which goes through the vocabulary in its own order instead of the likeliest first: so with
+    the same seed a GPU and a CPU may choose differently.
+    """
+    if _has_kernel(logits):
+        return _draw_by_kernel(logits, params, uniforms)
     most = max(1, _CPU_BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(params)
     drawn: list[int] = []
     for first in range(0, len(params), most):
         block = slice(first, first + most)
         drawn += _draw_block(logits[block], params[block], uniforms[block])
     return drawn
+
+
+def _has_kernel(logits: Tensor) -> bool:
+    return logits.is_cuda and triton_lacks() is None
+
+
+def _draw_by_kernel(logits: Tensor, params: Many[SamplingParams], uniforms: Many[float]) -> list[int]:
+    """All numbers go to the device in one copy; the tokens come back in one."""
+    from fairlead_engine.kernels import draw_kernel
+
+    rows = [(max(p.temperature, _LEAST_TEMPERATURE), p.top_k, p.top_p, p.min_p) for p in params]
+    columns = torch.tensor([(*row, u) for row, u in zip(rows, uniforms, strict=True)], dtype=torch.float64)
+    temperatures, top_k, top_p, min_p, shares = columns.T.contiguous().to(logits.device)
+    drawn = draw_kernel.draw(logits, temperatures.float(), top_k.int(), top_p.float(), min_p.float(), shares)
+    token_ids: list[int] = drawn.tolist()
+    return token_ids
 
 
 def _draw_block(logits: Tensor, params: Many[SamplingParams], uniforms: Many[float]) -> list[int]:
