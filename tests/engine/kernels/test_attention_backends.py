@@ -108,7 +108,9 @@ def spoilt_cache(backend, layout):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
-@pytest.mark.parametrize("name", ON_CPU)
+@pytest.mark.parametrize(
+    "name", ["cpu_spans", "block_tables", pytest.param("triton", marks=(INTERPRETED, pytest.mark.slow))]
+)
 @settings(deadline=None, max_examples=30)
 @given(
     block_size=st.integers(1, 4),

@@ -53,7 +53,9 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(
+    params=[pytest.param("triton", marks=pytest.mark.slow) if name == "triton" else name for name in BACKENDS]
+)
 def backend(request) -> str:
     return request.param
 
