@@ -27,7 +27,13 @@ def stages(name: str) -> dict[str, str]:
 def test_the_base_is_pinned_and_can_be_pinned_to_the_byte(name: str) -> None:
     assert f"\nARG BASE={BASE}\n" in text(name)
     froms = re.findall(r"^FROM (\S+)", text(name), re.MULTILINE)
-    assert froms == ["${BASE}${BASE_DIGEST}", "${BASE}${BASE_DIGEST}", "dependencies", "${BASE}${BASE_DIGEST}"]
+    assert set(froms) - {*stages(name), "system_${VARIANT}"} == {"${BASE}${BASE_DIGEST}"}
+
+
+def test_only_the_variant_for_cuda_has_a_compiler() -> None:
+    assert not stages("Dockerfile.engine")["system_cpu"].strip()
+    assert "install -qy --no-install-recommends gcc" in stages("Dockerfile.engine")["system_cuda"]
+    assert re.search(r"^FROM system_\$\{VARIANT\} AS runtime$", text("Dockerfile.engine"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)
