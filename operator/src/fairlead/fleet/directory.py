@@ -1,6 +1,7 @@
 """The directory: which pool a name, a canonical path or a Host header means; a pool is one LLMDeployment as the gateway
 needs to see it. Pure, and built anew on every change by a Fleet: `KubernetesFleet` (kubernetes.py) in a gateway."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -139,7 +140,7 @@ OnChange = Callable[[Directory], None]
 """Called with each new directory, on the event loop; must not block."""
 
 
-class Fleet:
+class Fleet(ABC):
     """The newest directory, and a word to who asked whenever there is a newer one. What follows the world publishes."""
 
     def __init__(self) -> None:
@@ -148,9 +149,9 @@ class Fleet:
         self._followers: list[OnChange] = []
 
     @property
+    @abstractmethod
     def synced(self) -> bool:
         """Whether everything that exists has been seen once; before that, absence means nothing."""
-        raise NotImplementedError
 
     def subscribe(self, on_change: OnChange) -> None:
         """`on_change` is called at once with the present directory, and with every later one."""
@@ -163,6 +164,6 @@ class Fleet:
         for on_change in self._followers:
             on_change(self.directory)
 
+    @abstractmethod
     async def run(self) -> None:
         """Follows the world until cancelled."""
-        raise NotImplementedError
