@@ -21,7 +21,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference dinghy bench-engine-cpu bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference dinghy bench-engine bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -122,8 +122,8 @@ dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 2
 	$(BIN)/python engine/dinghy/choose.py
 	$(BIN)/python engine/dinghy/evaluate.py
 
-bench-engine-cpu: setup-dev ## Our engine beside transformers' continuous batching and a hand-written loop, on this CPU
-	$(BIN)/python engine/benchmarks/engine_cpu.py
+bench-engine: setup-dev ## Our engine beside every peer that can be had, into docs/benchmarks/ (40 minutes; BENCH=quick: 10)
+	$(BIN)/python engine/benchmarks/bench_engine.py --docs docs/benchmarks $(if $(filter quick,$(BENCH)),--quick)
 
 bench-routing: setup-dev ## Routing policies against each other on a local fleet of three replicas (about 12 minutes)
 	$(BIN)/python operator/benchmarks/routing.py

@@ -3,9 +3,10 @@
 import argparse
 import json
 import platform
+import re
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,22 +18,28 @@ class Outcome:
     """What an engine did with the requests, in their order."""
 
     outputs: list[list[int]]
-    first_token_seconds: list[float]
-    """Time of each request's first token, since the start."""
+    token_seconds: list[list[float]]
+    """When each token of each output was there, since the start."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run. Rates count output tokens."""
+    """One run. Rates count output tokens; all requests arrive at time 0."""
 
     engine: str
     version: str
     num_output_tokens: int
+    start_seconds: float
+    """From the start of the process until the model is loaded and has run once."""
     wall_seconds: float
     cpu_seconds: float
     tokens_per_second: float
     tokens_per_cpu_second: float
     ttft_p50_seconds: float
+    ttft_p99_seconds: float
+    tpot_p50_seconds: float
+    """Of the requests' mean time per output token after the first."""
+    tpot_p99_seconds: float
     peak_memory_mib: int
     sample: list[int]
     """The first tokens of the first request, to see that engines agree."""
@@ -45,6 +52,10 @@ class PeerArguments:
     checkpoint: Path
     workload: Workload
     threads: int
+    sampled: bool
+    dtype: str
+    launched_at: float
+    """`time.time()` when the process was started."""
 
 
 def peer_arguments(description: str) -> PeerArguments:
@@ -52,12 +63,22 @@ def peer_arguments(description: str) -> PeerArguments:
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the model")
     parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
     parser.add_argument("--threads", type=int, required=True, help="CPU threads for one operation")
+    parser.add_argument("--sampled", action="store_true", help="draw tokens instead of taking the likeliest")
+    parser.add_argument("--dtype", default="bfloat16", help="number format of the weights")
+    parser.add_argument("--launched-at", type=float, default=time.time())
     args = parser.parse_args()
-    return PeerArguments(args.checkpoint, WORKLOADS[args.workload], args.threads)
+    return PeerArguments(
+        args.checkpoint, WORKLOADS[args.workload], args.threads, args.sampled, args.dtype, args.launched_at
+    )
 
 
-def measure(engine: str, version: str, requests: list[Request], run: Callable[[list[Request]], Outcome]) -> Measurement:
-    """Runs once and checks that every request got exactly the tokens it asked for."""
+def measure(
+    engine: str, version: str, args: PeerArguments, run: Callable[[list[Request]], Outcome], memory_mib: int = 0
+) -> Measurement:
+    """Runs once and checks that every request got exactly the tokens it asked for. `memory_mib`: beside the process's
+    own, as on a device."""
+    requests = args.workload.requests()
+    start_seconds = time.time() - args.launched_at
     wall, cpu = time.perf_counter(), time.process_time()
     outcome = run(requests)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -65,18 +86,37 @@ def measure(engine: str, version: str, requests: list[Request], run: Callable[[l
     if lengths != [request.num_outputs for request in requests]:
         raise SystemExit(f"{engine} did other work than asked: output lengths {lengths}")
     num_output_tokens = sum(lengths)
+    ttft = [seconds[0] for seconds in outcome.token_seconds]
+    tpot = [(seconds[-1] - seconds[0]) / (len(seconds) - 1) for seconds in outcome.token_seconds]
     return Measurement(
         engine=engine,
         version=version,
         num_output_tokens=num_output_tokens,
+        start_seconds=start_seconds,
         wall_seconds=wall,
         cpu_seconds=cpu,
         tokens_per_second=num_output_tokens / wall,
         tokens_per_cpu_second=num_output_tokens / cpu,
-        ttft_p50_seconds=sorted(outcome.first_token_seconds)[len(requests) // 2],
-        peak_memory_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        ttft_p50_seconds=quantile(ttft, 0.5),
+        ttft_p99_seconds=quantile(ttft, 0.99),
+        tpot_p50_seconds=quantile(tpot, 0.5),
+        tpot_p99_seconds=quantile(tpot, 0.99),
+        peak_memory_mib=memory_mib + peak_memory_mib(),
         sample=outcome.outputs[0][:8],
     )
+
+
+def peak_memory_mib() -> int:
+    """The most resident memory this process has had. `getrusage` counts what its parent had before the exec as well."""
+    status = Path("/proc/self/status")
+    if found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text() if status.exists() else ""):
+        return int(found[1]) // 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of them do not exceed, by nearest rank."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def report(measurement: Measurement) -> None:
@@ -89,10 +129,12 @@ def machine() -> dict[str, object]:
     import torch
 
     capabilities = torch.cpu.get_capabilities()
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
+        **gpu,
         "cpu": str(capabilities.get("cpu_name", platform.processor())),
         "cores": capabilities.get("num_logical_cores"),
-        "bfloat16": [name for name in ("amx_bf16", "avx512_bf16") if capabilities.get(name)],
+        "bfloat16 by": " ".join(name for name in ("amx_bf16", "avx512_bf16") if capabilities.get(name)),
         "system": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from measurement import Outcome, measure, peer_arguments, report
-from workload import Request
+from workload import TEMPERATURE, TOP_P, Request
 
 import fairlead_engine
 from fairlead_engine.config import EngineConfig
@@ -15,12 +15,17 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.types import EngineRequest, SamplingParams
 
 
-def serve(engine: Engine, requests: list[Request]) -> Outcome:
+def serve(engine: Engine, requests: list[Request], sampled: bool) -> Outcome:
     outputs: dict[str, list[int]] = {str(index): [] for index in range(len(requests))}
-    first_token: dict[str, float] = {}
+    token_seconds: dict[str, list[float]] = {request_id: [] for request_id in outputs}
     started = time.perf_counter()
     for index, request in enumerate(requests):
-        sampling = SamplingParams(temperature=0.0, max_tokens=request.num_outputs, ignore_eos=True)
+        sampling = SamplingParams(
+            temperature=TEMPERATURE if sampled else 0.0,
+            top_p=TOP_P if sampled else 1.0,
+            max_tokens=request.num_outputs,
+            ignore_eos=True,
+        )
         refused = engine.add(
             EngineRequest(
                 request_id=str(index), prompt_token_ids=request.prompt, sampling=sampling, arrival_time=time.time()
@@ -31,8 +36,9 @@ def serve(engine: Engine, requests: list[Request]) -> Outcome:
     while engine.has_work():
         for output in engine.step():
             outputs[output.request_id] += output.new_token_ids
-            first_token.setdefault(output.request_id, time.perf_counter() - started)
-    return Outcome(list(outputs.values()), list(first_token.values()))
+            now = time.perf_counter() - started
+            token_seconds[output.request_id] += [now] * len(output.new_token_ids)
+    return Outcome(list(outputs.values()), list(token_seconds.values()))
 
 
 def main() -> None:
@@ -40,15 +46,14 @@ def main() -> None:
     requests = args.workload.requests()
     config = EngineConfig(
         model=str(args.checkpoint),
-        dtype="bfloat16",
-        device="cpu",
+        dtype=args.dtype,
         max_num_seqs=len(requests),
         max_num_batched_tokens=args.workload.max_batch_tokens,
         max_num_queued_tokens=sum(len(request.prompt) for request in requests),
         num_threads=args.threads,
     )
     engine = Engine(config)
-    report(measure("fairlead", fairlead_engine.__version__, requests, lambda work: serve(engine, work)))
+    report(measure("fairlead", fairlead_engine.__version__, args, lambda work: serve(engine, work, args.sampled)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The bound: a continuous-batching loop written by hand for one model and one workload, in plain torch.
 
 It shows what this machine can do with torch when nothing has to be general: one contiguous cache slot per request, no
-paging, no prefix cache, no sampling options, no way to add a request later, only the Llama architecture. Chunked
+paging, no prefix cache, no sampling, no way to add a request later, only the Llama and Qwen3 architectures. Chunked
 prefill is mixed with decode, tokens are flattened, weights are fused and packed for oneDNN.
 """
 
@@ -50,7 +50,7 @@ class Chunk:
 
 
 class Model:
-    """Llama with fused, packed weights and one cache slot per request."""
+    """Llama or Qwen3 with fused, packed weights and one cache slot per request."""
 
     def __init__(self, folder: Path, num_slots: int, slot_tokens: int) -> None:
         config = json.loads((folder / "config.json").read_text())
@@ -59,7 +59,7 @@ class Model:
         self.head_dim, self.eps = config["head_dim"], config["rms_norm_eps"]
         self.embedding = weights["model.embed_tokens.weight"]
         self.norm = weights["model.norm.weight"]
-        self.head = pack(weights["lm_head.weight"])
+        self.head = pack(weights.get("lm_head.weight", self.embedding))
         self.layers = [self._layer(weights, f"model.layers.{i}.") for i in range(config["num_hidden_layers"])]
         frequencies = config["rope_theta"] ** -(torch.arange(0, self.head_dim, 2).float() / self.head_dim)
         angles = torch.outer(torch.arange(slot_tokens).float(), frequencies)
@@ -72,6 +72,7 @@ class Model:
         def weight(name: str) -> Tensor:
             return weights[f"{prefix}{name}.weight"]
 
+        has_head_norms = f"{prefix}self_attn.q_norm.weight" in weights
         qkv = torch.cat([weight(f"self_attn.{name}_proj") for name in "qkv"])
         gate_up = torch.cat([weight("mlp.gate_proj"), weight("mlp.up_proj")])
         return (
@@ -81,6 +82,7 @@ class Model:
             weight("post_attention_layernorm"),
             pack(gate_up),
             pack(weight("mlp.down_proj")),
+            *(weights[f"{prefix}self_attn.{name}_norm.weight"] for name in "qk" if has_head_norms),
         )
 
     def step(self, chunks: list[Chunk]) -> list[int]:
@@ -91,10 +93,15 @@ class Model:
         decodes = [chunk for chunk in chunks if len(chunk.token_ids) == 1]
         decode_slots = torch.tensor([chunk.active.slot for chunk in decodes])
         x = embedding(token_ids, self.embedding)
-        for layer, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
+        for layer, (norm1, qkv, out, norm2, gate_up, down, *head_norms) in enumerate(self.layers):
             heads = linear(rms_norm(x, norm1.shape, norm1, self.eps), qkv)
             heads = heads.view(len(token_ids), self.heads + 2 * self.kv_heads, self.head_dim)
             query, key, value = torch.split(heads, [self.heads, self.kv_heads, self.kv_heads], dim=1)
+            if head_norms:
+                query, key = (
+                    rms_norm(heads, norm.shape, norm, self.eps)
+                    for heads, norm in zip((query, key), head_norms, strict=True)
+                )
             query, key = rotate(query, cosines, sines), rotate(key, cosines, sines)
             keys, values = self.keys[layer], self.values[layer]
             if decodes:
@@ -172,7 +179,7 @@ def schedule(active: list[Active], budget: int) -> list[Chunk]:
 def serve(model: Model, requests: list[Request], budget: int) -> Outcome:
     active = [Active(index, request, index) for index, request in enumerate(requests)]
     outputs: list[list[int]] = [[] for _ in requests]
-    first_token: list[float] = []
+    token_seconds: list[list[float]] = [[] for _ in requests]
     started = time.perf_counter()
     while active:
         chunks = schedule(active, budget)
@@ -181,12 +188,11 @@ def serve(model: Model, requests: list[Request], budget: int) -> Outcome:
             item.num_computed += len(chunk.token_ids)
             if item.num_computed < len(item.request.prompt):
                 continue
-            if not item.output:
-                first_token.append(time.perf_counter() - started)
             item.output.append(token_id)
             outputs[item.index].append(token_id)
+            token_seconds[item.index].append(time.perf_counter() - started)
         active = [item for item in active if len(item.output) < item.request.num_outputs]
-    return Outcome(outputs, first_token)
+    return Outcome(outputs, token_seconds)
 
 
 def main() -> None:
@@ -197,7 +203,7 @@ def main() -> None:
     model = Model(args.checkpoint, len(requests), slot_tokens)
     budget = args.workload.max_batch_tokens
     serve(model, [Request(requests[0].prompt[:16], 4)], budget)
-    report(measure("hand loop", torch.__version__, requests, lambda work: serve(model, work, budget)))
+    report(measure("hand loop", torch.__version__, args, lambda work: serve(model, work, budget)))
 
 
 if __name__ == "__main__":

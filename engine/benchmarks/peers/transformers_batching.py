@@ -16,7 +16,7 @@ import torch
 import transformers
 from measurement import Outcome, measure, peer_arguments, report
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
-from workload import Request, Workload
+from workload import TEMPERATURE, TOP_P, Request, Workload
 
 PAGE_TOKENS = 256
 RESULT_TIMEOUT_SECONDS = 1.0
@@ -36,7 +36,7 @@ def cache_config(workload: Workload) -> ContinuousBatchingConfig:
 def serve(manager: Any, requests: list[Request]) -> Outcome:
     index_of: dict[str, int] = {}
     outputs: list[list[int]] = [[] for _ in requests]
-    first_token: list[float] = []
+    token_seconds: list[list[float]] = [[] for _ in requests]
     started = time.perf_counter()
     for index, request in enumerate(requests):
         request_id = manager.add_request(request.prompt, max_new_tokens=request.num_outputs, record_timestamps=True)
@@ -46,29 +46,37 @@ def serve(manager: Any, requests: list[Request]) -> Outcome:
         result = manager.get_result(timeout=RESULT_TIMEOUT_SECONDS)
         if result is not None and result.is_finished():
             outputs[index_of[result.request_id]] = list(result.generated_tokens)
-            first_token.append(result.timestamps[0] - started)
+            token_seconds[index_of[result.request_id]] = [at - started for at in result.timestamps]
             num_finished += 1
         elif not manager.is_running():
             raise SystemExit("transformers' continuous batching stopped before all requests were done")
-    return Outcome(outputs, first_token)
+    return Outcome(outputs, token_seconds)
 
 
 def main() -> None:
     args = peer_arguments("Serve a workload with transformers' continuous batching.")
     torch.set_num_threads(args.threads)
+    torch.manual_seed(args.workload.seed)
     transformers.utils.logging.disable_progress_bar()
     requests = args.workload.requests()
     model = AutoModelForCausalLM.from_pretrained(
-        args.checkpoint, dtype=torch.bfloat16, attn_implementation="sdpa"
+        args.checkpoint, dtype=getattr(torch, args.dtype), attn_implementation="sdpa"
     ).eval()
+    if torch.cuda.is_available():
+        model.to("cuda")
+    choice = {"temperature": TEMPERATURE, "top_p": TOP_P, "top_k": 0} if args.sampled else {}
     generation = GenerationConfig(
-        max_new_tokens=args.workload.output_tokens[1], do_sample=False, eos_token_id=-1, pad_token_id=2
+        max_new_tokens=args.workload.output_tokens[1],
+        do_sample=args.sampled,
+        eos_token_id=-1,
+        pad_token_id=2,
+        **choice,
     )
     with model.continuous_batching_context_manager(
         generation_config=generation, continuous_batching_config=cache_config(args.workload), block=True
     ) as manager:
         serve(manager, [Request(requests[0].prompt[:16], 4)])
-        report(measure("transformers", transformers.__version__, requests, lambda work: serve(manager, work)))
+        report(measure("transformers", transformers.__version__, args, lambda work: serve(manager, work)))
         # Its threads may outlive the context; the figures are out.
         os._exit(0)
 

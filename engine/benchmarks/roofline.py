@@ -1,0 +1,111 @@
+"""The least time that a workload can take on this machine: what its steps must read and compute, at measured rates.
+
+    python engine/benchmarks/roofline.py --threads 1     # the rates, as JSON
+
+A step reads every weight but the input embedding once, and the keys and values of each sequence it continues. It
+multiplies each token with all those weights. The greater of both times counts; activations, sampling and everything
+else are free. Weights and cache are counted in bfloat16, whatever an engine uses: an engine with 8-bit weights may
+exceed the roofline.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from workload import Workload
+
+BYTES_PER_NUMBER = 2
+_TRIAD_NUMBERS = 32 * 2**20
+"""Per array; three of float32 are 384 MiB, more than any cache."""
+_GEMM_SIZE = 1024
+_REPEATS = 7
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the machine can do."""
+
+    bytes_per_second: float
+    """a = b + s·c over long float32 arrays, 12 bytes per element, as STREAM counts."""
+    flops_per_second: float
+    """Products of two bfloat16 matrices of 1024 × 1024."""
+
+    def better(self, other: "Rates | None") -> "Rates":
+        """The greater of each."""
+        if other is None:
+            return self
+        return Rates(
+            max(self.bytes_per_second, other.bytes_per_second), max(self.flops_per_second, other.flops_per_second)
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a model's steps cost."""
+
+    weight_numbers: int
+    """Numbers in the matrices that every token is multiplied with."""
+    kv_numbers_per_token: int
+
+    @classmethod
+    def of(cls, model: dict[str, Any]) -> "Work":
+        """From the fields of a `config.json` (Llama, Qwen2, Qwen3)."""
+        hidden, layers, head_dim = model["hidden_size"], model["num_hidden_layers"], model["head_dim"]
+        query, kv = model["num_attention_heads"] * head_dim, model["num_key_value_heads"] * head_dim
+        per_layer = hidden * (2 * query + 2 * kv) + 3 * hidden * model["intermediate_size"]
+        return cls(layers * per_layer + model["vocab_size"] * hidden, layers * 2 * kv)
+
+    def decode_bytes(self, kv_tokens: int) -> int:
+        """Read by a step whose sequences have so many tokens in the cache, together."""
+        return BYTES_PER_NUMBER * (self.weight_numbers + kv_tokens * self.kv_numbers_per_token)
+
+    def decode_seconds(self, rates: Rates, num_seqs: int, kv_tokens: int) -> float:
+        memory = self.decode_bytes(kv_tokens) / rates.bytes_per_second
+        return max(memory, 2 * self.weight_numbers * num_seqs / rates.flops_per_second)
+
+    def prefill_seconds(self, rates: Rates, num_tokens: int) -> float:
+        return max(2 * self.weight_numbers * num_tokens / rates.flops_per_second, self.decode_seconds(rates, 1, 0))
+
+
+def workload_seconds(workload: Workload, rates: Rates) -> float:
+    """All prompts first, then each step continues all sequences that have not ended."""
+    work, requests = Work.of(workload.model), workload.requests()
+    seconds = work.prefill_seconds(rates, sum(len(request.prompt) for request in requests))
+    for step in range(1, max(request.num_outputs for request in requests)):
+        running = [request for request in requests if request.num_outputs > step]
+        kv_tokens = sum(len(request.prompt) + step for request in running)
+        seconds += work.decode_seconds(rates, len(running), kv_tokens)
+    return seconds
+
+
+def measure_rates(threads: int) -> Rates:
+    """Best of a few short trials on the device that engines would use."""
+    import torch
+
+    torch.set_num_threads(threads)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    a, b, c = (torch.ones(_TRIAD_NUMBERS, device=device) for _ in range(3))
+    left, right = (torch.randn(_GEMM_SIZE, _GEMM_SIZE, device=device).to(torch.bfloat16) for _ in range(2))
+
+    def best(run: Callable[[], object]) -> float:
+        seconds = []
+        for _ in range(_REPEATS):
+            began = time.perf_counter()
+            run()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - began)
+        return min(seconds)
+
+    triad = best(lambda: torch.add(b, c, alpha=3.0, out=a))
+    product = best(lambda: torch.mm(left, right))
+    return Rates(3 * 4 * _TRIAD_NUMBERS / triad, 2 * _GEMM_SIZE**3 / product)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    print(json.dumps(asdict(measure_rates(parser.parse_args().threads))))

@@ -1,0 +1,143 @@
+"""The benchmark of engines: nobody is left out in silence, the roofline counts what a model has, pages tell all."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairlead_engine.model import read_config
+from fairlead_engine_testing.checkpoints import llama_fields, tensor_shapes, write_random_checkpoint
+
+FOLDER = Path(__file__).parents[3] / "engine" / "benchmarks"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import bench_engine
+
+    return bench_engine
+
+
+def run_of(**figures: Any) -> dict[str, Any]:
+    names = ("wall_seconds", "cpu_seconds", "start_seconds", "tokens_per_cpu_second", "ttft_p50_seconds",
+             "ttft_p99_seconds", "tpot_p50_seconds", "tpot_p99_seconds", "peak_memory_mib")  # fmt: skip
+    return {"version": "1", **dict.fromkeys(names, 1.0), **figures}
+
+
+def test_engines_that_are_missing_fail_or_find_no_time_are_rows_with_a_reason(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The failing one is a real process, started as all are."""
+    ours, hand_loop = bench.ENGINES[:2]
+    engines = (
+        replace(ours, script="no_such_script.py"),
+        replace(hand_loop, name="absent", package="absent-engine"),
+        replace(ours, name="of a GPU", device="cuda"),
+        replace(hand_loop, name="slow"),
+    )
+    monkeypatch.setattr(bench, "ENGINES", engines)
+    setting = bench.Setting("small", True, 1)
+    runs = bench.Bench(tmp_path, {"small": tmp_path}, {"absent-engine": "no wheel"}, time.monotonic() + 60)
+    runs.device = "cpu"
+    failed, absent, gpu, greedy = runs.run([setting], 2)[setting]
+    assert failed["reason"].startswith("failed with exit code 2") and "no_such_script.py" in failed["reason"]
+    assert absent["reason"] == "not installed: no wheel"
+    assert "cuda only" in gpu["reason"]
+    assert greedy["reason"] == "has no sampling"
+    runs.deadline = time.monotonic()
+    setting = bench.Setting("small", False, 1)
+    assert runs.run([setting], 1)[setting][3]["reason"] == "the time was over"
+
+
+def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(bench: Any, tmp_path: Path) -> None:
+    """The scripts as they are run, on a tiny Qwen3 with tied embeddings, in float32 through the reference."""
+    from workload import Q06
+
+    small = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 32, "vocab_size": Q06.vocab_size}  # fmt: skip
+    checkpoint = write_random_checkpoint(tmp_path / "q06", {**Q06.model, **small})
+    setting = bench.Setting("q06", False, 1)
+    runs = bench.Bench(tmp_path, {"q06": checkpoint}, {}, time.monotonic() + 600)
+    samples = {}
+    for engine in bench.ENGINES[:3]:
+        [measured], reason = runs._measure(engine, setting)
+        assert reason is None
+        assert measured["num_output_tokens"] == sum(request.num_outputs for request in Q06.requests())
+        assert 0 < measured["ttft_p50_seconds"] <= measured["ttft_p99_seconds"] <= measured["wall_seconds"]
+        assert 0 < measured["tpot_p50_seconds"] <= measured["tpot_p99_seconds"]
+        samples[engine.name] = measured["sample"][0]  # bfloat16 may part them later
+    assert len(set(samples.values())) == 1, samples
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_roofline_counts_the_matrices_of_the_checkpoint(bench: Any, tmp_path: Path, tied: bool) -> None:
+    from roofline import Rates, Work
+
+    fields = llama_fields(tie_word_embeddings=tied)
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    shapes = dict(tensor_shapes(read_config(tmp_path)))
+    matrices = sum(torch.Size(shape).numel() for shape in shapes.values() if len(shape) == 2)
+    embedding = 0 if tied else torch.Size(shapes["model.embed_tokens.weight"]).numel()
+    work = Work.of(fields)
+    assert work.weight_numbers == matrices - embedding
+    assert work.decode_bytes(10) == 2 * (work.weight_numbers + 10 * 2 * 2 * 2 * 16)
+    memory_bound = Rates(bytes_per_second=1.0, flops_per_second=1e30)
+    assert work.decode_seconds(memory_bound, 1, 10) == work.decode_bytes(10)
+    compute_bound = Rates(bytes_per_second=1e30, flops_per_second=1.0)
+    assert work.decode_seconds(compute_bound, 3, 10) == 6 * work.weight_numbers
+
+
+def test_a_page_has_every_engine_its_range_and_the_goals(bench: Any, tmp_path: Path) -> None:
+    import page
+
+    engine = {"dtype": "bfloat16"}
+    rates = [run_of(tokens_per_second=rate) for rate in (100.0, 150.0, 110.0)]
+    entry = {
+        "setting": {"workload": "small", "sampled": False, "threads": 1},
+        "name": "small, greedy, 1 thread",
+        "roofline_seconds": 0.5,
+        "engines": [
+            {"engine": {"name": "fairlead", **engine}, "runs": rates},
+            {"engine": {"name": "transformers generate", **engine}, "runs": [run_of(tokens_per_second=50.0)]},
+            {"engine": {"name": "hand loop", **engine}, "runs": [run_of(tokens_per_second=220.0)]},
+            {"engine": {"name": "llama.cpp", **engine}, "runs": [], "reason": "not installed: no compiler"},
+        ],
+    }
+    results = {
+        "command": "make bench-engine",
+        "machine": {"cpu": "Some CPU (R)", "cores": 4},
+        "rates": {"1": {"bytes_per_second": 1e9, "flops_per_second": 1e9}},
+        "minutes": 1.0,
+        "tables": [entry],
+    }
+    path = page.write(results, tmp_path)
+    assert path.name == "some-cpu-r-4-cores.md"
+    written = path.read_text()
+    assert "| fairlead 1 | bfloat16 | 3 | **110.0** (100.0–150.0) " in written
+    assert "| llama.cpp | bfloat16 | 0 | not installed: no compiler |" in written
+    assert "the best torch peer | 2.20 × | 1.00 × | 1.5 × | met" in written
+    assert "the best of all, hand loop included | 0.50 × | 1.00 × | 1.0 × | **missed**" in written
+    assert all((tmp_path / name).exists() for name in page.re.findall(r"\]\(([\w-]+\.svg)\)", written))
+
+
+def test_on_a_busy_machine_cpu_seconds_decide_about_goals(bench: Any) -> None:
+    """As others' work stretches one run's seconds and not the next one's."""
+    import page
+
+    def row(name: str, **figures: float) -> dict[str, Any]:
+        return {"engine": {"name": name, "dtype": "bfloat16"}, "runs": [run_of(**figures)]}
+
+    def verdict(cpu_seconds: float) -> str:
+        ours = row("fairlead", tokens_per_second=100.0, tokens_per_cpu_second=200.0, cpu_seconds=cpu_seconds)
+        peer = row("transformers generate", tokens_per_second=100.0, tokens_per_cpu_second=100.0)
+        setting = {"workload": "small", "sampled": False, "threads": 1}
+        entry = {"setting": setting, "name": "small", "engines": [ours, peer]}
+        return str(page.goals({"tables": [entry]}).splitlines()[2])
+
+    assert verdict(cpu_seconds=1.0).endswith("| 1.00 × | 2.00 × | 1.5 × | **missed** |")
+    assert verdict(cpu_seconds=0.5).endswith("| 1.00 × | 2.00 × | 1.5 × | met |")
