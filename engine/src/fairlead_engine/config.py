@@ -17,6 +17,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "cpu_spans", "block_tables", "triton")
 """Those of `kernels.attention.choice`, which imports torch."""
+QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
+"""Those of `model.quantization.registry`, which imports torch."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}
@@ -37,6 +39,10 @@ class EngineConfig:
     dtype: str = "auto"
     """Number format of weights and KV cache: auto, float32, bfloat16 or float16. auto = as the checkpoint says; on a
     CPU half precision only where it multiplies bfloat16 natively (AMX or AVX512-BF16), else float32."""
+    quantization: str | None = None
+    """Format that linear layers' weights are rounded to while they are loaded: int8 (activations too),
+    int8-weight-only, int4-weight-only or fp8 (activations too; for GPUs that multiply it). The output projection and
+    routers keep theirs. None = as the checkpoint stores them."""
     device: str = "auto"
     """Where the model runs: auto, cpu or cuda. auto = cuda where there is one."""
     attention_backend: str = "auto"
@@ -74,6 +80,8 @@ class EngineConfig:
         if self.served_name is not None and not self.served_name.strip():
             raise ConfigError("served_name", "is empty", "leave it out to use the model folder's name")
         _one_of("dtype", self.dtype, DTYPES)
+        if self.quantization is not None:
+            _one_of("quantization", self.quantization, QUANTIZATIONS)
         _one_of("device", self.device, DEVICES)
         _one_of("attention_backend", self.attention_backend, ATTENTION_BACKENDS)
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_tokens"):

@@ -93,4 +93,5 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         num_threads=config.num_threads,
         seed=config.seed,
         attention_backend=config.attention_backend,
+        quantization=config.quantization,
     )

@@ -4,7 +4,7 @@ It checks names and shapes and keeps account of what was read; what the tensors 
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,8 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""What weights that are not quantised are stored in."""
 _RECOMPUTED = "rotary_emb.inv_freq"
 """Older checkpoints store the rotary frequencies, which follow from the configuration."""
 
@@ -64,8 +66,16 @@ class Checkpoint:
         rows = list(rows)
         stack = torch.empty((sum(rows), *columns), dtype=self.dtype, device=self.device)
         for name, part in zip(names, torch.split(stack, rows), strict=True):
-            part.copy_(self._find(name, tuple(part.shape)))
+            part.copy_(self._find(name, tuple(part.shape), FLOATS))
         return stack
+
+    def stored(self, name: str, shape: tuple[int, ...], *dtypes: torch.dtype) -> Tensor:
+        """The tensor of that name and shape on our device in its own dtype, which is one of `dtypes`, or any float."""
+        return self._find(name, shape, dtypes or FLOATS).to(self.device)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of that name."""
+        return name in self._file_of
 
     def check_all_read(self, *, unless: str | None = None) -> None:
         """Refuses tensors that nobody asked for, `unless` excepted: a model that ignores weights computes nonsense."""
@@ -79,7 +89,7 @@ class Checkpoint:
                 "Check that config.json belongs to these weights (biases, architecture, quantisation).",
             )
 
-    def _find(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def _find(self, name: str, shape: tuple[int, ...], dtypes: Collection[torch.dtype]) -> Tensor:
         if name not in self._file_of:
             raise ModelLoadError(
                 ModelLoadReason.MISSING_TENSOR,
@@ -101,11 +111,13 @@ class Checkpoint:
                 f"{self._folder / file}: tensor {name} should have shape {list(shape)} but has {list(found.shape)}. "
                 "Check that config.json belongs to these weights.",
             )
-        if not found.is_floating_point():
+        if found.dtype not in dtypes:
+            wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             raise ModelLoadError(
                 ModelLoadReason.CHECKPOINT_INVALID,
-                f"{self._folder / file}: tensor {name} holds {found.dtype}, not floating-point numbers. "
-                "Use the model's unquantised checkpoint.",
+                f"{self._folder / file}: tensor {name} holds {str(found.dtype).removeprefix('torch.')}, and by what "
+                f"config.json says it should hold {wanted}. Check that its quantization_config belongs to these "
+                "weights, or use the model's unquantised checkpoint.",
             )
         self._read.add(name)
         return found

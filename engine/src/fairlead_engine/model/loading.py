@@ -11,6 +11,8 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.model_config import ModelConfig
+from fairlead_engine.model.quantization.registry import FORMATS
+from fairlead_engine.model.quantization.source import Rounded
 from fairlead_engine.model.weights import Weights
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
@@ -38,11 +40,17 @@ def read_config(folder: Path) -> ModelConfig:
     return config if config.eos_token_ids else replace(config, eos_token_ids=_tokenizer_end(folder, config))
 
 
-def load_model(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Decoder:
-    """Reads, converts and fuses the weights. Raises ModelLoadError, naming the file or tensor that does not fit."""
+def load_model(
+    folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, quantization: str | None = None
+) -> Decoder:
+    """Reads, converts and fuses the weights, and rounds those of linear layers to the format `quantization`, if any.
+
+    Raises ModelLoadError, naming the file or tensor that does not fit.
+    """
     family = ARCHITECTURES[config.architecture]
+    source = Rounded(FORMATS[quantization] if quantization else None)
     with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
-        return family.build(Weights(checkpoint, config), config)
+        return family.build(Weights(checkpoint, config, source), config)
 
 
 def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:

@@ -3,26 +3,32 @@
 A family's `build` says which it takes and with what; names, shapes and what was left over are checked here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import Attention, DecoderLayer, FeedForward, GatedFeedForward, RMSNorm
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.model_config import ModelConfig
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.model.quantization.source import WeightSource
+from fairlead_engine.model.quantization.weight_format import WeightFormat
 from fairlead_engine.model.rope import RotaryEmbedding
 
-_HEAD = "lm_head.weight"
+_HEAD = "lm_head"
 
 
 class Weights:
     """Makes layers, and counts what it read. Raises ModelLoadError, naming the file or tensor that does not fit."""
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, source: WeightSource) -> None:
+        """`source`: which of the linear layers are quantised, and how."""
         self._checkpoint = checkpoint
+        self._source = source
         self._config = config
         self._num_parameters = 0
         self._weight_bytes = 0
@@ -47,8 +53,8 @@ class Weights:
             head = make_linear(embedding)
             self._weight_bytes += embedding.nbytes * head.copies_weight
         else:
-            head = make_linear(self._counted(self._checkpoint.tensor(_HEAD, config.vocab_size, config.hidden_size)))
-        self._checkpoint.check_all_read(unless=_HEAD if config.tie_word_embeddings else None)
+            head = self.linear({_HEAD: config.vocab_size}, config.hidden_size, is_sensitive=True)
+        self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if config.tie_word_embeddings else None)
         return Decoder(
             config=config,
             embedding=embedding,
@@ -90,12 +96,38 @@ class Weights:
             down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias),
         )
 
-    def linear(self, out_features: Mapping[str, int], in_features: int, *, bias: bool = False) -> Linear:
-        """One product for several projections of the same input, given as name → output size."""
+    def linear(
+        self, out_features: Mapping[str, int], in_features: int, *, bias: bool = False, is_sensitive: bool = False
+    ) -> Linear:
+        """One product for several projections of the same input, given as name → output size.
+
+        `is_sensitive`: whether it keeps its precision where others lose some, as a router does and the output.
+        """
         names, rows = list(out_features), list(out_features.values())
-        weight = self._checkpoint.stacked([f"{name}.weight" for name in names], rows, in_features)
         offset = self._checkpoint.stacked([f"{name}.bias" for name in names], rows) if bias else None
-        return make_linear(self._counted(weight), None if offset is None else self._counted(offset))
+        if offset is not None:
+            self._counted(offset)
+        weight_format = self._format_of(names, is_sensitive)
+        if weight_format is None:
+            weight = self._checkpoint.stacked([f"{name}.weight" for name in names], rows, in_features)
+            return make_linear(self._counted(weight), offset)
+        parts = [self._source.read(self._checkpoint, name, size, in_features) for name, size in out_features.items()]
+        linear = weight_format.linear(QuantizedWeight.stacked(parts), offset, self._checkpoint.dtype)
+        self._num_parameters += sum(rows) * in_features
+        self._weight_bytes += linear.weight_bytes
+        return linear
+
+    def _format_of(self, names: Sequence[str], is_sensitive: bool) -> WeightFormat | None:
+        """The one that all of them have: they become one product."""
+        formats = {name: self._source.format_of(name, is_sensitive) for name in names}
+        if len(set(formats.values())) > 1:
+            told = ", ".join(f"{name}: {each.name if each else 'none'}" for name, each in formats.items())
+            raise ModelLoadError(
+                ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+                f"config.json: quantization_config gives projections of one input different formats ({told}), and this "
+                "engine computes them as one product; use a checkpoint that quantises all of them alike",
+            )
+        return formats[names[0]]
 
     def norm(self, name: str, size: int) -> RMSNorm:
         return RMSNorm(self._counted(self._checkpoint.tensor(f"{name}.weight", size)), self._config.rms_norm_eps)

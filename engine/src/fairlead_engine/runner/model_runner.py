@@ -51,6 +51,7 @@ class ModelRunner:
         num_threads: int | None = None,
         seed: int = 0,
         attention_backend: str = "auto",
+        quantization: str | None = None,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately."""
         set_num_threads(num_threads)
@@ -68,7 +69,7 @@ class ModelRunner:
         )
         self.attention_backend = choose_backend_name(attention_backend, self.device)
         self._backend = BACKENDS[self.attention_backend]()
-        self._model = load_model(model_folder, self.model_config, self.dtype, self.device)
+        self._model = load_model(model_folder, self.model_config, self.dtype, self.device, quantization)
         self._caches: list[LayerCache] = []
         self._tables: Any = None
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)

@@ -31,6 +31,15 @@ class Dtype(StrEnum):
     FLOAT16 = "float16"
 
 
+class Quantization(StrEnum):
+    """Format that weights are rounded to while they are loaded."""
+
+    INT8 = "int8"
+    INT8_WEIGHT_ONLY = "int8-weight-only"
+    INT4_WEIGHT_ONLY = "int4-weight-only"
+    FP8 = "fp8"
+
+
 class ScalingMode(StrEnum):
     """Who writes `spec.replicas`."""
 
@@ -109,6 +118,8 @@ class Engine:
     """Container image of the engine."""
     dtype: Dtype = Dtype.AUTO
     """Number format of weights and activations; auto takes the checkpoint's, if the device computes it natively."""
+    quantization: Annotated[Quantization | None, Constraints(default_text="as the checkpoint stores them")] = None
+    """Format that the weights of linear layers are rounded to while they are loaded, for speed and memory."""
     max_model_len: Annotated[
         int | None, Constraints(minimum=1, default_text="the model's own limit, or what the cache holds")
     ] = None

@@ -95,6 +95,7 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
         **source.flags,
         "served-name": spec.model.served_name,
         "dtype": str(engine.dtype),
+        "quantization": None if engine.quantization is None else str(engine.quantization),
         "max-model-len": engine.max_model_len,
         "max-num-seqs": engine.max_num_seqs,
         "max-num-batched-tokens": engine.max_num_batched_tokens,

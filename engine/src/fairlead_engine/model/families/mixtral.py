@@ -35,7 +35,7 @@ def build(weights: Weights, config: MixtralConfig) -> Decoder:
         moe = f"{prefix}.block_sparse_moe"
         names = [f"{moe}.experts.{index}" for index in range(config.num_experts)]
         return SparseExperts(
-            router=weights.linear({f"{moe}.gate": config.num_experts}, config.hidden_size),
+            router=weights.linear({f"{moe}.gate": config.num_experts}, config.hidden_size, is_sensitive=True),
             experts=tuple(weights.feed_forward(name, gate="w1", up="w3", down="w2") for name in names),
             num_experts_per_token=config.num_experts_per_token,
         )

@@ -1,0 +1,40 @@
+"""Where a layer's quantised weight comes from: rounded while it is loaded, or as the checkpoint stores it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairlead_engine.model.checkpoint import Checkpoint
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.model.quantization.weight_format import WeightFormat
+
+
+class WeightSource(Protocol):
+    """Says which linear layers are quantised, and reads them."""
+
+    def format_of(self, name: str, is_sensitive: bool) -> WeightFormat | None:
+        """Of the layer `name`, such as model.layers.0.mlp.up_proj; None = its weight is floats.
+
+        `is_sensitive`: whether small errors of it decide much, as those of a router and of the output projection do.
+        """
+        ...
+
+    def read(self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int) -> QuantizedWeight:
+        """The weight of a layer that has a format. Raises ModelLoadError, naming the tensor that does not fit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A checkpoint of floats, of which all linear layers but the sensitive ones get one format. One tensor at a time is
+    read and rounded: no more than one is in memory as floats."""
+
+    weight_format: WeightFormat | None
+    """None = none does."""
+
+    def format_of(self, name: str, is_sensitive: bool) -> WeightFormat | None:
+        return None if is_sensitive else self.weight_format
+
+    def read(self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int) -> QuantizedWeight:
+        assert self.weight_format is not None
+        weight = checkpoint.stored(f"{name}.weight", (out_features, in_features))
+        return self.weight_format.quantize(weight)

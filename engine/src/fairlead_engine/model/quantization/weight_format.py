@@ -1,0 +1,33 @@
+"""What a format of quantised weights brings."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+
+
+class QuantizedLinear(Linear, Protocol):
+    """A linear layer that knows what its weight takes."""
+
+    weight_bytes: int
+    """Memory of values and scales, without the bias."""
+
+
+class WeightFormat(Protocol):
+    """How linear layers' weights are rounded, and multiplied with. Two of a kind are equal and hash alike."""
+
+    @property
+    def name(self) -> str:
+        """As the setting `quantization` spells it."""
+        ...
+
+    def quantize(self, weight: Tensor) -> QuantizedWeight:
+        """Rounds a weight [out_features, in_features] of any floating dtype."""
+        ...
+
+    def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
+        """The fastest layer for this weight on its device; it takes and gives rows in `dtype`."""
+        ...
