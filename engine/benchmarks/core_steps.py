@@ -27,6 +27,7 @@ from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.runner.batch import prepare
+from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.types import Batch, EngineRequest, SampledToken, SamplingParams
 
 VOCAB = 151_936
@@ -63,13 +64,13 @@ class IdleRunner:
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._tables = self._backend.tables(self._layout, num_slots, blocks_per_slot)
+        self._tokens = SlotTokens(num_slots, blocks_per_slot * self._layout.block_size, self._layout.device)
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         return self._backend.allocator(num_blocks)
 
     def launch(self, batch: Batch) -> Batch:
-        if batch:
-            prepare(batch, self._backend, self._tables, self._layout.device)
+        prepare(batch, self._backend, self._tables, self._tokens, self._layout.device)
         return batch
 
     def collect(self, launched: Batch) -> list[SampledToken | None]:

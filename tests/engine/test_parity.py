@@ -181,3 +181,53 @@ def test_a_bias_decides_and_changes_no_log_probability(folder):
     assert max(logprobs) < -0.01
     assert plain[0] not in run({plain[0]: -100.0})[0]
     assert run({plain[0]: 0.0})[0] == plain
+
+
+MIXED = [
+    {"temperature": 0.0},
+    {"temperature": 0.9, "seed": 4, "presence_penalty": 1.0, "frequency_penalty": 0.5},
+    {"temperature": 0.0, "repetition_penalty": 1.3, "logprobs": 2},
+    {"temperature": 1.2, "top_p": 0.8, "stop_token_ids": tuple(range(100, 120))},
+    {"temperature": 1.0, "min_tokens": 5, "stop_token_ids": tuple(range(2, 60)), "logit_bias": {7: 2.0}},
+    {"temperature": 0.0, "prompt_logprobs": 1},
+]
+
+
+def test_steps_that_overlap_give_the_tokens_of_steps_that_do_not(folder, backend):
+    """With a cache too small for all, so that sequences are preempted while they are under way."""
+    prompts = make_prompts(12, 40, prefix=list(range(10, 20)))
+    num_bytes = make_engine(folder).runner.kv_bytes_per_block()
+    told: dict[bool, dict[str, list[object]]] = {}
+    for is_async in (False, True):
+        engine = make_engine(
+            folder, attention_backend=backend, kv_cache_memory=14 * num_bytes, max_model_len=100,
+            max_num_batched_tokens=33, max_num_seqs=4, max_num_queued_tokens=1000, async_scheduling=is_async,
+        )  # fmt: skip
+        outputs = told[is_async] = {str(index): [] for index in range(len(prompts))}
+        for index, prompt in enumerate(prompts):
+            sampling = SamplingParams(max_tokens=20, **MIXED[index % len(MIXED)])
+            request = make_request(index, prompt, 1)
+            assert engine.add(msgspec.structs.replace(request, request_id=f"{index}", sampling=sampling)) is None
+        while engine.has_work():
+            for output in engine.step():
+                tokens = zip(output.new_token_ids, output.logprobs or [None] * 9, strict=False)
+                outputs[output.request_id] += [*(output.prompt_logprobs or ()), *tokens]
+                if output.finish_reason is not None:
+                    outputs[output.request_id].append(output.finish_reason)
+            engine.check()
+        assert engine.load.num_preemptions > 0
+    assert {name: shape(each) for name, each in told[True].items()} == {
+        name: shape(each) for name, each in told[False].items()
+    }
+
+
+def shape(outputs: list[object]) -> list[object]:
+    """Log-probabilities to four digits: sums in another order differ in the last one."""
+    rounded: list[object] = []
+    for each in outputs:
+        token, logprobs = each if isinstance(each, tuple) else (None, each)
+        if isinstance(logprobs, TokenLogprobs):
+            rounded.append((token, logprobs.token_id, round(logprobs.logprob, 3)))
+        else:
+            rounded.append(each)
+    return rounded

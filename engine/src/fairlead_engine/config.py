@@ -71,6 +71,9 @@ class EngineConfig:
     num_threads: int | None = None
     """CPU threads for one operation; more than there are CPUs to run them slow every engine of the machine down. The
     operator sets it from the pod's CPU limit or request. None = the cores this process may use."""
+    async_scheduling: bool | None = None
+    """Whether the next step is planned and begun while the device still computes one, so that it never waits for the
+    host; what ended is then known one step later. None = yes on CUDA, no on a CPU, which would wait for nothing."""
     seed: int = 0
     """Seeds the random draws of requests that bring no seed of their own."""
 
@@ -114,6 +117,7 @@ class EngineConfig:
             device=kind,
             max_num_seqs=int(num_seqs),
             max_num_batched_tokens=int(batched),
+            async_scheduling=kind == "cuda" if self.async_scheduling is None else self.async_scheduling,
             max_num_queued_tokens=self.max_num_queued_tokens or _QUEUE_STEPS * int(batched),
         )
 

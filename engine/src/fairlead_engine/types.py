@@ -270,7 +270,9 @@ class Sequence:
     """What bounds the queue for it (`EngineRequest.max_queue_seconds`)."""
 
     num_computed_tokens: int = 0
-    """Tokens whose KV is in the cache; the next step starts at this position."""
+    """Tokens whose KV is in the cache; the next step starts at this position, or where the step under way ends."""
+    under_way: "ScheduledSequence | None" = None
+    """Its share of the last step that was planned with it and has no result yet."""
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache at its first admission."""
     num_read_tokens: int = 0
@@ -316,26 +318,39 @@ class Sequence:
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
 
+    def num_left_after(self, step: "ScheduledSequence") -> int:
+        """Tokens to compute once a step that is under way has a result; 0 where it surely ends with that. The token
+        that the step chooses is one of them, though nobody knows which it is."""
+        num_tokens = len(self.token_ids) + step.samples
+        return 0 if step.samples and num_tokens >= self.max_num_tokens else num_tokens - step.end
+
 
 class ScheduledSequence:
     """A sequence's share of one step: tokens `[start, end)` of it are computed.
 
-    What is settled when the step is planned stays true after it, when the sequence has moved on. Hundreds are made for
-    every step, so the plain decode, which reads nothing of its prompt, takes the short way.
+    Where the step before it has no result yet, the last of these tokens may be the one that that step chooses. What is
+    settled when the step is planned stays true after it, when the sequence has moved on. Hundreds are made for every
+    step, so the plain decode, which reads nothing of its prompt, takes the short way.
     """
 
     __slots__ = (
-        "embedding", "end", "num_tokens", "pools", "prompt_logprobs", "reads_prompt", "samples", "scores", "sequence",
-        "start",
+        "block_table", "embedding", "end", "num_tokens", "pools", "prompt_logprobs", "reads_prompt", "samples",
+        "scores", "sequence", "start",
     )  # fmt: skip
 
     def __init__(self, sequence: Sequence, num_tokens: int) -> None:
         self.sequence = sequence
         self.num_tokens = num_tokens
-        self.start = start = sequence.num_computed_tokens
-        self.end = end = start + num_tokens
+        before = sequence.under_way
+        start: int = sequence.num_computed_tokens if before is None else before.end
+        self.start = start
+        self.end: int = start + num_tokens
+        end = self.end
+        self.block_table = sequence.block_table
+        """The sequence's, which has another list once it was preempted."""
         sampling = sequence.sampling
-        self.samples = end == len(sequence.token_ids) and sampling.max_tokens != 0
+        num_known = len(sequence.token_ids) + (before is not None and before.samples)
+        self.samples: bool = end == num_known and sampling.max_tokens != 0
         """Whether this step reaches the sequence's last token, so that a new one is chosen, if one is wanted."""
         self.scores = _NOWHERE
         """Positions, in the sequence, of the prompt's tokens whose log-probabilities this step tells."""
@@ -355,6 +370,11 @@ class ScheduledSequence:
                 self.pools = range(end - 1, end)
         self.reads_prompt = bool(self.scores or self.pools)
         """Whether something of the prompt is told in this step beside the next token."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens of the output up to `end`; the one that this step chooses is the next."""
+        return self.end - self.sequence.num_prompt_tokens
 
     @property
     def embeds(self) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import start_error
-from fairlead_engine.types import Batch
+from fairlead_engine.types import Batch, SampledToken
 from fairlead_engine_testing.fake_runner import BYTES_PER_SLOT, FakeRunner
 
 FAKE_CORE = "fairlead_engine_testing.fake_engine"
@@ -47,7 +47,7 @@ class FlakyRunner(FakeRunner):
         self.misbehaviour = misbehaviour
         self.num_warm_up_steps: int | None = None
 
-    def launch(self, batch: Batch) -> Batch:
+    def launch(self, batch: Batch) -> list[SampledToken | None]:
         if self.num_warm_up_steps is not None:
             step = len(self.batches) - self.num_warm_up_steps + 1
             if step == self.misbehaviour.fail_at_step:

@@ -35,6 +35,7 @@ class FakeModelConfig:
 class FakeRunner:
     """A deterministic stand-in for `ModelRunner`: the next token is a function of the tokens read through the table.
 
+    It computes what is launched at once, as a device does one step after the other, and tells it when it is collected.
     `batches` keeps the shape of every step: (start, number of tokens) per item. `forgotten` lists the request ids it
     was told to forget. `block_allocator` places the tables. Where `is_spoilt` says so, a sequence's logits leave no
     choice.
@@ -60,6 +61,8 @@ class FakeRunner:
         self.forgotten: list[str] = []
         self.is_spoilt: Callable[[Sequence], bool] = lambda sequence: False
         self._store: list[bytes | None] = []
+        self._chosen: dict[int, int] = {}
+        """By slot, the token that was chosen last: the next step may begin before anybody was told."""
 
     def kv_bytes_per_block(self) -> int:
         return BYTES_PER_SLOT * self.block_size
@@ -67,17 +70,21 @@ class FakeRunner:
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._store = [None] * (num_blocks * self.block_size)
 
-    def launch(self, batch: Batch) -> Batch:
-        """Writes all items' new slots, as a layer of attention does before it attends."""
+    def launch(self, batch: Batch) -> list[SampledToken | None]:
+        """Writes all items' new slots, as a layer of attention does before it attends; then reads each item's whole
+        table, and chooses tokens by what is there."""
         self.batches.append([(item.start, item.num_tokens) for item in batch.items])
         self._assert_no_slot_is_written_twice(batch)
         for item in batch.items:
             self._write(item)
-        return batch
+        sampled = [self._sample(item) for item in batch.items]
+        for item, token in zip(batch.items, sampled, strict=True):
+            if token is not None:
+                self._chosen[item.sequence.slot] = max(0, token.token_id)
+        return sampled
 
-    def collect(self, launched: Batch) -> list[SampledToken | None]:
-        """Reads each item's whole table, and chooses tokens by what is there."""
-        return [self._sample(item) for item in launched.items]
+    def collect(self, launched: list[SampledToken | None]) -> list[SampledToken | None]:
+        return launched
 
     def forget(self, request_ids: Collection[str]) -> None:
         self.forgotten.extend(request_ids)
@@ -100,17 +107,21 @@ class FakeRunner:
         slots = [self._slot(item, position) for item in batch.items for position in range(item.start, item.end)]
         assert len(slots) == len(set(slots)), "two sequences write the same slot in one step"
 
+    def _token_id(self, item: ScheduledSequence, position: int) -> int:
+        known = item.sequence.token_ids
+        return known[position] if position < len(known) else self._chosen[item.sequence.slot]
+
     def _write(self, item: ScheduledSequence) -> None:
         digest = self._store[self._slot(item, item.start - 1)] if item.start else _EMPTY
         for position in range(item.start, item.end):
             assert digest is not None, f"token {position} of {item.sequence.request_id} follows one never computed"
-            digest = _extend(digest, item.sequence.token_ids[position])
+            digest = _extend(digest, self._token_id(item, position))
             self._store[self._slot(item, position)] = digest
 
     def _sample(self, item: ScheduledSequence) -> SampledToken | None:
         expected = digest = _EMPTY
         for position in range(item.end):
-            expected = _extend(expected, item.sequence.token_ids[position])
+            expected = _extend(expected, self._token_id(item, position))
             found = self._store[self._slot(item, position)]
             assert found == expected, f"slot of token {position} of {item.sequence.request_id} holds something else"
             digest = found

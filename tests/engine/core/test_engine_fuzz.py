@@ -50,6 +50,7 @@ class Life:
                 max_num_batched_tokens=max_num_seqs + draw.choice([0, 0, 1, 3, 20]),
                 max_num_queued_tokens=10_000,
                 enable_prefix_caching=draw.random() < 0.9,
+                async_scheduling=draw.random() < 0.5,
             ),
             self.runner,
         )
@@ -114,8 +115,8 @@ class Life:
         return prompt[: self.max_len - 1] or [0]
 
     def step(self) -> None:
-        first = (self.engine.scheduler.running or self.engine.scheduler.waiting)[0]
-        computed = first.num_computed_tokens
+        line = [*self.engine.scheduler.running, *self.engine.scheduler.waiting]
+        computed = [sequence.num_computed_tokens for sequence in line]
         for output in self.engine.step():
             assert output.request_id not in self.ended
             self.tokens[output.request_id] += output.new_token_ids
@@ -125,8 +126,9 @@ class Life:
         scheduler = self.engine.scheduler
         parts = [each.part_of for each in scheduler.running if each.part_of is not None]
         assert all(parts.count(each) <= scheduler.max_num_parts for each in parts)
-        goes_on = first.num_computed_tokens > computed or first.finish_reason is FinishReason.ERROR
-        assert goes_on, "the first in line always goes on"
+        for first, before in zip(line[:1], computed[:1], strict=True):
+            goes_on = first.num_computed_tokens > before or first.under_way is not None
+            assert goes_on or first.finish_reason is FinishReason.ERROR, "the first in line always goes on"
         self.check()
 
     def check(self) -> None:

@@ -99,6 +99,7 @@ steps = st.tuples(st.just("step"), st.integers(1, 4))
     queue=st.sampled_from([1, 40, 10_000]),
     caching=st.booleans(),
     allocator=st.sampled_from([ConsecutiveBlocks, LRUBlocks]),
+    async_scheduling=st.booleans(),
 )
 def test_every_request_gets_the_output_it_would_get_alone(
     actions: list[tuple[object, ...]],
@@ -110,6 +111,7 @@ def test_every_request_gets_the_output_it_would_get_alone(
     queue: int,
     caching: bool,
     allocator: Callable[[int], BlockAllocator],
+    async_scheduling: bool,
 ) -> None:
     num_blocks = -(-max_model_len // block_size) + spare_blocks
     config = fake_config(
@@ -120,6 +122,7 @@ def test_every_request_gets_the_output_it_would_get_alone(
         max_num_batched_tokens=max_num_seqs + spare_budget,
         max_num_queued_tokens=queue,
         enable_prefix_caching=caching,
+        async_scheduling=async_scheduling,
     )
     runner = FakeRunner(MODEL, block_size=block_size, block_allocator=allocator)
     engine = Engine(config, runner)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from fairlead_engine.kernels import norm_rope_kernel, rms_norm_kernel, silu_mul_kernel
+from fairlead_engine.kernels import draw_kernel, norm_rope_kernel, rms_norm_kernel, silu_mul_kernel
 from fairlead_engine.kernels.attention import paged_attention, store_kernel
 from fairlead_engine.model import layers
-from fairlead_engine.runner import ModelRunner
+from fairlead_engine.runner import ModelRunner, drawing, sampler
 from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 
@@ -23,8 +23,12 @@ FREE = {
     *("as_strided", "alias", "reshape", "unsqueeze", "expand", "detach", "chunk", "squeeze", "permute", "flatten"),
 }
 """Operations that touch no memory of the device."""
-WAITING = {"_local_scalar_dense", "item", "nonzero", "_to_copy", "is_nonzero", "equal", "masked_select", "unique"}
+WAITING = {"_local_scalar_dense", "item", "nonzero", "moved", "is_nonzero", "equal", "masked_select", "unique"}
 """Operations for whose result the host waits, or that copy between host and device."""
+
+
+HOST_READS = {name: getattr(torch.Tensor, name) for name in ("tolist", "numpy", "cpu", "item", "__bool__", "__index__")}
+"""Methods that hand values to the host, which no operation of torch tells."""
 
 
 class Launches(TorchDispatchMode):
@@ -36,9 +40,12 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
+        kwargs = kwargs or {}
+        if name == "_to_copy" and kwargs.get("device") is not None:
+            name = "moved"
         if name not in FREE:
             self.by_name[name] += 1
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 class Counted:
@@ -50,7 +57,9 @@ class Counted:
     def __getitem__(self, grid: Any) -> Any:
         def launch(*args: Any, **kwargs: Any) -> None:
             self._launches.by_name[self._name] += 1
-            with _disable_current_modes():
+            with _disable_current_modes(), pytest.MonkeyPatch.context() as patch:
+                for name, method in HOST_READS.items():
+                    patch.setattr(torch.Tensor, name, method)
                 self._kernel[grid](*args, **kwargs)
 
         return launch
@@ -66,6 +75,7 @@ def launches(monkeypatch) -> Launches:
         (norm_rope_kernel, ("turn_kernel",)),
         (rms_norm_kernel, ("normalise_kernel",)),
         (silu_mul_kernel, ("gate_kernel",)),
+        (draw_kernel, ("draw_kernel",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, Counted(getattr(module, name), name, found))
@@ -107,3 +117,57 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
     assert not WAITING & launches.by_name.keys(), launches.by_name
     # Beside the layers: the last one picks the rows that are wanted, from two tensors, and they are normalised.
     assert launches.by_name.total() - 3 <= MOST_LAUNCHES * num_layers, launches.by_name
+
+
+SAMPLINGS = {
+    "greedy": [SamplingParams(temperature=0.0)] * 3,
+    "drawn": [SamplingParams(), SamplingParams(temperature=0.7, top_p=0.8, seed=1), SamplingParams(top_k=5)],
+    "everything": [
+        SamplingParams(temperature=0.0, logprobs=3, frequency_penalty=1.0),
+        SamplingParams(repetition_penalty=1.2, presence_penalty=0.5, min_tokens=9, min_p=0.1),
+        SamplingParams(temperature=0.0, logit_bias={5: -3.0, 6: 2.0}, stop_token_ids=(9,), min_tokens=2),
+    ],
+}
+
+
+@pytest.mark.parametrize("samplings", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
+    samplings, launches, monkeypatch, tmp_path: Path
+) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", qwen3_fields())
+    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
+    runner.allocate_kv_cache(20, 3, 4)
+    sequences = [
+        Sequence(f"r{i}", [5, 6, 7], 3, sampling, slot=i, block_table=[i]) for i, sampling in enumerate(samplings)
+    ]
+
+    def batch() -> Batch:
+        return Batch([ScheduledSequence(sequence, 3 if sequence.under_way is None else 1) for sequence in sequences])
+
+    monkeypatch.setattr(drawing, "_has_kernel", lambda logits: True)
+    first, second = batch(), None
+    expected = [runner.collect(runner.launch(first))]
+    for sequence, token in zip(sequences, expected[0], strict=True):
+        sequence.token_ids.append(token.token_id)
+        sequence.num_computed_tokens = 3
+    expected.append(runner.collect(runner.launch(Batch([ScheduledSequence(each, 1) for each in sequences]))))
+    for sequence in sequences:  # once more, without telling anybody what was chosen first
+        del sequence.token_ids[3:]
+        sequence.num_computed_tokens = 0
+    runner.allocate_kv_cache(20, 3, 4)
+
+    def read(tensor: torch.Tensor, *args: Any) -> Any:
+        raise AssertionError("the host looks at a tensor of the device")
+
+    monkeypatch.setattr(sampler, "is_on_host", lambda tensor: False)
+    with pytest.MonkeyPatch.context() as patch, launches:
+        for name in HOST_READS:
+            patch.setattr(torch.Tensor, name, read)
+        first = batch()
+        under_way = [runner.launch(first)]
+        for item in first.items:
+            item.sequence.under_way = item
+        second = batch()
+        under_way.append(runner.launch(second))
+    assert not WAITING & launches.by_name.keys(), launches.by_name
+    assert [runner.collect(each) for each in under_way] == expected

@@ -4,6 +4,7 @@ import torch
 
 from fairlead_engine.kernels.attention.backend import DeviceBatch
 from fairlead_engine.runner.batch import prepare
+from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
 
 CPU = torch.device("cpu")
@@ -25,13 +26,15 @@ def make_item(tokens: list[int], table: list[int], start: int, num_tokens: int, 
 def test_a_batch_is_flattened_in_item_order():
     decode = make_item([5, 6, 7], [4], start=2, num_tokens=1, slot=5)
     prompt = make_item([1, 2, 3, 4, 5, 6], [0, 2], start=0, num_tokens=6, slot=2)
-    step = prepare(Batch([decode, prompt]), Recording(), None, CPU)
+    step, sample_slots, sample_ends = prepare(Batch([decode, prompt]), Recording(), None, SlotTokens(6, 8, CPU), CPU)
     assert step.token_ids.tolist() == [7, 1, 2, 3, 4, 5, 6]
     assert step.positions.tolist() == [2, 0, 1, 2, 3, 4, 5]
     assert step.logit_rows.tolist() == [0, 6]
     assert step.attention == DeviceBatch([5, 2], [1, 6], [3, 6], [[4], [0, 2]])
+    assert (sample_slots.tolist(), sample_ends.tolist()) == ([5, 2], [3, 6])
 
 
 def test_an_unfinished_chunk_is_not_sampled():
-    step = prepare(Batch([make_item([1, 2, 3], [0], start=0, num_tokens=2)]), Recording(), None, CPU)
-    assert step.logit_rows.tolist() == []
+    item = make_item([1, 2, 3], [0], start=0, num_tokens=2)
+    step, sample_slots, _ = prepare(Batch([item]), Recording(), None, SlotTokens(1, 8, CPU), CPU)
+    assert step.logit_rows.tolist() == sample_slots.tolist() == []

@@ -1,13 +1,13 @@
 """Draws follow temperature, top-k, top-p and min-p, for every uniform number and every width of the vocabulary."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.runner import drawing
-from fairlead_engine.runner.drawing import draw
-from fairlead_engine.runner.randomness import uniform
+from fairlead_engine.runner.randomness import draw_key, uniforms
 from fairlead_engine.types import SamplingParams
 
 GRID = 400
@@ -25,10 +25,18 @@ PARAMS = [
 ]
 
 
+def draw(logits: torch.Tensor, params: list[SamplingParams], shares: list[float]) -> list[int]:
+    return drawing.draw(logits, params, np.array(shares)).tolist()
+
+
+def uniform(seed: int | None, position: int, engine_seed: int, request_id: str) -> float:
+    return float(uniforms([draw_key(seed, engine_seed, request_id)], [position])[0])
+
+
 def sweep(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     """The share of each token over all uniforms, [vocab]."""
-    uniforms = [(index + 0.5) / GRID for index in range(GRID)]
-    drawn = draw(logits.repeat(GRID, 1), [params] * GRID, uniforms)
+    shares = [(index + 0.5) / GRID for index in range(GRID)]
+    drawn = draw(logits.repeat(GRID, 1), [params] * GRID, shares)
     return torch.bincount(torch.tensor(drawn), minlength=logits.shape[-1]) / GRID
 
 

@@ -33,7 +33,7 @@ def test_a_blocks_bytes_are_keys_and_values_of_all_layers(dtype, size, folder):
 def test_the_last_block_of_the_cache_can_be_used(folder):
     runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
     runner.allocate_kv_cache(3, 2, 3)
-    sequence = Sequence("r", [5, 6, 7, 8, 9], 5, SamplingParams(temperature=0.0), block_table=[1, 2])
+    sequence = Sequence("r", [5, 6, 7, 8, 9], 5, SamplingParams(temperature=0.0), slot=0, block_table=[1, 2])
     (token,) = run(runner, sequence)
     assert 0 <= token.token_id < runner.model_config.vocab_size
 

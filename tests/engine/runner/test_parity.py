@@ -216,10 +216,6 @@ def test_a_step_in_which_nobody_samples_still_fills_the_cache(llama, backend, re
     check(reference, llama, [sequence])
 
 
-def test_an_empty_batch_is_no_work(llama):
-    assert run(make_runner(llama), Batch([])) == []
-
-
 def test_log_probabilities_are_the_references(llama, reference):
     runner = make_runner(llama)
     (sequence,) = place(make_prompts(25), 16, num_new=1)

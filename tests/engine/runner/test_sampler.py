@@ -1,16 +1,13 @@
 """What the sampler does to logits, against the formulas written out and against transformers' processors."""
 
 import math
-from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fairlead_engine.runner.penalties import TokenCounts
 from fairlead_engine.runner.sampler import Sampler
-from fairlead_engine.types import NO_TOKEN, SamplingParams, Sequence
+from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.types import NO_TOKEN, SampledToken, SamplingParams, ScheduledSequence, Sequence
 
 VOCAB = 50
 EOS = 7
@@ -29,8 +26,18 @@ def make_sampler(seed: int = 0, vocab: int = VOCAB) -> Sampler:
     return Sampler(vocab, (EOS,), seed)
 
 
+def sample(sampler: Sampler, logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken]:
+    """What is chosen for sequences that were computed up to their last token."""
+    tokens = SlotTokens(len(sequences), 512, torch.device("cpu"))
+    for slot, sequence in enumerate(sequences):
+        sequence.slot = slot
+    items = [ScheduledSequence(sequence, sequence.num_tokens) for sequence in sequences]
+    tokens.update(items)
+    return sampler.sample(logits, items, tokens.rows).read()
+
+
 def choose(logits: torch.Tensor, sequence: Sequence) -> int:
-    (token,) = make_sampler().sample(logits, [sequence])
+    (token,) = sample(make_sampler(), logits, [sequence])
     return token.token_id
 
 
@@ -52,7 +59,7 @@ def reference_penalties(
 
 def test_greedy_takes_the_likeliest_token_of_each_row():
     logits = make_logits(5).to(torch.bfloat16)
-    tokens = make_sampler().sample(logits, [make_sequence(greedy()) for _ in range(5)])
+    tokens = sample(make_sampler(), logits, [make_sequence(greedy()) for _ in range(5)])
     assert [token.token_id for token in tokens] == logits.float().argmax(-1).tolist()
     assert all(token.logprobs is None for token in tokens)
 
@@ -68,19 +75,19 @@ INFINITE = {"NaN": math.nan, "infinity": math.inf, "nothing left": -math.inf}
 def test_a_row_that_is_not_finite_gets_no_token_and_the_others_theirs(spoilt, sampling, dtype):
     logits = make_logits(3).to(dtype)
     sequences = [make_sequence(sampling, name=name) for name in "abc"]
-    expected = make_sampler().sample(logits.clone(), sequences)
+    expected = sample(make_sampler(), logits.clone(), sequences)
     if spoilt == "nothing left":
         logits[1] = -math.inf
     else:
         logits[1, 20] = INFINITE[spoilt]
-    first, second, third = make_sampler().sample(logits, sequences)
+    first, second, third = sample(make_sampler(), logits, sequences)
     assert second is NO_TOKEN
     assert [first, third] == [expected[0], expected[2]]
 
 
 def test_who_rules_every_token_out_gets_none():
-    (token,) = make_sampler().sample(
-        make_logits(1), [make_sequence(greedy(stop_token_ids=tuple(range(VOCAB)), min_tokens=3))]
+    (token,) = sample(
+        make_sampler(), make_logits(1), [make_sequence(greedy(stop_token_ids=tuple(range(VOCAB)), min_tokens=3))]
     )
     assert token is NO_TOKEN
 
@@ -93,7 +100,7 @@ def test_the_smallest_repetition_penalty_takes_the_likeliest_of_the_seen_tokens(
 
 
 def test_no_rows_give_no_tokens():
-    assert make_sampler().sample(torch.empty(0, VOCAB), []) == []
+    assert sample(make_sampler(), torch.empty(0, VOCAB), []) == []
 
 
 @pytest.mark.parametrize(
@@ -111,7 +118,7 @@ def test_penalties_follow_their_formulas_at_every_step(penalties):
     sampler = make_sampler()
     for position in range(30):
         logits = make_logits(seed=position % 3)
-        (token,) = sampler.sample(logits.clone(), [make_sequence(params, prompt, output)])
+        (token,) = sample(sampler, logits.clone(), [make_sequence(params, prompt, output)])
         expected = reference_penalties(logits[0].tolist(), prompt, output, params)
         assert token.token_id == max(range(VOCAB), key=expected.__getitem__)
         output.append(token.token_id)
@@ -131,7 +138,7 @@ def test_penalties_of_one_sequence_leave_the_others_alone():
     likeliest = int(logits[0].argmax())
     penalised = make_sequence(greedy(presence_penalty=2.0, frequency_penalty=2.0), output=[likeliest] * 9, name="p")
     plain = make_sequence(greedy(), output=[likeliest] * 9, name="q")
-    tokens = make_sampler().sample(logits, [plain, penalised, plain])
+    tokens = sample(make_sampler(), logits, [plain, penalised, plain])
     assert [token.token_id == likeliest for token in tokens] == [True, False, True]
 
 
@@ -139,12 +146,12 @@ def test_forgotten_counts_are_taken_again_from_the_sequence():
     sampler, logits = make_sampler(), make_logits(seed=2)
     likeliest = int(logits[0].argmax())
     sequence = make_sequence(greedy(frequency_penalty=2.0), output=[likeliest] * 20)
-    before = sampler.sample(logits, [sequence])[0].token_id
+    before = sample(sampler, logits, [sequence])[0].token_id
     sampler.forget(["r", "never heard of"])
-    assert sampler.sample(logits, [sequence])[0].token_id == before != likeliest
+    assert sample(sampler, logits, [sequence])[0].token_id == before != likeliest
     sampler.forget(["r"])
     fresh = make_sequence(greedy(frequency_penalty=2.0))
-    assert sampler.sample(logits, [fresh])[0].token_id == likeliest
+    assert sample(sampler, logits, [fresh])[0].token_id == likeliest
 
 
 def test_ends_are_suppressed_until_min_tokens():
@@ -167,7 +174,7 @@ def test_log_probabilities_are_those_of_the_raw_logits():
     likeliest = expected.argsort(descending=True).tolist()
     params = greedy(logprobs=3, presence_penalty=2.0, frequency_penalty=2.0)
     sequence = make_sequence(params, output=likeliest[:1] * 9)
-    (token,) = make_sampler().sample(logits, [sequence])
+    (token,) = sample(make_sampler(), logits, [sequence])
     assert token.token_id == token.logprobs.token_id == likeliest[1]
     assert token.logprobs.rank == 1
     assert token.logprobs.logprob == pytest.approx(float(expected[likeliest[1]]), abs=1e-5)
@@ -178,8 +185,8 @@ def test_log_probabilities_are_those_of_the_raw_logits():
 def test_no_alternatives_and_more_than_the_vocabulary_are_both_answered():
     logits = make_logits(seed=6, vocab=10)
     sampler = make_sampler(vocab=10)
-    none, many = sampler.sample(
-        logits.repeat(2, 1), [make_sequence(greedy(logprobs=0)), make_sequence(greedy(logprobs=20))]
+    none, many = sample(
+        sampler, logits.repeat(2, 1), [make_sequence(greedy(logprobs=0)), make_sequence(greedy(logprobs=20))]
     )
     assert none.logprobs.top == [] and none.logprobs.rank == 0
     assert len(many.logprobs.top) == 10
@@ -201,8 +208,8 @@ def test_a_mixed_batch_gives_each_sequence_what_it_gets_alone():
         sequences = [
             make_sequence(params, output=list(range(round_)), name=str(index)) for index, params in enumerate(settings)
         ]
-        together = make_sampler().sample(logits, sequences)
-        alone = [make_sampler().sample(logits[i : i + 1], [sequence])[0] for i, sequence in enumerate(sequences)]
+        together = sample(make_sampler(), logits, sequences)
+        alone = [sample(make_sampler(), logits[i : i + 1], [sequence])[0] for i, sequence in enumerate(sequences)]
         assert [token.token_id for token in together] == [token.token_id for token in alone]
 
 
@@ -210,9 +217,9 @@ def test_a_seed_decides_the_draws_whatever_engine_and_request():
     logits, params = make_logits(seed=8), SamplingParams(temperature=5.0, seed=42)
     draws = [
         [
-            make_sampler(seed=engine_seed)
-            .sample(logits, [make_sequence(params, output=[0] * n, name=name)])[0]
-            .token_id
+            sample(make_sampler(seed=engine_seed), logits, [make_sequence(params, output=[0] * n, name=name)])[
+                0
+            ].token_id
             for n in range(50)
         ]
         for engine_seed, name in ((0, "a"), (1, "b"))
@@ -227,25 +234,9 @@ def test_requests_without_a_seed_draw_differently():
     def draws(engine_seed: int, name: str) -> list[int]:
         sampler = make_sampler(seed=engine_seed)
         return [
-            sampler.sample(logits, [make_sequence(params, output=[0] * n, name=name)])[0].token_id for n in range(50)
+            sample(sampler, logits, [make_sequence(params, output=[0] * n, name=name)])[0].token_id for n in range(50)
         ]
 
     assert draws(0, "a") == draws(0, "a")
     assert draws(0, "a") != draws(0, "b")
     assert draws(0, "a") != draws(1, "a")
-
-
-@given(
-    st.lists(st.integers(0, 300), min_size=1, max_size=20),
-    st.lists(st.integers(0, 300), max_size=400),
-    st.integers(1, 50),
-)
-def test_counts_are_those_of_prompt_and_output_whenever_they_are_asked(prompt, output, step):
-    sequence = Sequence("r", list(prompt), len(prompt), greedy())
-    counts = TokenCounts(prompt)
-    for start in range(0, len(output), step):
-        sequence.token_ids += output[start : start + step]
-        counts.catch_up(sequence)
-    token_ids, num_times = counts.seen(torch.device("cpu"))
-    expected = dict.fromkeys(prompt, 0) | Counter(output)
-    assert dict(zip(token_ids.tolist(), num_times.tolist(), strict=True)) == expected

@@ -5,7 +5,7 @@ runner and step cost together and reports what happened; each decision is one of
 """
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
@@ -32,6 +32,14 @@ from fairlead_protocol import messages
 from fairlead_protocol.blocks import extra_bytes
 
 logger = logging.getLogger(__name__)
+
+
+class _Step(NamedTuple):
+    """What was planned, and what the runner has begun of it."""
+
+    batch: Batch
+    launched: Any
+
 
 _NO_TOKEN = (
     "no next token could be chosen: the model computed logits that are not finite, or the request rules every token out"
@@ -86,17 +94,28 @@ class Engine:
         )
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, size.num_blocks, self.clock))
+        self._under_way: _Step | None = None
+        """With asynchronous scheduling, the step that the device is at."""
         self.num_failed_checks = 0
         self.info = self._info(limits, {"load": loaded - started, "warm_up": self.clock.now() - loaded})
 
     def step(self) -> list[SequenceOutput]:
-        """Computes the next tokens of whatever runs. Call it while `has_work`."""
-        self.clock.start()
+        """Computes the next tokens of whatever runs. Call it while `has_work`.
+
+        With asynchronous scheduling it begins a step and returns what the one before it did.
+        """
+        if self._under_way is None:
+            self.clock.start()
         batch = self.scheduler.schedule()  # decides tokens; never touches tensors
-        launched = self.runner.launch(batch)  # forward; the device may still be at it
-        sampled = self.runner.collect(launched)  # samples; never decides
+        step = _Step(batch, self.runner.launch(batch)) if batch else None  # forward and draw; the device may be at it
+        if self.config.async_scheduling:
+            self._under_way, step = step, self._under_way
+        if step is None:
+            return []
+        batch, sampled = _wanted(step.batch, self.runner.collect(step.launched))  # waits for the device; never decides
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
-        self.step_cost.observe(batch, self.clock.elapsed())
+        self.step_cost.observe(step.batch, self.clock.elapsed())
+        self.clock.start()
         return self.outputs(batch, sampled, finished)
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
@@ -126,8 +145,8 @@ class Engine:
             self.runner.forget([request_id])
 
     def has_work(self) -> bool:
-        """Whether anything waits or runs."""
-        return bool(self.scheduler.sequences())
+        """Whether anything waits or runs, or the device is still at something."""
+        return self._under_way is not None or bool(self.scheduler.sequences())
 
     def outputs(
         self, batch: Batch, sampled: list[SampledToken | None], finished: list[Sequence]
@@ -238,6 +257,14 @@ class Engine:
             kv_cache_bytes=self.blocks.num_blocks * runner.kv_bytes_per_block(),
             start_seconds=start_seconds,
         )
+
+
+def _wanted(batch: Batch, sampled: list[SampledToken | None]) -> tuple[Batch, list[SampledToken | None]]:
+    """Without the items of sequences that ended while the step was under way."""
+    if all(item.sequence.finish_reason is None for item in batch.items):
+        return batch, sampled
+    pairs = [pair for pair in zip(batch.items, sampled, strict=True) if pair[0].sequence.finish_reason is None]
+    return Batch([item for item, _ in pairs]), [token for _, token in pairs]
 
 
 def _output(item: ScheduledSequence, token: SampledToken | None) -> SequenceOutput:

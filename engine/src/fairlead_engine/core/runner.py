@@ -63,14 +63,18 @@ class Runner(Protocol[Launched]):
         ...
 
     def launch(self, batch: Batch) -> Launched:
-        """Begins to compute a batch and returns at once; what it computes may still be on its way."""
+        """Begins to compute a batch, which is not empty, and returns at once; what it computes may still be on its way.
+
+        Another batch may be under way, whose tokens this one begins with where a sequence does not have them yet.
+        """
         ...
 
     def collect(self, launched: Launched) -> list[SampledToken | None]:
-        """Waits for it. One entry per item: a token where the item `samples`, None where it does not.
+        """Waits for it, in the order of the launches. One entry per item: a token where the item `samples`, None where
+        it does not.
 
         `NO_TOKEN` where it samples and the logits leave no choice. Fills `prompt_logprobs` of items that have something
-        in `scores`.
+        in `scores`, and `embedding` of those that embed. The sequences may have moved on.
         """
         ...
 

@@ -129,7 +129,8 @@ class Scheduler:
         return refusal
 
     def abort(self, request_id: str) -> Sequence | None:
-        """Ends a sequence now and frees its blocks; None when it has ended already. Not between schedule and commit."""
+        """Ends a sequence now and frees its blocks; None when it has ended already. A step under way may still write to
+        them: what is computed later comes after it."""
         sequence = self._sequences.get(request_id)
         if sequence is None:
             return None
@@ -224,7 +225,11 @@ class Scheduler:
     # -- before the step -------------------------------------------------------------------------------------------
 
     def schedule(self) -> Batch:
-        """Plans one step: shares out the token budget and sees that every block it writes exists."""
+        """Plans one step: shares out the token budget and sees that every block it writes exists.
+
+        At most one step may be under way: planned, and without a result. It counts as computed, and the tokens that it
+        chooses as there; sequences that surely end with it are left out.
+        """
         num_preemptions, limit = self.counters.num_preemptions, self.limits.max_num_batched_tokens
         items = self._schedule_running(limit)
         num_tokens = sum([item.num_tokens for item in items])
@@ -238,14 +243,23 @@ class Scheduler:
 
     def _schedule_running(self, budget: int) -> list[ScheduledSequence]:
         items: list[ScheduledSequence] = []
-        running, blocks, block_size = self.running, self.blocks, self.blocks.block_size
-        while len(items) < len(running):
-            sequence = running[len(items)]
-            num_tokens = len(sequence.token_ids) - sequence.num_computed_tokens
+        running, blocks, block_size, index = self.running, self.blocks, self.blocks.block_size, 0
+        while index < len(running):
+            sequence = running[index]
+            index += 1
+            before = sequence.under_way
+            if before is None:
+                start = sequence.num_computed_tokens
+                num_tokens = len(sequence.token_ids) - start
+            else:
+                start = before.end
+                num_tokens = sequence.num_left_after(before)
+                if not num_tokens:
+                    continue
             if num_tokens > 1:
                 # One token is kept for each sequence behind it, so that a long prompt never stops others' decodes.
-                num_tokens = min(num_tokens, budget - (len(running) - len(items) - 1))
-            end = sequence.num_computed_tokens + num_tokens
+                num_tokens = min(num_tokens, budget - (len(running) - index))
+            end = start + num_tokens
             if end > len(sequence.block_table) * block_size:
                 while not blocks.can_extend(sequence, end):
                     victim = running[-1]
@@ -253,7 +267,9 @@ class Scheduler:
                     if victim is sequence:
                         return items
                 self._extend(sequence, end)
-            items.append(ScheduledSequence(sequence, num_tokens))
+            item = ScheduledSequence(sequence, num_tokens)
+            sequence.under_way = item
+            items.append(item)
             budget -= num_tokens
         return items
 
@@ -262,7 +278,7 @@ class Scheduler:
         self._free_slot(sequence)
         self.coming.gone(sequence)
         self.blocks.free(sequence)
-        sequence.num_computed_tokens = 0
+        sequence.num_computed_tokens, sequence.under_way = 0, None
         sequence.num_preemptions += 1
         self.counters.num_preemptions += 1
         self._look_up(sequence)
@@ -296,9 +312,11 @@ class Scheduler:
                 continue
             del self.waiting[position]
             self._admit(sequence, matched)
-            items.append(ScheduledSequence(sequence, min(sequence.num_uncomputed_tokens, budget)))
-            self._extend(sequence, items[-1].end)
-            budget -= items[-1].num_tokens
+            item = ScheduledSequence(sequence, min(sequence.num_uncomputed_tokens, budget))
+            sequence.under_way = item
+            self._extend(sequence, item.end)
+            items.append(item)
+            budget -= item.num_tokens
         return items
 
     def _ready_prefix(self, sequence: Sequence) -> list[int] | None:
@@ -343,7 +361,8 @@ class Scheduler:
 
         `sampled` has one entry per item: a token exactly where the item `samples`. Returns the sequences that ended.
         One without a token, or with scores that are no numbers, ends with ERROR, and nobody reuses its blocks: what
-        spoilt its logits may be in them.
+        spoilt its logits may be in them. Of one that was preempted since only the token counts: its blocks are
+        another's.
         """
         spoilt = [
             item.sequence
@@ -361,10 +380,13 @@ class Scheduler:
             )
             if sequence.finish_reason is not None:
                 continue
-            sequence.num_computed_tokens = end
-            if end // block_size > item.start // block_size:
-                self.blocks.publish(sequence, item.start)
-                self.coming.made(sequence, item.start, end)
+            if sequence.under_way is item:
+                sequence.under_way = None
+            if sequence.block_table is item.block_table:
+                sequence.num_computed_tokens = end
+                if end // block_size > item.start // block_size:
+                    self.blocks.publish(sequence, item.start)
+                    self.coming.made(sequence, item.start, end)
             if token is not None:
                 self._append(sequence, token.token_id)
             elif end == len(sequence.token_ids):  # no more than its prompt was wanted

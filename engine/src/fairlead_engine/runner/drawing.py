@@ -9,10 +9,13 @@ by their sums and their maxima, and then into few of them.
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.dispatch import triton_lacks
+from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.types import SamplingParams
 
 NUCLEUS_WIDTHS = (64, 1024)
@@ -48,11 +51,12 @@ class Draws:
         return Draws(self.scaled[rows], [self.params[row] for row in rows], [self.uniforms[row] for row in rows])
 
 
-def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Many[float]) -> list[int]:
-    """One token id per row of float32 logits [rows, vocab]; `uniforms` are in [0, 1).
+def draw(logits: Tensor, params: Many[SamplingParams], uniforms: npt.NDArray[np.float64]) -> Tensor:
+    """One token id per row of float32 logits [rows, vocab], int64 [rows]; `uniforms` [rows] are in [0, 1).
 
     On CUDA a kernel does it, which goes through the vocabulary in its own order instead of the likeliest first: so with
-    the same seed a GPU and a CPU may choose differently.
+    the same seed a GPU and a CPU may choose differently. The other way looks at what it found before it goes on, and so
+    waits for a GPU that has no kernel.
     """
     if _has_kernel(logits):
         return _draw_by_kernel(logits, params, uniforms)
@@ -60,24 +64,23 @@ def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Many[float]) ->
     drawn: list[int] = []
     for first in range(0, len(params), most):
         block = slice(first, first + most)
-        drawn += _draw_block(logits[block], params[block], uniforms[block])
-    return drawn
+        drawn += _draw_block(logits[block], params[block], uniforms[block].tolist())
+    return to_device(np.array(drawn), logits.device)
 
 
 def _has_kernel(logits: Tensor) -> bool:
     return logits.is_cuda and triton_lacks() is None
 
 
-def _draw_by_kernel(logits: Tensor, params: Many[SamplingParams], uniforms: Many[float]) -> list[int]:
-    """All numbers go to the device in one copy; the tokens come back in one."""
+def _draw_by_kernel(logits: Tensor, params: Many[SamplingParams], uniforms: npt.NDArray[np.float64]) -> Tensor:
+    """All numbers go to the device in one copy."""
     from fairlead_engine.kernels import draw_kernel
 
-    rows = [(max(p.temperature, _LEAST_TEMPERATURE), p.top_k, p.top_p, p.min_p) for p in params]
-    columns = torch.tensor([(*row, u) for row, u in zip(rows, uniforms, strict=True)], dtype=torch.float64)
-    temperatures, top_k, top_p, min_p, shares = columns.T.contiguous().to(logits.device)
-    drawn = draw_kernel.draw(logits, temperatures.float(), top_k.int(), top_p.float(), min_p.float(), shares)
-    token_ids: list[int] = drawn.tolist()
-    return token_ids
+    columns = np.empty((5, len(params)))  # each of them consecutive, as the kernel reads them
+    columns[:4] = np.array([(max(p.temperature, _LEAST_TEMPERATURE), p.top_k, p.top_p, p.min_p) for p in params]).T
+    columns[4] = uniforms
+    temperatures, top_k, top_p, min_p, shares = to_device(columns, logits.device)
+    return draw_kernel.draw(logits, temperatures.float(), top_k.int(), top_p.float(), min_p.float(), shares).long()
 
 
 def _draw_block(logits: Tensor, params: Many[SamplingParams], uniforms: Many[float]) -> list[int]:

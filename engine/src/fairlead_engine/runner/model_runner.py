@@ -3,22 +3,26 @@
 The core's engine calls it. It never decides what runs, and only reads the sequences it is given.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
+from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.pooler import Pooler
-from fairlead_engine.runner.sampler import Sampler, token_logprobs
+from fairlead_engine.runner.readback import Readback
+from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
+from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.types import Batch, SampledToken, ScheduledSequence
 
 _MAX_SCORED_LOGITS = 2**23
@@ -27,15 +31,16 @@ _MAX_SCORED_LOGITS = 2**23
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A batch whose forward pass was begun; its tensors may still be computed by the device."""
+    """A batch that was begun; its tensors are on their way from the device to the host."""
 
     batch: Batch
-    logits: Tensor
-    """[items that sample, vocab]."""
-    scored: Tensor
-    """[rows, hidden]: the hidden states that tell of prompts, item by item."""
-    pooled: Tensor
-    """[rows, hidden]: those that go into vectors, item by item."""
+    chosen: Chosen
+    """For the items that sample, in order."""
+    scores: list[tuple[ScheduledSequence, Logprobs]]
+    """Of prompts' tokens, an item's in order."""
+    vectors: list[tuple[ScheduledSequence, Tensor]]
+    """float32 [hidden] of the items that embed."""
+    readback: Readback
 
 
 class ModelRunner:
@@ -72,6 +77,7 @@ class ModelRunner:
         self._model = load_model(model_folder, self.model_config, self.dtype, self.device, quantization)
         self._caches: list[LayerCache] = []
         self._tables: Any = None
+        self._tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first launch
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
         self._pooler = Pooler()
 
@@ -93,6 +99,7 @@ class ModelRunner:
         self._caches = []  # frees the earlier one first
         self._caches = self._backend.allocate(self.layout, num_blocks)
         self._tables = self._backend.tables(self.layout, num_slots, blocks_per_slot)
+        self._tokens = SlotTokens(num_slots, blocks_per_slot * self.layout.block_size, self.device)
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Places tables as suits the attention backend."""
@@ -100,27 +107,44 @@ class ModelRunner:
 
     @torch.inference_mode()
     def launch(self, batch: Batch) -> Launched:
-        """Begins a batch's forward pass; the items' keys and values will be in the cache after it."""
-        if not batch:
-            return Launched(batch, torch.empty(0), torch.empty(0), torch.empty(0))
-        hidden = self._model(prepare(batch, self._backend, self._tables, self.device), self._caches)
-        num_sampled = sum(item.samples for item in batch.items)
-        num_told = num_sampled + sum(len(item.scores) for item in batch.items)
-        logits = self._model.logits(hidden[:num_sampled])
-        return Launched(batch, logits, hidden[num_sampled:num_told], hidden[num_told:])
+        """Begins a batch's forward pass, and the choice of a token for each item that reaches its sequence's last one.
 
-    @torch.inference_mode()
+        After it the items' keys and values will be in the cache, and the next batch may begin with what was chosen.
+        """
+        step, sample_slots, sample_ends = prepare(batch, self._backend, self._tables, self._tokens, self.device)
+        hidden, readback = self._model(step, self._caches), Readback()
+        sampling = [item for item in batch.items if item.samples]
+        scored = [item for item in batch.items if item.scores]
+        pooled = [item for item in batch.items if item.pools]
+        num_told = len(sampling) + sum(len(item.scores) for item in scored)
+        chosen = self._sampler.sample(self._model.logits(hidden[: len(sampling)]), sampling, self._tokens.rows)
+        self._tokens.put(sample_slots, sample_ends, chosen.token_ids)
+        scores = self._scores(scored, hidden[len(sampling) : num_told])
+        vectors = self._pooler.pool(pooled, hidden[num_told:])
+        return Launched(
+            batch,
+            chosen.to(readback),
+            [(item, logprobs.to(readback)) for item, logprobs in scores],
+            [(item, readback(vector)) for item, vector in vectors],
+            readback,
+        )
+
     def collect(self, launched: Launched) -> list[SampledToken | None]:
-        """Chooses a token for each item that reaches its sequence's last token; None for others."""
-        if not launched.batch:
-            return []
-        sequences = [item.sequence for item in launched.batch.items if item.samples]
-        sampled = iter(self._sampler.sample(launched.logits, sequences))
-        self._score([item for item in launched.batch.items if item.scores], launched.scored)
-        self._pooler.pool([item for item in launched.batch.items if item.pools], launched.pooled)
+        """Waits for the batch, and not for what was launched after it. A token for each item that samples, None for
+        others; writes the log-probabilities and vectors of prompts into their items, but a vector that is not finite.
+        """
+        launched.readback.wait()
+        for item, logprobs in launched.scores:
+            item.prompt_logprobs += logprobs.read()
+        for item, vector in launched.vectors:
+            if bool(vector.isfinite().all()):
+                item.embedding = vector.numpy().astype("<f4").tobytes()
+        sampled = iter(launched.chosen.read())
         return [next(sampled) if item.samples else None for item in launched.batch.items]
 
-    def _score(self, items: Iterable[ScheduledSequence], hidden: Tensor) -> None:
+    def _scores(
+        self, items: Iterable[ScheduledSequence], hidden: Tensor
+    ) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
         """Log-probabilities of prompts' tokens, from their rows' hidden states [rows, hidden] in order.
 
         A few rows at a time: the logits of all would take gigabytes.
@@ -131,7 +155,7 @@ class ModelRunner:
             for position in item.scores[::most]:
                 part = token_ids[position : min(position + most, item.scores.stop)]
                 logits = self._model.logits(hidden[first : first + len(part)]).float()
-                item.prompt_logprobs += token_logprobs(logits, part, num_top or 0)
+                yield item, rank_tokens(logits, to_device(np.array(part), self.device), num_top or 0)
                 first += len(part)
 
     def forget(self, request_ids: Iterable[str]) -> None:

@@ -1,47 +1,16 @@
-"""Presence, frequency and repetition penalties, and the token counts they need.
+"""Penalties on tokens that a sequence holds already: OpenAI's presence and frequency, and transformers' repetition."""
 
-Definitions as in OpenAI's API (presence, frequency) and CTRL (repetition; Keskar et al., arXiv 1909.05858).
-"""
+from collections.abc import Sequence as Many
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.types import SamplingParams, Sequence
+from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.types import SamplingParams, ScheduledSequence
 
 _LEAST_REPETITION_PENALTY = 1e-30
-"""Below it a token that was seen outweighs every other anyway, and dividing by it must not overflow."""
-
-
-class TokenCounts:
-    """Which tokens a sequence holds, and how often its output holds each; brought up to date as tokens come.
-
-    Only tokens that occur are kept: a sequence has hundreds of them, a vocabulary a hundred thousand.
-    """
-
-    def __init__(self, prompt_token_ids: list[int]) -> None:
-        self._token_ids = np.unique(np.array(prompt_token_ids, np.int64))
-        self._counts = np.zeros(len(self._token_ids), np.float32)
-        self._place = {token_id: place for place, token_id in enumerate(self._token_ids.tolist())}
-        self._num_counted = len(prompt_token_ids)
-
-    def catch_up(self, sequence: Sequence) -> None:
-        """Counts the tokens that came since the last call."""
-        for token_id in sequence.token_ids[self._num_counted :]:
-            place = self._place.setdefault(token_id, len(self._place))
-            if place == len(self._counts):
-                more = np.zeros(max(64, place))
-                self._token_ids = np.concatenate((self._token_ids, more.astype(np.int64)))
-                self._counts = np.concatenate((self._counts, more.astype(np.float32)))
-            self._token_ids[place] = token_id
-            self._counts[place] += 1.0
-        self._num_counted = sequence.num_tokens
-
-    def seen(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Tokens of prompt or output, int64 [tokens], and how often the output holds each, float32 [tokens]."""
-        num = len(self._place)
-        token_ids, counts = torch.from_numpy(self._token_ids[:num]), torch.from_numpy(self._counts[:num])
-        return token_ids.to(device), counts.to(device)
+"""A smaller one ranks the seen tokens above every other anyway, and dividing by it must not overflow."""
 
 
 def is_penalised(params: SamplingParams) -> bool:
@@ -49,15 +18,33 @@ def is_penalised(params: SamplingParams) -> bool:
     return params.presence_penalty != 0.0 or params.frequency_penalty != 0.0 or params.repetition_penalty != 1.0
 
 
-def penalise(logits: Tensor, counts: TokenCounts, params: SamplingParams) -> None:
-    """Changes one row of logits [vocab] in place."""
-    token_ids, num_times = counts.seen(logits.device)
-    changed = logits[token_ids]
-    if params.repetition_penalty != 1.0:
-        penalty = max(params.repetition_penalty, _LEAST_REPETITION_PENALTY)
-        changed = torch.where(changed > 0, changed / penalty, changed * penalty)
-    if params.frequency_penalty != 0.0:
-        changed = changed - params.frequency_penalty * num_times
-    if params.presence_penalty != 0.0:
-        changed = changed - params.presence_penalty * num_times.clamp(max=1.0)
-    logits[token_ids] = changed
+def penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
+    """Changes these rows of float32 logits [rows, vocab] in place, each for what its item's sequence holds by then.
+
+    `slot_tokens` int32 [slots, columns] has the sequences' tokens. Only logits of tokens that occur are looked at: a
+    sequence has hundreds of them, a vocabulary a hundred thousand.
+    """
+    numbers = np.array(
+        [
+            (row, item.sequence.slot, item.end, item.sequence.num_prompt_tokens)
+            for row, item in zip(rows, items, strict=True)
+        ]
+    )
+    strengths = np.array(
+        [
+            (max(p.repetition_penalty, _LEAST_REPETITION_PENALTY), p.frequency_penalty, p.presence_penalty)
+            for p in (item.sequence.sampling for item in items)
+        ],
+        np.float32,
+    )
+    of_row, slots, ends, starts = to_device(numbers, logits.device).unsqueeze(-1).unbind(1)
+    repetition, frequency, presence = to_device(strengths, logits.device).unsqueeze(-1).unbind(1)
+    token_ids = slot_tokens[slots.squeeze(1), : int(numbers[:, 2].max())].long()
+    position = torch.arange(token_ids.shape[1], device=logits.device)
+    token_ids = torch.where(position < ends, token_ids, token_ids[:, :1])  # what is beyond its end is anything
+    is_output = (position >= starts) & (position < ends)
+    outputs = token_ids.masked_fill(~is_output, logits.shape[1]).sort(-1).values
+    counts = torch.searchsorted(outputs, token_ids, right=True) - torch.searchsorted(outputs, token_ids)
+    found = logits[of_row, token_ids]
+    changed = torch.where(found > 0, found / repetition, found * repetition)
+    logits[of_row, token_ids] = changed - frequency * counts - presence * (counts > 0)

@@ -17,12 +17,11 @@ class Pooler:
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
 
-    def pool(self, items: Sequence[ScheduledSequence], hidden: Tensor) -> None:
-        """Adds the hidden states [rows, hidden], item by item, and writes the vectors that are complete.
-
-        Sums are float32. One that is not finite is not written.
-        """
+    def pool(self, items: Sequence[ScheduledSequence], hidden: Tensor) -> list[tuple[ScheduledSequence, Tensor]]:
+        """Adds the hidden states [rows, hidden], item by item. The items that `embed` and their vectors [hidden],
+        which are complete. Sums are float32."""
         first = 0
+        vectors: list[tuple[ScheduledSequence, Tensor]] = []
         for item in items:
             request_id = item.sequence.request_id
             total = hidden[first : first + len(item.pools)].float().sum(0)
@@ -30,9 +29,9 @@ class Pooler:
             if (before := self._sums.get(request_id)) is not None:
                 total = before + total
             self._sums[request_id] = total
-            if item.embeds and bool(total.isfinite().all()):
-                vector = torch.nn.functional.normalize(total, dim=0)
-                item.embedding = vector.cpu().numpy().astype("<f4").tobytes()
+            if item.embeds:
+                vectors.append((item, torch.nn.functional.normalize(total, dim=0)))
+        return vectors
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drops the sums of these requests."""

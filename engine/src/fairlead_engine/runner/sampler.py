@@ -1,139 +1,198 @@
 """Choosing tokens from logits: bias, penalties, suppressed ends, temperature, truncation, the draw; log-probabilities.
 
 The order is that of transformers: bias, penalties, minimum length, temperature, top-k, top-p, min-p. Log-probabilities
-are those of the raw logits. A batch in which every sequence is plainly greedy takes one argmax and nothing else.
+are those of the raw logits. A batch in which every sequence is plainly greedy takes one argmax and nothing else. On a
+GPU nothing here waits for it: what is chosen stays there until it is read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.drawing import draw
-from fairlead_engine.runner.penalties import TokenCounts, is_penalised, penalise
-from fairlead_engine.runner.randomness import uniform
-from fairlead_engine.types import NO_TOKEN, SampledToken, SamplingParams, Sequence, TokenLogprobs
+from fairlead_engine.runner.penalties import is_penalised, penalise
+from fairlead_engine.runner.randomness import draw_key, uniforms
+from fairlead_engine.types import NO_TOKEN, SampledToken, SamplingParams, ScheduledSequence, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-probabilities of one token per row, and each row's likeliest ones."""
+
+    token_ids: Tensor
+    """int64 [rows]."""
+    chosen: Tensor
+    """float32 [rows]: the token's own."""
+    ranks: Tensor
+    """int64 [rows]: how many tokens were likelier."""
+    likeliest: Tensor
+    """int64 [rows, top], best first,"""
+    values: Tensor
+    """and theirs, float32 [rows, top]."""
+
+    def to(self, place: Callable[[Tensor], Tensor]) -> "Logprobs":
+        """All of it, moved."""
+        moved = (self.token_ids, self.chosen, self.ranks, self.likeliest, self.values)
+        return Logprobs(*(place(tensor) for tensor in moved))
+
+    def read(self) -> list[TokenLogprobs]:
+        """One for each row."""
+        columns = (self.token_ids, self.chosen, self.ranks, self.likeliest, self.values)
+        return [
+            TokenLogprobs(token_id=token_id, logprob=logprob, top=list(zip(*top, strict=True)), rank=rank)
+            for token_id, logprob, rank, *top in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a sampler has chosen for each row, before anybody has read it."""
+
+    token_ids: Tensor
+    """int64 [rows]; -1 where there is no token."""
+    logprobs: dict[int, Logprobs]
+    """By row, of those that want them."""
+
+    def to(self, place: Callable[[Tensor], Tensor]) -> "Chosen":
+        """All of it, moved."""
+        logprobs = {row: each.to(place) for row, each in self.logprobs.items()}
+        return Chosen(place(self.token_ids), logprobs)
+
+    def read(self) -> list[SampledToken]:
+        """One token for each row, `NO_TOKEN` where there is none."""
+        tokens = [NO_TOKEN if token_id < 0 else SampledToken(token_id) for token_id in self.token_ids.tolist()]
+        for row, logprobs in self.logprobs.items():
+            if tokens[row] is not NO_TOKEN:
+                tokens[row] = SampledToken(tokens[row].token_id, *logprobs.read())
+        return tokens
 
 
 class Sampler:
     """Samples for many sequences at once; what it chooses for one does not depend on the others.
 
-    It remembers token counts of requests that use penalties, until they are forgotten, and nothing else.
+    It remembers who draws which numbers, until they are forgotten, and nothing else.
     """
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], seed: int = 0) -> None:
         self._vocab_size = vocab_size
         self._eos_token_ids = tuple(eos_token_ids)
         self._seed = seed
-        self._counts: dict[str, TokenCounts] = {}
+        self._keys: dict[str, int] = {}
 
-    def sample(self, logits: Tensor, sequences: Many[Sequence]) -> list[SampledToken]:
-        """One token per row of logits [rows, vocab]; row i belongs to sequences[i], whose next token it predicts.
+    def sample(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Chosen:
+        """One token per row of logits [rows, vocab]; row i belongs to items[i], and predicts the token at its end.
 
-        A row that is not finite where it is largest gets `NO_TOKEN`; no other row notices.
+        `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to there. A row that is not finite where it
+        is largest gets no token; no other row notices.
         """
-        if all(_is_plain(sequence) for sequence in sequences):
-            return [NO_TOKEN if token_id is None else SampledToken(token_id) for token_id in _likeliest(logits)]
+        if all(_is_plain(item) for item in items):
+            return Chosen(_likeliest(logits), {})
         logits = logits.float()
-        token_ids = self._choose(self._adjust(logits, sequences), sequences)
-        sampled = []
-        for token_id, row, sequence in zip(token_ids, logits, sequences, strict=True):
-            num_top = sequence.sampling.logprobs
-            if token_id is None:
-                sampled.append(NO_TOKEN)
-            elif num_top is None:
-                sampled.append(SampledToken(token_id))
-            else:
-                sampled.append(SampledToken(token_id, *token_logprobs(row.unsqueeze(0), [token_id], num_top)))
-        return sampled
+        token_ids = self._choose(self._adjust(logits, items, slot_tokens), items)
+        logprobs = {
+            row: rank_tokens(logits[row : row + 1], token_ids[row : row + 1].clamp(min=0), num_top)
+            for row, item in enumerate(items)
+            if (num_top := item.sequence.sampling.logprobs) is not None
+        }
+        return Chosen(token_ids, logprobs)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Drops the token counts of these requests."""
+        """Drops what is kept of these requests."""
         for request_id in request_ids:
-            self._counts.pop(request_id, None)
+            self._keys.pop(request_id, None)
 
-    def _adjust(self, logits: Tensor, sequences: Many[Sequence]) -> Tensor:
+    def _adjust(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
         """Bias, penalties and suppressed ends, on a copy as soon as any sequence needs them."""
-        adjusted = logits
-        for row, sequence in enumerate(sequences):
-            bias, penalised = sequence.sampling.logit_bias, is_penalised(sequence.sampling)
-            suppressed = self._suppressed(sequence)
-            if adjusted is logits and (bias or penalised or suppressed):
-                adjusted = logits.clone()
-            if bias:
-                adjusted[row, list(bias)] += torch.tensor([*bias.values()], device=logits.device)
-            if penalised:
-                if sequence.request_id not in self._counts:
-                    prompt = sequence.token_ids[: sequence.num_prompt_tokens]
-                    self._counts[sequence.request_id] = TokenCounts(prompt)
-                counts = self._counts[sequence.request_id]
-                counts.catch_up(sequence)
-                penalise(adjusted[row], counts, sequence.sampling)
-            if suppressed:
-                adjusted[row, suppressed] = float("-inf")
-        return adjusted
+        biases: list[tuple[int, int, float]] = []
+        penalised: list[int] = []
+        suppressed: list[tuple[int, int, float]] = []
+        for row, item in enumerate(items):
+            params = item.sequence.sampling
+            biases += [(row, token_id, bias) for token_id, bias in params.logit_bias.items()]
+            if is_penalised(params):
+                penalised.append(row)
+            suppressed += [(row, token_id, float("-inf")) for token_id in self._suppressed(item)]
+        if not (biases or penalised or suppressed):
+            return logits
+        adjusted = _add(logits.clone(), biases)
+        if penalised:
+            penalise(adjusted, penalised, [items[row] for row in penalised], slot_tokens)
+        return _add(adjusted, suppressed)
 
-    def _choose(self, logits: Tensor, sequences: Many[Sequence]) -> list[int | None]:
-        """The likeliest token of greedy sequences, a drawn one of all others, None where there is none."""
-        token_ids = _likeliest(logits)
-        rows = [
-            row for row, sequence in enumerate(sequences) if not sequence.sampling.greedy and token_ids[row] is not None
-        ]
-        if len(rows) == len(sequences):
-            return list(self._draw(logits, sequences))
-        if rows:
-            for row, token_id in zip(rows, self._draw(logits[rows], [sequences[row] for row in rows]), strict=True):
-                token_ids[row] = token_id
-        return token_ids
+    def _choose(self, logits: Tensor, items: Many[ScheduledSequence]) -> Tensor:
+        """The likeliest token of greedy sequences, a drawn one of all others, -1 where there is none."""
+        likeliest = _likeliest(logits)
+        # Rows without a choice are left out where it costs nothing to know them.
+        is_there = (likeliest >= 0).tolist() if is_on_host(logits) else [True] * len(items)
+        rows = [row for row, item in enumerate(items) if not item.sequence.sampling.greedy and is_there[row]]
+        if not rows:
+            return likeliest
+        if len(rows) == len(items):
+            return self._draw(logits, items).where(likeliest >= 0, -1)
+        where = to_device(np.array(rows), logits.device)
+        drawn = self._draw(logits[where], [items[row] for row in rows])
+        return likeliest.index_copy(0, where, drawn.where(likeliest[where] >= 0, -1))
 
-    def _draw(self, logits: Tensor, sequences: Many[Sequence]) -> list[int]:
-        uniforms = [
-            uniform(sequence.sampling.seed, sequence.num_output_tokens, self._seed, sequence.request_id)
-            for sequence in sequences
-        ]
-        return draw(logits, [sequence.sampling for sequence in sequences], uniforms)
+    def _draw(self, logits: Tensor, items: Many[ScheduledSequence]) -> Tensor:
+        positions = [item.num_output_tokens for item in items]
+        numbers = uniforms([self._key(item) for item in items], positions)
+        return draw(logits, [item.sequence.sampling for item in items], numbers)
 
-    def _suppressed(self, sequence: Sequence) -> list[int]:
+    def _key(self, item: ScheduledSequence) -> int:
+        request_id = item.sequence.request_id
+        if (key := self._keys.get(request_id)) is None:
+            key = self._keys[request_id] = draw_key(item.sequence.sampling.seed, self._seed, request_id)
+        return key
+
+    def _suppressed(self, item: ScheduledSequence) -> list[int]:
         """The tokens that would end a sequence that is still too short to end."""
-        if not _is_too_short(sequence):
+        if not _is_too_short(item):
             return []
-        ends = set(sequence.sampling.stop_token_ids)
-        if not sequence.sampling.ignore_eos:
+        params = item.sequence.sampling
+        ends = set(params.stop_token_ids)
+        if not params.ignore_eos:
             ends.update(self._eos_token_ids)
         return [token_id for token_id in ends if token_id < self._vocab_size]
 
 
-def token_logprobs(logits: Tensor, token_ids: Many[int], num_top: int) -> list[TokenLogprobs]:
-    """Log-probability and rank of one token per row of logits [rows, vocab], and the row's likeliest ones."""
+def rank_tokens(logits: Tensor, token_ids: Tensor, num_top: int) -> Logprobs:
+    """Of one token per row of logits [rows, vocab]; token_ids is int64 [rows]."""
     logprobs = logits.log_softmax(dim=-1)
-    chosen = logprobs.gather(1, torch.tensor(token_ids, device=logits.device).unsqueeze(1))
+    chosen = logprobs.gather(1, token_ids.unsqueeze(1))
     values, likeliest = logprobs.topk(min(num_top, logprobs.shape[1]), dim=-1)
-    columns = (chosen.squeeze(1), (logprobs > chosen).sum(-1), likeliest, values)
-    return [
-        TokenLogprobs(token_id=token_id, logprob=logprob, top=list(zip(*top, strict=True)), rank=rank)
-        for token_id, logprob, rank, *top in zip(token_ids, *(column.tolist() for column in columns), strict=True)
-    ]
+    return Logprobs(token_ids, chosen.squeeze(1), (logprobs > chosen).sum(-1), likeliest, values)
 
 
-def _is_plain(sequence: Sequence) -> bool:
-    params: SamplingParams = sequence.sampling
-    is_changed = params.logit_bias or is_penalised(params) or _is_too_short(sequence)
+def _add(logits: Tensor, changes: list[tuple[int, int, float]]) -> Tensor:
+    """Adds to single logits in place: (row, token id, what)."""
+    if changes:
+        rows, token_ids, values = zip(*changes, strict=True)
+        places = to_device(np.array([rows, token_ids]), logits.device)
+        values_on_device = to_device(np.array(values, np.float32), logits.device)
+        logits.index_put_((places[0], places[1]), values_on_device, accumulate=True)
+    return logits
+
+
+def _is_plain(item: ScheduledSequence) -> bool:
+    params: SamplingParams = item.sequence.sampling
+    is_changed = params.logit_bias or is_penalised(params) or _is_too_short(item)
     return params.greedy and params.logprobs is None and not is_changed
 
 
-def _is_too_short(sequence: Sequence) -> bool:
-    return sequence.num_output_tokens < sequence.sampling.min_tokens
+def _is_too_short(item: ScheduledSequence) -> bool:
+    return item.num_output_tokens < item.sequence.sampling.min_tokens
 
 
-def _likeliest(logits: Tensor) -> list[int | None]:
-    """Each row's likeliest token, the first of equals; None where its logit is not finite, which it is for NaN too.
-
-    On a CPU numpy's argmax is vectorised (6 to 30 times faster).
-    """
-    if logits.device.type == "cpu":
+def _likeliest(logits: Tensor) -> Tensor:
+    """int64 [rows]: each row's likeliest token, the first of equals; -1 where its logit is not finite, which it is for
+    NaN too. On a CPU numpy's argmax is vectorised (6 to 30 times faster)."""
+    if is_on_host(logits):
         likeliest = torch.from_numpy(logits.float().numpy().argmax(-1))
     else:
         likeliest = logits.argmax(-1)
-    finite = logits.gather(-1, likeliest.unsqueeze(-1)).squeeze(-1).isfinite()
-    return [None if token_id < 0 else token_id for token_id in likeliest.where(finite, -1).tolist()]
+    return likeliest.where(logits.gather(-1, likeliest.unsqueeze(-1)).squeeze(-1).isfinite(), -1)

@@ -17,6 +17,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
+from fairlead_engine.kernels.staging import to_device
 
 MAX_GATHERED = 2**16
 """Tokens, padding included, whose keys and values are gathered at a time: 256 MiB with 8 heads of 128 in bfloat16."""
@@ -63,7 +64,7 @@ class DeviceTables:
                 blocks += table[num_known:]
                 self._known[slot], self._num_known[slot] = table, len(table)
         if blocks:
-            places_on_device, blocks_on_device = torch.tensor([places, blocks]).to(self.layout.device)
+            places_on_device, blocks_on_device = to_device(np.array([places, blocks]), self.layout.device)
             self.rows.view(-1).index_copy_(0, places_on_device, blocks_on_device)
 
 
@@ -128,7 +129,7 @@ class BlockTables:
         layout, size, num_rows = tables.layout, tables.layout.block_size, sum(batch.num_queries)
         width = -(-max(batch.context_lens) // size)
         per_sequence = np.array([batch.slots, batch.num_queries, batch.context_lens])
-        slots, num_queries, context_lens = torch.from_numpy(per_sequence).to(layout.device)
+        slots, num_queries, context_lens = to_device(per_sequence, layout.device)
         block_tables = tables.rows[slots, :width]
         query_starts = pad(num_queries.cumsum(0), (1, 0))
         if num_rows == len(batch.slots):

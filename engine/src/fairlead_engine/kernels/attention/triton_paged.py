@@ -14,6 +14,7 @@ from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
 from fairlead_engine.kernels.attention.store_kernel import store
+from fairlead_engine.kernels.staging import to_device
 
 Numbers = npt.NDArray[np.int64]
 
@@ -76,7 +77,7 @@ class TritonPaged:
             slots[sequence_of],
             np.arange(query_starts[-1]) + (context_lens - query_starts[1:])[sequence_of],
         ]
-        numbers = torch.from_numpy(np.concatenate(columns).astype(np.int32)).to(tables.layout.device)
+        numbers = to_device(np.concatenate(columns).astype(np.int32), tables.layout.device)
         on_device = torch.split(numbers, [len(column) for column in columns])
         row_slots, row_positions = on_device[5:]
         size = tables.layout.block_size

@@ -1,0 +1,22 @@
+"""Between host and device: which side a tensor is on, and numbers of the host on their way over."""
+
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+def is_on_host(tensor: Tensor) -> bool:
+    """Whether the host may look at its values without waiting."""
+    return tensor.device.type == "cpu"
+
+
+def to_device(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """The same shape and type on the device, without waiting for it.
+
+    A copy from memory that is not pinned would make the host wait for all that was launched before. On a CPU the tensor
+    is the array itself.
+    """
+    tensor = torch.from_numpy(numbers)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -1,0 +1,67 @@
+"""The tokens of all running sequences, on the device: a step reads them there, and adds what it chooses."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.types import ScheduledSequence, Sequence
+
+_FEWEST_COLUMNS = 256
+
+
+class SlotTokens:
+    """One row for each slot, of which as many tokens are known as its sequence has.
+
+    Only tokens that came from the host are sent, once: a token that a step chooses is in its row before the host knows
+    it, so that the next step can begin with it.
+    """
+
+    def __init__(self, num_slots: int, most_tokens: int, device: torch.device) -> None:
+        """`most_tokens`: of one sequence; memory is taken as sequences get longer."""
+        self._most_tokens = most_tokens
+        self._device = device
+        self.rows = torch.zeros((num_slots, 0), dtype=torch.int32, device=device)
+        """[slots, columns]: what is beyond a sequence's end is anything."""
+        self._owners: list[Sequence | None] = [None] * num_slots
+        self._num_known = [0] * num_slots
+
+    def update(self, items: Iterable[ScheduledSequence]) -> None:
+        """Sends the tokens up to each item's end that its row lacks, and counts on the one that its step chooses."""
+        places: list[tuple[int, int, int]] = []
+        token_ids: list[int] = []
+        longest = 0
+        for item in items:
+            sequence, end = item.sequence, item.end
+            slot = sequence.slot
+            num_known = self._num_known[slot] if self._owners[slot] is sequence else 0
+            if num_known < end:
+                places.append((slot, num_known, end))
+                token_ids += sequence.token_ids[num_known:end]
+                self._owners[slot] = sequence
+            self._num_known[slot] = max(num_known, end + item.samples)
+            longest = max(longest, end + 1)
+        if longest > self.rows.shape[1]:
+            self._widen(longest)
+        if places:
+            width = self.rows.shape[1]
+            flat = np.concatenate([np.arange(slot * width + first, slot * width + end) for slot, first, end in places])
+            flat_places, values = to_device(np.stack((flat, np.array(token_ids))), self._device)
+            self.rows.view(-1).index_copy_(0, flat_places, values.int())
+
+    def at(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """int32 [tokens]: what stands there; `slots` and `positions` are int64 [tokens]."""
+        return self.rows[slots, positions]
+
+    def put(self, slots: Tensor, positions: Tensor, token_ids: Tensor) -> None:
+        """Writes what a step has chosen. In place of no token any is as good: its sequence ends."""
+        self.rows[slots, positions] = token_ids.clamp(min=0).int()
+
+    def _widen(self, num_columns: int) -> None:
+        num_slots, before = self.rows.shape
+        width = min(max(num_columns, 2 * before, _FEWEST_COLUMNS), max(num_columns, self._most_tokens))
+        rows = torch.zeros((num_slots, width), dtype=torch.int32, device=self._device)
+        rows[:, :before] = self.rows
+        self.rows = rows
