@@ -141,7 +141,10 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, __file__, *sys.argv[1:], "--serve", str(port)]
-    http = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(HERE)})
+    paths = os.pathsep.join(
+        filter(None, [str(HERE), os.environ.get("PYTHONPATH")])
+    )  # the core's process finds it there
+    http = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths})
     try:
         result = uvloop.run(ready_then(args, http.pid, port))
     finally:

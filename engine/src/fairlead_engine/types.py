@@ -216,7 +216,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """How many tokens were likelier than the chosen one."""
 
 
-class SequenceOutput(msgspec.Struct, kw_only=True):
+class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """What one step did for one sequence."""
 
     request_id: str

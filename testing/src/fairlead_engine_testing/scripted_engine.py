@@ -2,12 +2,13 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
+from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineDead, EngineGone, QueueFull, StartError
 from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol.blocks import ROOT, BlockHash
@@ -111,6 +112,7 @@ class ScriptedEngine:
         self._may_go_on = asyncio.Event()
         self._may_go_on.set()
         self._death: str | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> EngineInfo:
         if self.start_error is not None:
@@ -154,32 +156,38 @@ class ScriptedEngine:
         self._death = message
         self._may_go_on.set()
 
-    async def generate(
-        self, request: EngineRequest, on_sent: Callable[[int], None] | None = None
-    ) -> AsyncGenerator[SequenceOutput, None]:
+    def add(self, request: EngineRequest, stream: RequestStream) -> int:
         if self._death is not None:
             raise EngineGone(self._death)
         self.num_commands += 1
-        if on_sent is not None:
-            on_sent(self.num_commands)
+        if not self.full:
+            self.requests.append(request)
+            self.running.add(request.request_id)
+        self._tasks[request.request_id] = asyncio.create_task(self._play(request, stream, is_refused=self.full))
+        return self.num_commands
+
+    def abort(self, request_id: str) -> None:
+        if (task := self._tasks.pop(request_id, None)) is not None and self._death is None:
+            task.cancel()
+            self.running.discard(request_id)
+            self.aborted.append(request_id)
+
+    async def _play(self, request: EngineRequest, stream: RequestStream, *, is_refused: bool) -> None:
         self._report()
-        if self.full:
-            raise QueueFull
-        self.requests.append(request)
-        self.running.add(request.request_id)
-        finished = False
         try:
+            if is_refused:
+                raise QueueFull
             for output in self.script(request):
                 await asyncio.sleep(0)  # as a real engine, never answer before others had their turn
                 await self._may_go_on.wait()
                 if self._death is not None:
                     raise EngineDead(self._death)
-                finished = output.finish_reason is not None
-                yield output
+                stream.put(output)
+        except Exception as error:
+            stream.fail(error)
         finally:
             self.running.discard(request.request_id)
-            if not finished and self._death is None:
-                self.aborted.append(request.request_id)
+            self._tasks.pop(request.request_id, None)
 
     def _report(self, changed: BlocksChanged | None = None) -> None:
         if self._listener is not None:

@@ -14,6 +14,7 @@ from fairlead_engine.errors import EngineDead, EngineGone, KVCacheTooSmall, Mode
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config, make_fake_engine
+from fairlead_engine_testing.outputs import outputs_of
 from fairlead_protocol.blocks import hash_blocks
 
 KINDS = ["thread", "process"]
@@ -35,7 +36,7 @@ async def started(kind: str, misbehaviour: str = "", **changes: object) -> Async
 
 
 async def collect(client: EngineClient, request: EngineRequest) -> list[SequenceOutput]:
-    return [output async for output in client.generate(request)]
+    return [output async for output in outputs_of(client, request)]
 
 
 def tokens(outputs: list[SequenceOutput]) -> list[int]:
@@ -108,8 +109,8 @@ async def test_a_listener_hears_of_every_step_and_of_what_it_includes(kind: str)
     try:
         sent: list[int] = []
         requests = [make_request(name, [*range(9)], max_tokens=4, ignore_eos=True) for name in "ab"]
-        outputs = [output async for output in client.generate(requests[0], sent.append)]
-        outputs += [output async for output in client.generate(requests[1], sent.append)]
+        outputs = [output async for output in outputs_of(client, requests[0], sent.append)]
+        outputs += [output async for output in outputs_of(client, requests[1], sent.append)]
         assert sent == [1, 2]
         assert listener.num_commands == 2
         assert listener.generated[-1] == 8, "the load is the report's own when the listener hears of it"
@@ -122,7 +123,7 @@ async def test_a_listener_hears_of_every_step_and_of_what_it_includes(kind: str)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_closing_the_iterator_frees_the_blocks_within_one_step(kind: str) -> None:
     async with started(kind, "step_seconds=0.02") as client:
-        stream = client.generate(make_request("a", range(20), max_tokens=100, ignore_eos=True))
+        stream = outputs_of(client, make_request("a", range(20), max_tokens=100, ignore_eos=True))
         await anext(stream)
         assert client.load.running == 1
         num_steps = client.load.num_steps
@@ -148,7 +149,7 @@ async def test_a_cancelled_consumer_frees_the_blocks(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_full_queue_raises_and_the_client_goes_on(kind: str) -> None:
     async with started(kind, "step_seconds=0.02", max_num_seqs=1, max_num_queued_tokens=1) as client:
-        first = client.generate(make_request("first", [1, 2], max_tokens=10, ignore_eos=True))
+        first = outputs_of(client, make_request("first", [1, 2], max_tokens=10, ignore_eos=True))
         await anext(first)
         second = asyncio.create_task(collect(client, make_request("second", [1, 2], max_tokens=2, ignore_eos=True)))
         while not client.load.waiting:
@@ -170,10 +171,10 @@ async def test_a_request_the_core_cannot_serve_ends_with_its_message(kind: str) 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_second_request_with_a_running_id_is_refused(kind: str) -> None:
     async with started(kind, "step_seconds=0.01") as client:
-        stream = client.generate(make_request("a", max_tokens=50, ignore_eos=True))
+        stream = outputs_of(client, make_request("a", max_tokens=50, ignore_eos=True))
         await anext(stream)
         with pytest.raises(RequestError, match="'a' is running already"):
-            await anext(client.generate(make_request("a")))
+            await anext(outputs_of(client, make_request("a")))
         await stream.aclose()
 
 
@@ -206,14 +207,14 @@ async def test_a_failing_step_ends_every_request_with_engine_dead(kind: str) -> 
         assert client.step_age_seconds == 0.0
         assert not any(isinstance(result, EngineGone) for result in results)
         with pytest.raises(EngineGone):
-            await anext(client.generate(make_request("c")))
+            await anext(outputs_of(client, make_request("c")))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_closing_the_client_ends_running_requests_and_may_be_repeated(kind: str) -> None:
     client = make_client(kind, "step_seconds=0.01")
     await client.start()
-    stream = client.generate(make_request("a", max_tokens=100, ignore_eos=True))
+    stream = outputs_of(client, make_request("a", max_tokens=100, ignore_eos=True))
     await anext(stream)
     await client.close()
     await client.close()
@@ -228,7 +229,7 @@ async def test_nothing_can_be_asked_before_the_start(kind: str) -> None:
     client = make_client(kind)
     assert not client.alive
     with pytest.raises(EngineDead, match="not been started"):
-        await anext(client.generate(make_request()))
+        await anext(outputs_of(client, make_request()))
     with pytest.raises(EngineDead):
         _ = client.info
     await client.close()

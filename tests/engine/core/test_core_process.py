@@ -15,12 +15,13 @@ from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineDead
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config
+from fairlead_engine_testing.outputs import outputs_of
 
 
 async def test_a_core_killed_in_the_middle_of_a_stream_ends_it_with_an_error() -> None:
     client = ProcessClient(fake_config("step_seconds=0.01"), module=FAKE_CORE)
     await client.start()
-    streams = [client.generate(make_request(name, max_tokens=100, ignore_eos=True)) for name in "ab"]
+    streams = [outputs_of(client, make_request(name, max_tokens=100, ignore_eos=True)) for name in "ab"]
     for stream in streams:
         await anext(stream)
     assert client.pid is not None
@@ -37,8 +38,8 @@ async def test_a_request_that_cannot_be_sent_leaves_no_trace() -> None:
     client = ProcessClient(fake_config(), module=FAKE_CORE)
     await client.start()
     with pytest.raises(OverflowError):
-        await anext(client.generate(make_request("a", [2**70])))
-    outputs = [output async for output in client.generate(make_request("a", max_tokens=2, ignore_eos=True))]
+        await anext(outputs_of(client, make_request("a", [2**70])))
+    outputs = [output async for output in outputs_of(client, make_request("a", max_tokens=2, ignore_eos=True))]
     assert sum(len(output.new_token_ids) for output in outputs) == 2  # a slow consumer gets steps merged
     while client.load.running:
         await asyncio.sleep(0.005)
@@ -49,7 +50,7 @@ async def test_a_request_that_cannot_be_sent_leaves_no_trace() -> None:
 async def test_a_hung_step_shows_as_its_age_even_when_every_client_has_left() -> None:
     client = ProcessClient(fake_config("hang_at_step=2"), module=FAKE_CORE)
     await client.start()
-    stream = client.generate(make_request(max_tokens=9, ignore_eos=True))
+    stream = outputs_of(client, make_request(max_tokens=9, ignore_eos=True))
     await anext(stream)
     await asyncio.sleep(0.05)
     first = client.step_age_seconds
@@ -77,7 +78,7 @@ async def test_ctrl_c_and_sigterm_are_left_to_the_parent() -> None:
     client = ProcessClient(fake_config("step_seconds=0.005"), module=FAKE_CORE)
     await client.start()
     assert client.pid is not None
-    stream = client.generate(make_request(max_tokens=20, ignore_eos=True))
+    stream = outputs_of(client, make_request(max_tokens=20, ignore_eos=True))
     await anext(stream)
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(client.pid, number)
@@ -100,7 +101,7 @@ async def test_nothing_stays_in_the_temporary_folder(
     client = ProcessClient(fake_config(), module=FAKE_CORE)
     await client.start()
     assert not list(folder.iterdir()), "a server that is killed leaves nothing behind"
-    outputs = [output async for output in client.generate(make_request(max_tokens=2, ignore_eos=True))]
+    outputs = [output async for output in outputs_of(client, make_request(max_tokens=2, ignore_eos=True))]
     assert sum(len(output.new_token_ids) for output in outputs) == 2
     await client.close()
 
@@ -110,11 +111,12 @@ PARENT = """
     from fairlead_engine.core.process_client import ProcessClient
     from fairlead_engine_testing import make_request
     from fairlead_engine_testing.fake_engine import FAKE_CORE, fake_config
+    from fairlead_engine_testing.outputs import outputs_of
 
     async def main():
         client = ProcessClient(fake_config({misbehaviour!r}), module=FAKE_CORE)
         await client.start()
-        stream = client.generate(make_request(max_tokens=9, ignore_eos=True))
+        stream = outputs_of(client, make_request(max_tokens=9, ignore_eos=True))
         await anext(stream)
         print(client.pid, flush=True)
         await asyncio.sleep(600)

@@ -8,10 +8,11 @@ from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import EngineDead, KVCacheTooSmall, QueueFull
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer, make_request
+from fairlead_engine_testing.outputs import outputs_of
 
 
 async def collect(engine: EngineClient, request: EngineRequest) -> list[SequenceOutput]:
-    return [output async for output in engine.generate(request)]
+    return [output async for output in outputs_of(engine, request)]
 
 
 async def test_it_repeats_the_prompt_by_default() -> None:
@@ -37,7 +38,7 @@ async def test_it_plays_a_given_answer() -> None:
 async def test_closing_an_iterator_early_is_remembered_as_an_abort() -> None:
     engine = ScriptedEngine()
     await engine.start()
-    stream = engine.generate(make_request("a"))
+    stream = outputs_of(engine, make_request("a"))
     await anext(stream)
     assert engine.running == {"a"}
     await stream.aclose()
@@ -72,7 +73,7 @@ async def test_it_can_refuse_to_start() -> None:
 async def test_closing_it_ends_what_runs() -> None:
     engine = ScriptedEngine()
     await engine.start()
-    stream = engine.generate(make_request())
+    stream = outputs_of(engine, make_request())
     await anext(stream)
     await engine.close()
     with pytest.raises(EngineDead, match="closed"):

@@ -109,13 +109,13 @@ async def test_a_full_engine_refuses_with_a_reason_before_any_work(start_app: An
 @pytest.mark.parametrize("stream", [False, True])
 async def test_one_refused_choice_refuses_the_request_and_ends_the_others(start_app: Any, stream: bool) -> None:
     app = start_app()
-    refuse_after_first = app.engine.generate
+    add = app.engine.add
 
-    def generate(request: Any, on_sent: Any) -> Any:
+    def refuse_after_first(request: Any, stream: Any) -> int:
         app.engine.full = bool(app.engine.requests)
-        return refuse_after_first(request, on_sent)
+        return int(add(request, stream))
 
-    app.engine.generate = generate
+    app.engine.add = refuse_after_first
     app.engine.hang()
     response = await app.chat(n=3, stream=stream)
     assert response.status_code == 429

@@ -3,13 +3,12 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
 
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped
 from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineDead, EngineGone, QueueFull, RequestError, start_error
-from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason
 
 
 class ChannelClient(ABC):
@@ -49,27 +48,21 @@ class ChannelClient(ABC):
         """Tells `listener` of every report; see `EngineClient.listen`."""
         self._listener = listener
 
-    async def generate(
-        self, request: EngineRequest, on_sent: Callable[[int], None] | None = None
-    ) -> AsyncGenerator[SequenceOutput, None]:
-        """Runs one request; see `EngineClient.generate`."""
-        stream = self._open(request.request_id)
-        finished = False
-        try:
-            self._send(Add(request))
-            if on_sent is not None:
-                on_sent(self._num_sent)
-            while not finished:
-                output = await stream.take()
-                if output.finish_reason is FinishReason.REJECTED:
-                    finished = True
-                    raise QueueFull(output.message or "the engine's queue is full")
-                finished = output.finish_reason is not None
-                yield output
-        finally:
-            del self._streams[request.request_id]
-            if not finished and self.alive:
-                self._send(Abort(request.request_id))
+    def add(self, request: EngineRequest, stream: RequestStream) -> int:
+        """Runs one request; see `EngineClient.add`."""
+        request_id = request.request_id
+        if self._death is not None:
+            raise EngineGone(self._death)
+        if request_id in self._streams:
+            raise RequestError("request_id", f"a request with the id {request_id!r} is running already")
+        self._send(Add(request))
+        self._streams[request_id] = stream
+        return self._num_sent
+
+    def abort(self, request_id: str) -> None:
+        """Ends one request; see `EngineClient.abort`."""
+        if self._streams.pop(request_id, None) is not None and self.alive:
+            self._send(Abort(request_id))
 
     @property
     def info(self) -> EngineInfo:
@@ -101,14 +94,6 @@ class ChannelClient(ABC):
     def _transmit(self, command: Command) -> None:
         """Carries one command to the core, in order, without waiting."""
 
-    def _open(self, request_id: str) -> RequestStream:
-        if self._death is not None:
-            raise EngineGone(self._death)
-        if request_id in self._streams:
-            raise RequestError("request_id", f"a request with the id {request_id!r} is running already")
-        stream = self._streams[request_id] = RequestStream()
-        return stream
-
     def _send(self, command: Command) -> None:
         self._transmit(command)  # first, as what cannot be sent is not owed
         self._num_sent += 1
@@ -124,7 +109,13 @@ class ChannelClient(ABC):
                 self._owed_since = time.monotonic() if owes else None
                 for output in outputs:
                     stream = self._streams.get(output.request_id)
-                    if stream is not None:  # else its consumer has just left, and the abort is on its way
+                    if stream is None:  # its consumer has just left, and the abort is on its way
+                        continue
+                    if output.finish_reason is not None:
+                        del self._streams[output.request_id]
+                    if output.finish_reason is FinishReason.REJECTED:
+                        stream.fail(QueueFull(output.message or "the engine's queue is full"))
+                    else:
                         stream.put(output)
                 if self._listener is not None:
                     self._listener.stepped(changed, num_commands)
@@ -146,3 +137,4 @@ class ChannelClient(ABC):
         self._owed_since = None
         for stream in self._streams.values():
             stream.fail(EngineDead(message))
+        self._streams.clear()

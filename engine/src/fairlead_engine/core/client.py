@@ -4,11 +4,11 @@
 `fairlead_engine_testing.ScriptedEngine` has none at all. Nothing here imports torch, so the HTTP process never does.
 """
 
-from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from fairlead_engine.core.messages import BlocksChanged
-from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, SequenceOutput
+from fairlead_engine.core.request_stream import RequestStream
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest
 
 
 class StepListener(Protocol):
@@ -34,17 +34,19 @@ class EngineClient(Protocol):
         """From now on `listener` hears of every report; call it before `start`. There is at most one."""
         ...
 
-    def generate(
-        self, request: EngineRequest, on_sent: Callable[[int], None] | None = None
-    ) -> AsyncGenerator[SequenceOutput, None]:
-        """Runs one request; the last output, and only that one, has a finish reason.
+    def add(self, request: EngineRequest, stream: RequestStream) -> int:
+        """Runs one request; the last output in `stream`, and only that one, has a finish reason. Returns the command's
+        number, as `StepListener.stepped` counts them.
 
-        Outputs of several steps come merged when the consumer is slower than the engine. Closing the iterator early
-        aborts the request: its blocks are free within one step. Nothing is sent before the first `anext`; then
-        `on_sent` is called with the command's number, as `StepListener.stepped` counts them.
-
-        Raises `QueueFull` before anything was computed, `EngineDead` when the core died or is closed.
+        The outputs of a step are put into all streams in one go, before the loop turns to anything else. A stream fails
+        with `QueueFull` before anything was computed, with `EngineDead` when the core died or is closed. Raises
+        `EngineGone` when it had done so before, `RequestError` for an id that is running already.
         """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Nobody wants the request's outputs any more: its blocks are free within one step, and its stream gets nothing
+        more. Nothing happens when it has ended already."""
         ...
 
     @property

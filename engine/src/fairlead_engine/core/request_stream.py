@@ -1,8 +1,7 @@
 """The outputs of one request on their way to one consumer."""
 
-import asyncio
+from collections.abc import Callable
 
-from fairlead_engine.errors import EngineError
 from fairlead_engine.types import SequenceOutput, TokenLogprobs
 
 
@@ -12,31 +11,37 @@ class RequestStream:
     Belongs to one event loop.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_ready: Callable[[], object]) -> None:
+        """`on_ready`: called when there is something to take and was nothing before; must return at once."""
+        self.is_ready = False
+        """Whether there is something to take, be it an error."""
+        self._on_ready = on_ready
         self._pending: SequenceOutput | None = None
-        self._error: EngineError | None = None
-        self._ready = asyncio.Event()
+        self._error: Exception | None = None
 
     def put(self, output: SequenceOutput) -> None:
         """Adds a step's output."""
         self._pending = output if self._pending is None else merged(self._pending, output)
-        self._ready.set()
+        self._tell()
 
-    def fail(self, error: EngineError) -> None:
+    def fail(self, error: Exception) -> None:
         """Ends the stream; outputs that came before are still delivered."""
         self._error = error
-        self._ready.set()
+        self._tell()
 
-    async def take(self) -> SequenceOutput:
-        """The next output, waiting for it; raises what `fail` was given once there is none left."""
-        await self._ready.wait()
+    def take(self) -> SequenceOutput:
+        """The next output, of a stream that is ready; raises what `fail` was given once there is none left."""
         output, self._pending = self._pending, None
-        if self._error is None:
-            self._ready.clear()
+        self.is_ready = self._error is not None
         if output is not None:
             return output
         assert self._error is not None
         raise self._error
+
+    def _tell(self) -> None:
+        if not self.is_ready:
+            self.is_ready = True
+            self._on_ready()
 
 
 def merged(first: SequenceOutput, second: SequenceOutput) -> SequenceOutput:

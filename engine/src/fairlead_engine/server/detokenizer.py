@@ -5,22 +5,22 @@ yields and pass on what comes out; a match of a stop string is found here, above
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from fairlead_engine.server.stop_strings import StopStrings
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """What one output added to a sequence's text."""
 
     text: str
     token_ids: list[int]
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = []
     """One entry per token, when asked for."""
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = []
     """Of the prompt's next tokens, from its second one on, when asked for."""
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
@@ -29,6 +29,8 @@ class TextDelta:
     @property
     def num_logprobs(self) -> int:
         """Log-probabilities it tells: each token's own and its alternatives'."""
+        if not (self.logprobs or self.prompt_logprobs):
+            return 0
         return sum(1 + len(token.top) for token in (*self.prompt_logprobs, *self.logprobs))
 
     def parts(self, num_scores: int) -> Iterator["TextDelta"]:
@@ -37,7 +39,7 @@ class TextDelta:
         last = max(0, len(scores) - 1) // num_scores * num_scores
         for start in range(0, last, num_scores):
             yield TextDelta("", [], prompt_logprobs=scores[start : start + num_scores])
-        yield replace(self, prompt_logprobs=scores[last:]) if last else self
+        yield msgspec.structs.replace(self, prompt_logprobs=scores[last:]) if last else self
 
 
 class Detokenizer:
@@ -59,6 +61,10 @@ class Detokenizer:
 
     def push(self, output: SequenceOutput) -> TextDelta:
         """The output's contribution to the text."""
+        if output.finish_reason is None and not self._sampling.stop:
+            self.num_tokens += len(output.new_token_ids)
+            text = "".join(map(self._stream.push, output.new_token_ids))
+            return TextDelta(text, output.new_token_ids, output.logprobs or [], output.prompt_logprobs or [])
         text = ""
         taken = 0
         hides_last = output.stop_token_id is not None and not self._sampling.include_stop

@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from fairlead_engine.errors import EngineError, QueueFull
 from fairlead_engine.server.refusals import BodyTooLarge, BodyTooSlow, Outcome, Refusal, UnsupportedEncoding, refusal
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
+from fairlead_protocol.http.streaming import STREAM_WRITER, StreamWriter
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Exchange:
         self._bodies = bodies
         self.held = Held(bodies)
         """Of the request's body, to be released once what it says is counted elsewhere."""
+        self.writer: StreamWriter | None = scope.get("extensions", {}).get(STREAM_WRITER)
+        """Writes parts of an answer that has begun past ASGI, where the server can."""
         self._is_complete = False
 
     async def body(self) -> bytes:

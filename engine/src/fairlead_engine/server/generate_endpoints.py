@@ -108,7 +108,7 @@ class GenerateEndpoint(PromptEndpoint[Generating]):
     async def send(self, exchange: Exchange, request: Generating, model: ServedModel, generation: Generation) -> None:
         reply = self.reply(request, model, generation, exchange.request_id)
         if request.stream:
-            await exchange.send_events(reply.events(), headers=reply.headers())
+            await exchange.send_events(reply.events(exchange.writer), headers=reply.headers())
         else:
             await exchange.send_json(await reply.whole(), headers=reply.headers())
 

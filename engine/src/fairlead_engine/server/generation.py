@@ -6,12 +6,14 @@ Both OpenAI endpoints build a `Generation` and read `batches()`. It knows sequen
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
+import msgspec
+
 from fairlead_engine.core.client import EngineClient
+from fairlead_engine.core.request_stream import RequestStream
 from fairlead_engine.errors import EngineError, QueueFull, RequestError
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.metrics import Metrics
@@ -51,16 +53,23 @@ class Choice:
         return self.reader.num_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(msgspec.Struct, frozen=True, gc=False):
     """What a step added to one choice."""
 
     index: int
     delta: TextDelta
 
 
+TakeAtOnce = Callable[[list[ChoiceDelta]], bool]
+"""Offered what a step added, none of it the end of a choice; False = it has to be read from `Generation.batches`."""
+
+
 class Generation:
-    """The choices of one request, running from `async with` on. Leaving it stops every choice that still runs."""
+    """The choices of one request, running from `async with` on. Leaving it stops every choice that still runs.
+
+    A step's outputs are read in the round of the event loop in which they came, for all requests one after another; the
+    task that answers a request is woken only for what cannot be passed on at once.
+    """
 
     def __init__(
         self,
@@ -73,21 +82,34 @@ class Generation:
         self._on_sent = on_sent  # called with each choice's command to the core
         self._client = client
         self._metrics = metrics
-        self._arrived: asyncio.Queue[ChoiceDelta | Exception] = asyncio.Queue()
-        self._num_waiting_logprobs = 0  # of what has arrived and nobody has taken yet
+        self._streams: list[tuple[Choice, RequestStream]] = []  # of the choices that run
+        self._events: list[ChoiceDelta | Exception] = []  # what has arrived and nobody has taken yet
+        self._num_waiting_logprobs = 0  # of those
+        self._reads_soon = False
+        self._has_events = asyncio.Event()
+        self._take_at_once: TakeAtOnce | None = None
+        self._is_awaited = False  # whether a reader waits for events, which it then has not been told of
         self._first: list[ChoiceDelta] = []
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Generation":
-        self._tasks = [asyncio.create_task(self._run(choice)) for choice in self.choices]
+        for choice in self.choices:
+            stream = RequestStream(self._read_soon)
+            try:
+                command = self._client.add(choice.request, stream)
+            except Exception as error:
+                self._fail(choice, error)
+                continue
+            self._streams.append((choice, stream))
+            if self._on_sent is not None:
+                self._on_sent(command)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for choice, _ in self._streams:
+            self._client.abort(choice.request.request_id)
+        self._streams.clear()
         for choice in self.choices:
             if choice.finish_reason is None:
                 self._finish(choice, FinishReason.ABORT)
@@ -96,8 +118,11 @@ class Generation:
         """Returns when the first text is there. What refuses or breaks the request before that is raised here."""
         self._first = await self._next_batch()
 
-    async def batches(self) -> AsyncIterator[list[ChoiceDelta]]:
-        """All deltas in order, those that came together together; ends when every choice has finished."""
+    async def batches(self, take_at_once: TakeAtOnce | None = None) -> AsyncIterator[list[ChoiceDelta]]:
+        """All deltas in order, those that came together together; ends when every choice has finished.
+
+        Without those that `take_at_once` takes: it is offered what comes while nothing else is to be read.
+        """
         num_running = len(self.choices)
         batch = self._first or await self._next_batch()
         while True:
@@ -105,11 +130,13 @@ class Generation:
             yield batch
             if not num_running:
                 return
+            self._take_at_once = take_at_once
             batch = await self._next_batch()
 
     def stop(self, error: EngineError) -> None:
         """Ends the request with `error`, raised to whoever reads it."""
-        self._arrived.put_nowait(error)
+        self._events.append(error)
+        self._tell_reader()
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -130,29 +157,75 @@ class Generation:
         return sum(choice.num_output_tokens for choice in self.choices)
 
     async def _next_batch(self) -> list[ChoiceDelta]:
-        events = [await self._arrived.get()]
-        while not self._arrived.empty():
-            events.append(self._arrived.get_nowait())
+        if not self._events:
+            self._is_awaited = True
+            await self._has_events.wait()
+        events, self._events = self._events, []
+        self._has_events.clear()
+        batch = []
         for event in events:
             if isinstance(event, Exception):
                 raise event
             self._num_waiting_logprobs -= event.delta.num_logprobs
-        return [event for event in events if isinstance(event, ChoiceDelta)]
+            batch.append(event)
+        return batch
 
-    async def _run(self, choice: Choice) -> None:
+    def _tell_reader(self) -> None:
+        self._is_awaited = False
+        self._has_events.set()
+
+    def _read_soon(self) -> None:
+        """Reads once the outputs of all choices are there."""
+        if not self._reads_soon:
+            self._reads_soon = True
+            asyncio.get_running_loop().call_soon(self._read)
+
+    def _read(self) -> None:
+        """Reads what has come, and passes it on."""
+        self._reads_soon = False
+        for choice, stream in [*self._streams]:
+            if not stream.is_ready:
+                continue
+            try:
+                delta = self._take(choice, stream.take())
+                self._put(ChoiceDelta(choice.index, delta))
+            except Exception as error:
+                self._end(choice)
+                self._fail(choice, error)
+            else:
+                if delta.finish_reason is not None:
+                    self._end(choice)
+                    self._tell_reader()
+        if self._events and not self._is_passed_on():
+            self._tell_reader()
+
+    def _is_passed_on(self) -> bool:
+        """Whether what has come was taken past the reader, who waits; it may have been told of an error or an end."""
+        if self._take_at_once is None or not self._is_awaited:
+            return False
+        batch = [event for event in self._events if isinstance(event, ChoiceDelta)]
         try:
-            async with aclosing(self._client.generate(choice.request, self._on_sent)) as outputs:
-                async for output in outputs:
-                    delta = self._take(choice, output)
-                    self._put(ChoiceDelta(choice.index, delta))
-                    if delta.finish_reason is not None:
-                        return
-        except QueueFull as error:
-            choice.finish_reason = FinishReason.REJECTED  # nothing ran, so there is nothing to measure
-            self._arrived.put_nowait(error)
+            is_taken = self._take_at_once(batch)
         except Exception as error:
+            self._events = [error]
+            return False
+        if is_taken:
+            self._events = []
+            self._num_waiting_logprobs -= sum(event.delta.num_logprobs for event in batch)
+        return is_taken
+
+    def _end(self, choice: Choice) -> None:
+        """No more is wanted of it; the core need not have ended it."""
+        self._streams = [each for each in self._streams if each[0] is not choice]
+        self._client.abort(choice.request.request_id)
+
+    def _fail(self, choice: Choice, error: Exception) -> None:
+        if isinstance(error, QueueFull):
+            choice.finish_reason = FinishReason.REJECTED  # nothing ran, so there is nothing to measure
+        elif choice.finish_reason is None:
             self._finish(choice, FinishReason.ERROR)
-            self._arrived.put_nowait(error)
+        self._events.append(error)
+        self._tell_reader()
 
     def _take(self, choice: Choice, output: SequenceOutput) -> TextDelta:
         if output.finish_reason is FinishReason.ERROR:
@@ -184,7 +257,7 @@ class Generation:
                 "answer_too_large",
             )
         self._num_waiting_logprobs += num_logprobs
-        self._arrived.put_nowait(event)
+        self._events.append(event)
 
     def _finish(self, choice: Choice, reason: FinishReason) -> None:
         choice.finish_reason = reason

@@ -4,12 +4,15 @@ Figures of the core are read from its newest load when scraped; figures of reque
 `SHARED` exists as `fairlead_engine_NAME` and as `vllm:NAME` with the same samples.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sized
+from itertools import accumulate
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.server.engine_stream import EngineStream
@@ -70,7 +73,8 @@ class Metrics:
         self._labels = {"model_name": model_name}
         self._registry = CollectorRegistry()
         self._first_token = self._histogram("time_to_first_token_seconds", _LATENCIES)
-        self._inter_token = self._histogram("inter_token_latency_seconds", _TOKEN_LATENCIES)
+        self._inter_token = _TokenHistogram("inter_token_latency_seconds", _TOKEN_LATENCIES, self._labels)
+        self._registry.register(self._inter_token)
         self._e2e = self._histogram("e2e_request_latency_seconds", _LATENCIES)
         self._queue = self._histogram("request_queue_time_seconds", _LATENCIES)
         self._finished = self._counter("request_success", "finished_reason")
@@ -109,8 +113,7 @@ class Metrics:
 
     def tokens(self, num_tokens: int, seconds: float) -> None:
         """`num_tokens` more tokens of a sequence came together, this long after the one before."""
-        for _ in range(num_tokens):
-            self._inter_token.observe(max(0.0, seconds) / num_tokens)
+        self._inter_token.observe(max(0.0, seconds) / num_tokens, num_tokens)
 
     def finished(self, reason: FinishReason, seconds: float) -> None:
         """A sequence ended this long after its request arrived."""
@@ -136,6 +139,29 @@ class Metrics:
     def _counter(self, name: str, label: str) -> Counter:
         text = SHARED.get(name) or OWN[name]
         return Counter(OURS + name, text, ("model_name", label), registry=self._registry)
+
+
+class _TokenHistogram(Collector):
+    """A histogram for what is observed with every token, where prometheus-client's own takes three times as long as
+    making the token's text. Belongs to one event loop."""
+
+    def __init__(self, name: str, bounds: tuple[float, ...], labels: dict[str, str]) -> None:
+        self._name = name
+        self._bounds = bounds
+        self._labels = labels
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, times: int) -> None:
+        """The same value, so many times."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(OURS + self._name, SHARED[self._name], labels=list(self._labels))
+        buckets = zip([*map(floatToGoString, self._bounds), "+Inf"], accumulate(self._counts), strict=True)
+        family.add_metric(list(self._labels.values()), [*buckets], self._sum)
+        yield family
 
 
 class _CoreFigures(Collector):

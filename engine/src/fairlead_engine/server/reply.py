@@ -13,17 +13,22 @@ import msgspec
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.detokenizer import TextDelta
-from fairlead_engine.server.generation import ChoiceDelta, Generation
+from fairlead_engine.server.generation import ChoiceDelta, Generation, TakeAtOnce
 from fairlead_engine.server.logprobs import TextOffsets, as_token_id, chat_logprobs, completion_logprobs
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason, TokenLogprobs
+from fairlead_protocol.http.streaming import StreamWriter
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS
 
 _DONE = b"data: [DONE]\n\n"
 _PIECE = 256
 """Tokens that are written in one go: each takes up to 50 µs with its alternatives, and a step may score 8,192."""
 
+
+_TEXT = "\0"
+"""Stands for a text where a chunk's frame is made: escaped, and with its quotes, nothing else can look like it."""
+_encode = msgspec.json.Encoder().encode
 
 Request = TypeVar("Request", bound=GenerationRequest)
 
@@ -37,6 +42,11 @@ class Reply(ABC, Generic[Request]):
         self._request = request
         self._naming = as_token_id if request.return_tokens_as_token_ids else vocabulary.token_text
         self._head = {"id": reply_id, "created": int(time.time()), "model": request.model}
+        self._has_begun: set[int] = set()
+        self._num_sent = 0
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
+        """By choice: what stands before and behind the text in a chunk that has nothing else of its own."""
+        self._varies_in_text_alone = not (request.return_token_ids or request.continuous_usage)
 
     async def whole(self) -> bytes:
         """The answer as one JSON body, once everything has been generated.
@@ -62,31 +72,55 @@ class Reply(ABC, Generic[Request]):
         usage = self.usage(self._generation.num_output_tokens)
         return self._encoded(self.kind, choices, **self.prompt_fields(), usage=usage)
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """The answer as server-sent events; chunks that came together are sent together."""
-        has_begun: set[int] = set()
-        num_sent = 0
-        async for piece in self._pieces():
-            chunks = []
-            for event in piece:
-                index, delta = event.index, event.delta
-                if index not in has_begun:
-                    has_begun.add(index)
-                    first = [
-                        self._chunk([each], num_sent, **self.prompt_fields()) for each in self.first_choices(index)
-                    ]
-                    chunks += first
-                num_sent += len(delta.token_ids)
-                is_shown = delta.text or delta.logprobs or delta.prompt_logprobs or delta.finish_reason
-                if is_shown or (self._request.return_token_ids and delta.token_ids):
-                    chunks.append(self._chunk([{**self.chunk_choice(index, delta), **self._ids(delta)}], num_sent))
-            if chunks:
-                yield b"".join(chunks)
-        yield (self._chunk([], num_sent, usage=self.usage(num_sent)) if self._request.include_usage else b"") + _DONE
+    async def events(self, writer: StreamWriter | None = None) -> AsyncIterator[bytes]:
+        """The answer as server-sent events; chunks that came together are sent together.
 
-    async def _pieces(self) -> AsyncIterator[list[ChoiceDelta]]:
+        Without those that `writer`, where there is one, could write at once after what was yielded before.
+        """
+
+        def write(batch: list[ChoiceDelta]) -> bool:
+            if writer is None or not writer.is_ready or sum(map(_size, batch)) > _PIECE:
+                return False
+            if chunks := self._chunks(batch):
+                writer.write(chunks)
+            return True
+
+        num_running = len(self._generation.choices)
+        async for piece in self._pieces(write):
+            num_running -= sum(event.delta.finish_reason is not None for event in piece)
+            chunks = self._chunks(piece)
+            if not num_running:
+                usage = {"usage": self.usage(self._num_sent)}
+                chunks += (self._chunk([], self._num_sent, **usage) if self._request.include_usage else b"") + _DONE
+            if chunks:
+                yield chunks
+
+    def _chunks(self, piece: list[ChoiceDelta]) -> bytes:
+        """What a piece adds to the stream of events."""
+        chunks = []
+        for event in piece:
+            index, delta = event.index, event.delta
+            if index not in self._has_begun:
+                self._has_begun.add(index)
+                for each in self.first_choices(index):
+                    chunks.append(self._chunk([each], self._num_sent, **self.prompt_fields()))
+            self._num_sent += len(delta.token_ids)
+            if delta.text and self._varies_in_text_alone and not _has_more_than_text(delta):
+                before, behind = self._frames.get(index) or self._frame(index)
+                chunks.append(before + _encode(delta.text) + behind)
+            elif delta.text or _has_more_than_text(delta) or (self._request.return_token_ids and delta.token_ids):
+                chunks.append(self._chunk([{**self.chunk_choice(index, delta), **self._ids(delta)}], self._num_sent))
+        return b"".join(chunks)
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        chunk = self._chunk([self.chunk_choice(index, TextDelta(_TEXT, []))], 0)
+        before, _, behind = chunk.partition(_encode(_TEXT))
+        self._frames[index] = before, behind
+        return self._frames[index]
+
+    async def _pieces(self, take_at_once: TakeAtOnce | None = None) -> AsyncIterator[list[ChoiceDelta]]:
         """All deltas in order, those that came together together, but for many: other requests get on in between."""
-        async for batch in self._generation.batches():
+        async for batch in self._generation.batches(take_at_once):
             for index, piece in enumerate(_pieces(batch)):
                 if index:
                     await asyncio.sleep(0)
@@ -294,6 +328,15 @@ def _ending(delta: TextDelta) -> dict[str, Any]:
     return {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
 
 
+def _has_more_than_text(delta: TextDelta) -> bool:
+    return bool(delta.logprobs or delta.prompt_logprobs or delta.finish_reason)
+
+
+def _size(event: ChoiceDelta) -> int:
+    """In tokens, about."""
+    return 1 + len(event.delta.prompt_logprobs) + len(event.delta.logprobs)
+
+
 def _pieces(batch: Sequence[ChoiceDelta]) -> Iterator[list[ChoiceDelta]]:
     """A batch in pieces of about `_PIECE` tokens."""
     piece: list[ChoiceDelta] = []
@@ -301,7 +344,7 @@ def _pieces(batch: Sequence[ChoiceDelta]) -> Iterator[list[ChoiceDelta]]:
     for event in batch:
         for delta in event.delta.parts(_PIECE):
             piece.append(ChoiceDelta(event.index, delta))
-            size += 1 + len(delta.prompt_logprobs) + len(delta.logprobs)
+            size += _size(piece[-1])
             if size >= _PIECE:
                 yield piece
                 piece, size = [], 0

@@ -24,8 +24,9 @@ from fairlead_protocol.lanes import Lanes, Pacer
 
 Result = TypeVar("Result")
 
-_OFF_LOOP_BYTES = 32 * 1024
-"""Requests larger than this are tokenised in a thread: smaller ones take less than the hand-over and a few ms."""
+_OFF_LOOP_BYTES = 8 * 1024
+"""Requests larger than this are tokenised in a thread: smaller ones take three milliseconds at most (32 KiB: sixteen),
+which the tokens of all streams wait for."""
 
 
 class Service:

@@ -48,6 +48,7 @@ class Vocabulary:
         added = tokenizer.backend.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes: dict[int, bytes] = {}
+        self._whole: dict[int, str | None] = {}
 
     def stream(self, *, after: Sequence[int] = (), skip_special_tokens: bool = True) -> TokenStream:
         """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`, together with a
@@ -104,6 +105,15 @@ class Vocabulary:
             found = self._bytes[token_id] = self._look_up(token_id)
         return found
 
+    def whole_text(self, token_id: int) -> str | None:
+        """The text of a token whose bytes are whole characters; None for one that begins or ends within one."""
+        if token_id not in self._whole:
+            try:
+                self._whole[token_id] = self.token_bytes(token_id).decode()
+            except UnicodeDecodeError:
+                self._whole[token_id] = None
+        return self._whole[token_id]
+
     def token_text(self, token_id: int) -> str:
         """The token's own text, for log-probabilities; bytes that are no text by themselves show as U+FFFD."""
         return self.token_bytes(token_id).decode(errors="replace")
@@ -136,11 +146,16 @@ class _ByteLevelStream:
         self._skip_special = skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._decoder.decode(b"".join(map(vocabulary.token_bytes, before)))  # keeps a character that has begun
+        self._is_within = bool(self._decoder.getstate()[0])  # a character has begun
 
     def push(self, token_id: int) -> str:
         if self._skip_special and self._vocabulary.is_special(token_id):
             return ""
-        return self._decoder.decode(self._vocabulary.token_bytes(token_id))
+        if not self._is_within and (whole := self._vocabulary.whole_text(token_id)) is not None:
+            return whole
+        text = self._decoder.decode(self._vocabulary.token_bytes(token_id))
+        self._is_within = bool(self._decoder.getstate()[0])
+        return text
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)

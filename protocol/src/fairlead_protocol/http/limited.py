@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -24,6 +24,7 @@ from fairlead_protocol.http.connections import CutReason
 from fairlead_protocol.http.framing import STILL_THERE, STILL_THERE_SECONDS, Fault, RequestMeter
 from fairlead_protocol.http.heads import BadRequest, Header, check_head, framing
 from fairlead_protocol.http.intake import Inlet, Intake
+from fairlead_protocol.http.streaming import STREAM_WRITER, StreamWriter
 
 LINGER_SECONDS = 1.0
 """How long a connection is kept after its last answer while a drained server stops. Its client was promised that it may
@@ -234,6 +235,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
         self._tell_ahead()
+        extensions = cast(dict[str, Any], cycle.scope.setdefault("extensions", {}))
+        extensions[STREAM_WRITER] = StreamWriter(self.transport, self.flow)
         self.intake.begin(partial(super()._start_asgi_task, cycle, app))
 
     def on_response_complete(self) -> None:
