@@ -1,6 +1,6 @@
 """Whole models with quantised weights, against transformers on the weights that they mean."""
 
-import shutil
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,31 +10,23 @@ from safetensors.torch import load_file, save_file
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.quantization.registry import FORMATS
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.quantized_checkpoints import (
+    WEIGHTS,
+    is_quantized,
+    write_compressed_tensors,
+    write_dequantized,
+    write_finegrained_fp8,
+)
 
-WEIGHTS = "model.safetensors"
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 ROUND_ACTIVATIONS = ("int8", "fp8")
-
-
-def is_quantized(name: str) -> bool:
-    """The linear layers but the output projection and the router."""
-    return name.endswith(("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight"))
-
-
-def write_dequantized(folder: Path, target: Path, name: str) -> Path:
-    """The checkpoint in `folder` with every weight replaced by what is left of it in the format."""
-    target.mkdir()
-    shutil.copy(folder / "config.json", target)
-    weights = load_file(folder / WEIGHTS)
-    for key in filter(is_quantized, weights):
-        weights[key] = FORMATS[name].quantize(weights[key]).dequantized()
-    save_file(weights, target / WEIGHTS, metadata={"format": "pt"})
-    return target
 
 
 def serve(folder: Path, prompts: Sequence[list[int]], per_step: int = 100, budget: int = 256, **settings) -> list:
@@ -54,14 +46,16 @@ def serve(folder: Path, prompts: Sequence[list[int]], per_step: int = 100, budge
     return tokens
 
 
-def rounding(name: str) -> Callable[[torch.nn.Module, tuple[torch.Tensor]], tuple[torch.Tensor]]:
-    """What a layer of the format makes of its input, as a hook of torch's."""
+def rounding(
+    name: str, columns: int | None = None
+) -> Callable[[torch.nn.Module, tuple[torch.Tensor]], tuple[torch.Tensor]]:
+    """What a layer of the format makes of its input, so many columns at a time, as a hook of torch's."""
 
     def rounded(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-        (x,) = inputs
+        x = inputs[0].unflatten(-1, (-1, min(columns or inputs[0].shape[-1], inputs[0].shape[-1])))
         scales = x.abs().amax(-1, keepdim=True) / (127 if name == "int8" else 448)
         values = (x / scales).round() if name == "int8" else (x / scales).to(torch.float8_e4m3fn).float()
-        return (values * scales,)
+        return ((values * scales).flatten(-2),)
 
     return rounded
 
@@ -78,13 +72,18 @@ def test_a_model_is_the_one_of_its_dequantised_weights(family: str, name: str, r
         for prompt, output in zip(PROMPTS, outputs, strict=True):
             reference.check_greedy(meant, prompt, output)
         return
+    check_rounded(reference, meant, outputs, name)
+
+
+def check_rounded(reference, meant: Path, outputs: list, name: str, columns: int | None = None) -> None:
+    """transformers, whose layers round their inputs, would have chosen these tokens."""
     for key, module in reference.model(meant).named_modules():
         if isinstance(module, torch.nn.Linear) and is_quantized(f"{key}.weight"):
-            module.register_forward_pre_hook(rounding(name))
+            module.register_forward_pre_hook(rounding(name, columns))
     for prompt, output in zip(PROMPTS, outputs, strict=True):
         logits = reference.logits(meant, prompt + output[:-1])[len(prompt) - 1 :]
         chosen = logits.gather(1, torch.tensor(output)[:, None])[:, 0]
-        # An activation halfway between two integers may go either way, as its last bit happens to be.
+        # An activation halfway between two numbers may go either way, as its last bit happens to be.
         assert float((logits.amax(1) - chosen).max()) < 0.02
 
 
@@ -119,3 +118,183 @@ def test_memory_is_counted_as_it_is_taken(name: str, most: float, tmp_path: Path
     model = load_model(folder, config, torch.float32, cpu, name)
     assert model.num_parameters == plain.num_parameters
     assert model.weight_bytes < most * plain.weight_bytes
+
+
+def outputs_of(folder: Path, name: str | None = None) -> list[torch.Tensor]:
+    """What every linear layer of a decoder makes of the same rows."""
+    model = load_model(folder, read_config(folder), torch.bfloat16, torch.device("cpu"), name)
+    outputs = []
+    for layer in model.layers:
+        experts = getattr(layer.feed_forward, "experts", (layer.feed_forward,))
+        linears = [layer.attention.qkv, layer.attention.output, *(one for e in experts for one in (e.gate_up, e.down))]
+        for linear in linears:
+            in_features = next(size for size in (64, 96, 128) if accepts(linear, size))
+            x = torch.randn(5, in_features, generator=torch.Generator().manual_seed(in_features)).bfloat16()
+            outputs.append(linear(x))
+    return outputs
+
+
+def accepts(linear, in_features: int) -> bool:
+    try:
+        linear(torch.zeros(1, in_features, dtype=torch.bfloat16))
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("family", ["qwen2", "mixtral"])
+def test_what_is_stored_equals_what_is_rounded_at_load_to_the_last_bit(family: str, name: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", FAMILIES[family]())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", name)
+    for found, wanted in zip(outputs_of(stored), outputs_of(folder, name), strict=True):
+        assert torch.equal(found, wanted)
+    assert serve(stored, PROMPTS) == serve(folder, PROMPTS, quantization=name)
+    assert serve(stored, PROMPTS[:1], quantization=name) == serve(stored, PROMPTS[:1])
+
+
+@pytest.mark.parametrize("name", ["int8-weight-only", "int4-weight-only"])
+def test_compressed_tensors_means_the_same(name: str, reference, tmp_path: Path) -> None:
+    """transformers reads what is stored here, where the library is installed that it needs for it."""
+    pytest.importorskip("compressed_tensors")
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", name)
+    for prompt, output in zip(PROMPTS, serve(stored, PROMPTS), strict=True):
+        reference.check_greedy(stored, prompt, output)
+
+
+@pytest.mark.parametrize("block", [(32, 16), (128, 128), None])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral"])
+def test_blocks_of_8_bit_floats_give_the_weights_that_they_mean(family: str, block, reference, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", FAMILIES[family](max_position_embeddings=256))
+    stored = write_finegrained_fp8(folder, tmp_path / "stored", block)
+    outputs = serve(stored, PROMPTS)
+    assert serve(stored, PROMPTS, budget=7) == outputs
+    meant = dequantized_blocks(stored, tmp_path / "meant", block)
+    if family == "mixtral":
+        config = read_config(stored)
+        with Checkpoint(stored, torch.float32, torch.device("cpu")) as checkpoint:
+            for key, weight in load_file(meant / WEIGHTS).items():
+                if is_quantized(key):
+                    found = config.quantization.read(checkpoint, key.removesuffix(".weight"), *weight.shape)
+                    assert torch.equal(found.dequantized(), weight)
+        return
+    check_rounded(reference, meant, outputs, "fp8", block and block[1])
+
+
+def dequantized_blocks(stored: Path, target: Path, block: tuple[int, int] | None) -> Path:
+    """As transformers' own dequantisation has it: each block of a weight times its scale."""
+    target.mkdir()
+    config = json.loads((stored / "config.json").read_text())
+    del config["quantization_config"]
+    (target / "config.json").write_text(json.dumps(config))
+    weights = load_file(stored / WEIGHTS)
+    for key in [key for key in weights if key.endswith("_scale_inv")]:
+        scales, weight = weights.pop(key), weights[key.removesuffix("_scale_inv")].float()
+        rows, columns = block or weight.shape
+        for top in range(0, len(weight), rows):
+            for left in range(0, weight.shape[1], columns):
+                scale = scales[top // rows, left // columns] if block else scales
+                weight[top : top + rows, left : left + columns] *= scale
+        weights[key.removesuffix("_scale_inv")] = weight
+    save_file(weights, target / WEIGHTS, metadata={"format": "pt"})
+    return target
+
+
+def change_config(folder: Path, *path: str, value: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    section = config["quantization_config"]
+    for name in path[:-1]:
+        section = section[name]
+    section[path[-1]] = value
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+GROUP = ("config_groups", "group_0")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("quant_method",), "awq", "quant_method is 'awq'"),
+        (("quant_method",), None, "quant_method is None"),
+        (("format",), "marlin-24", "not marlin-24"),
+        (("sparsity_config",), {"format": "sparse-24-bitmask"}, "sparsity_config"),
+        (("transform_config",), {"config_groups": {"u": {}}}, "transform_config"),
+        (("config_groups",), {}, "config_groups"),
+        ((*GROUP, "weights"), None, "group_0.weights is missing"),
+        ((*GROUP, "weights", "num_bits"), 2, "not int of 2 bits with quantised ones"),
+        ((*GROUP, "weights", "symmetric"), False, "weights.symmetric is False"),
+        ((*GROUP, "weights", "actorder"), "group", "weights.actorder is 'group'"),
+        ((*GROUP, "weights", "strategy"), "tensor_group", "not tensor_group"),
+        ((*GROUP, "input_activations", "num_bits"), 4, "input_activations.num_bits is 4"),
+        ((*GROUP, "output_activations"), {"num_bits": 8}, "output_activations"),
+    ],
+)
+def test_what_no_layer_computes_is_refused_by_its_field(path, value, says: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", "int8")
+    change_config(stored, *path, value=value)
+    with pytest.raises(ModelLoadError) as raised:
+        read_config(stored)
+    assert says in raised.value.message and "quantization_config" in raised.value.message
+
+
+@pytest.mark.parametrize(("name", "value"), [("fmt", "e5m2"), ("weight_block_size", [128]), ("weight_block_size", 3)])
+def test_blocks_that_cannot_be_read_are_refused_by_their_field(name: str, value, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_finegrained_fp8(folder, tmp_path / "stored", (32, 32))
+    change_config(stored, name, value=value)
+    with pytest.raises(ModelLoadError, match=f"quantization_config.{name}"):
+        read_config(stored)
+
+
+def test_a_setting_that_the_checkpoint_contradicts_is_refused(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", "int8")
+    with pytest.raises(ConfigError, match="fp8 contradicts the checkpoint, whose weights are int8") as raised:
+        serve(stored, PROMPTS, quantization="fp8")
+    assert raised.value.field == "quantization"
+
+
+def test_groups_pick_layers_by_pattern_and_name(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", "int8")
+    floats, weights = load_file(folder / WEIGHTS), load_file(stored / WEIGHTS)
+    for key in [key for key in weights if ".mlp." in key or ".0.self_attn.o_proj" in key]:
+        del weights[key]
+    weights |= {key: floats[key] for key in floats if ".mlp." in key or ".0.self_attn.o_proj" in key}
+    save_file(weights, stored / WEIGHTS, metadata={"format": "pt"})
+    change_config(stored, *GROUP, "targets", value=["re:.*self_attn.*"])
+    change_config(stored, "ignore", value=["lm_head", "model.layers.0.self_attn.o_proj"])
+    model = load_model(stored, read_config(stored), torch.float32, torch.device("cpu"))
+    kinds = [type(one).__name__ for layer in model.layers for one in (layer.attention.qkv, layer.attention.output)]
+    assert len(set(kinds)) == 2 and kinds[0] == kinds[2] == kinds[3] != kinds[1]
+    change_config(stored, "ignore", value=["lm_head", "re:.*k_proj"])
+    with pytest.raises(ModelLoadError, match=r"different formats .*k_proj: none"):
+        load_model(stored, read_config(stored), torch.float32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["int8", "int4-weight-only", "fp8"])
+def test_a_tensor_that_is_not_what_the_config_says_is_named(name: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", name)
+    key = "model.layers.1.mlp.down_proj.weight" + ("_packed" if name == "int4-weight-only" else "")
+    weights = load_file(stored / WEIGHTS)
+    save_file({**weights, key: weights[key].float()}, stored / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=f"{key} holds float32"):
+        serve(stored, PROMPTS[:1])
+    del weights["model.layers.1.mlp.down_proj.weight_scale"]
+    save_file(weights, stored / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"no tensor model\.layers\.1\.mlp\.down_proj\.weight_scale"):
+        serve(stored, PROMPTS[:1])
+
+
+def test_8_bit_floats_without_scales_are_no_weights(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, llama_fields())
+    weights = load_file(folder / WEIGHTS)
+    key = "model.layers.0.mlp.up_proj.weight"
+    save_file({**weights, key: weights[key].to(torch.float8_e4m3fn)}, folder / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=f"{key} holds float8_e4m3fn") as raised:
+        serve(folder, PROMPTS[:1])
+    assert raised.value.reason == ModelLoadReason.CHECKPOINT_INVALID

@@ -4,7 +4,7 @@ It checks names and shapes and keeps account of what was read; what the tensors 
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +21,9 @@ INDEX_FILE = "model.safetensors.index.json"
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What weights that are not quantised are stored in."""
-_RECOMPUTED = "rotary_emb.inv_freq"
-"""Older checkpoints store the rotary frequencies, which follow from the configuration."""
+_UNNEEDED = ("rotary_emb.inv_freq", "self_attn.k_scale", "self_attn.v_scale")
+"""Older checkpoints store the rotary frequencies, which follow from the configuration; quantised ones may have scales
+for a cache of 8 bits, which ours is not."""
 
 
 class Checkpoint:
@@ -66,12 +67,16 @@ class Checkpoint:
         rows = list(rows)
         stack = torch.empty((sum(rows), *columns), dtype=self.dtype, device=self.device)
         for name, part in zip(names, torch.split(stack, rows), strict=True):
-            part.copy_(self._find(name, tuple(part.shape), FLOATS))
+            part.copy_(self._find(name, [tuple(part.shape)], FLOATS))
         return stack
 
-    def stored(self, name: str, shape: tuple[int, ...], *dtypes: torch.dtype) -> Tensor:
-        """The tensor of that name and shape on our device in its own dtype, which is one of `dtypes`, or any float."""
-        return self._find(name, shape, dtypes or FLOATS).to(self.device)
+    def stored(self, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATS) -> Tensor:
+        """The tensor of that name on our device, in one of those shapes and one of those dtypes, as it is stored."""
+        return self._find(name, shapes, dtypes).to(self.device)
+
+    def skip(self, name: str) -> None:
+        """Lets a tensor be left over, if it is there."""
+        self._read.add(name)
 
     def has(self, name: str) -> bool:
         """Whether there is a tensor of that name."""
@@ -80,7 +85,7 @@ class Checkpoint:
     def check_all_read(self, *, unless: str | None = None) -> None:
         """Refuses tensors that nobody asked for, `unless` excepted: a model that ignores weights computes nonsense."""
         unread = sorted(set(self._file_of) - self._read - {unless})
-        unread = [name for name in unread if not name.endswith(_RECOMPUTED)]
+        unread = [name for name in unread if not name.endswith(_UNNEEDED)]
         if unread:
             some = ", ".join(unread[:3]) + (" and others" if len(unread) > 3 else "")
             raise ModelLoadError(
@@ -89,11 +94,11 @@ class Checkpoint:
                 "Check that config.json belongs to these weights (biases, architecture, quantisation).",
             )
 
-    def _find(self, name: str, shape: tuple[int, ...], dtypes: Collection[torch.dtype]) -> Tensor:
+    def _find(self, name: str, shapes: Sequence[tuple[int, ...]], dtypes: Collection[torch.dtype]) -> Tensor:
         if name not in self._file_of:
             raise ModelLoadError(
                 ModelLoadReason.MISSING_TENSOR,
-                f"{self._folder} has no tensor {name}, expected with shape {list(shape)}. "
+                f"{self._folder} has no tensor {name}, expected with shape {list(shapes[0])}. "
                 "Check that all files of the checkpoint are there and that config.json belongs to them.",
             )
         file = self._file_of[name]
@@ -105,10 +110,11 @@ class Checkpoint:
                 f"{self._folder / file} does not hold the tensor {name} that the index places there ({error}). "
                 "Fetch the checkpoint again.",
             ) from error
-        if tuple(found.shape) != shape:
+        if tuple(found.shape) not in shapes:
             raise ModelLoadError(
                 ModelLoadReason.TENSOR_SHAPE_MISMATCH,
-                f"{self._folder / file}: tensor {name} should have shape {list(shape)} but has {list(found.shape)}. "
+                f"{self._folder / file}: tensor {name} should have shape {list(shapes[0])} but has "
+                f"{list(found.shape)}. "
                 "Check that config.json belongs to these weights.",
             )
         if found.dtype not in dtypes:

@@ -53,6 +53,13 @@ class JsonFields:
             f"{self.path}: {self._prefix}{name} {given} {problem}; correct the file or fetch it again",
         )
 
+    def unsupported(self, name: str, remedy: str) -> ModelLoadError:
+        """The error for a field that asks for what this engine lacks; to be raised by the caller."""
+        return ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+            f"{self.path.name}: {self._prefix}{name} is {self._values.get(name)!r}, which this engine lacks; {remedy}",
+        )
+
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
         return self._values.get(name) is not None
@@ -90,6 +97,23 @@ class JsonFields:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self.invalid(name, "must be a list of texts")
         return value
+
+    def positive_ints(self, name: str) -> list[int]:
+        """A list of positive integers; empty when absent."""
+        value = self._values.get(name) or []
+        valid = isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+        if not valid or any(item < 1 for item in value):
+            raise self.invalid(name, "must be a list of positive integers")
+        return value
+
+    def sections(self, name: str) -> "list[JsonFields]":
+        """The objects that a nested object holds; empty when absent."""
+        section = self.section(name)
+        if section is None:
+            return []
+        return [
+            section.section(key) or JsonFields(self.path, {}, f"{section._prefix}{key}.") for key in section._values
+        ]
 
     def section(self, name: str) -> "JsonFields | None":
         """A nested object; None when absent or empty."""

@@ -11,8 +11,7 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.model_config import ModelConfig
-from fairlead_engine.model.quantization.registry import FORMATS
-from fairlead_engine.model.quantization.source import Rounded
+from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.weights import Weights
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
@@ -45,10 +44,11 @@ def load_model(
 ) -> Decoder:
     """Reads, converts and fuses the weights, and rounds those of linear layers to the format `quantization`, if any.
 
-    Raises ModelLoadError, naming the file or tensor that does not fit.
+    Raises ModelLoadError, naming the file or tensor that does not fit, and ConfigError where the checkpoint is
+    quantised otherwise.
     """
     family = ARCHITECTURES[config.architecture]
-    source = Rounded(FORMATS[quantization] if quantization else None)
+    source = choose_source(quantization, config.quantization)
     with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
         return family.build(Weights(checkpoint, config, source), config)
 

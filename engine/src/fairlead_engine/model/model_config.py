@@ -9,6 +9,8 @@ from typing import Any
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.quantization.source import StoredWeights
+from fairlead_engine.model.quantization.stored import parse_quantization
 from fairlead_engine.model.rope import RopeConfig, RopeKind
 
 WHOLE_CONTEXT = "use a model whose layers all attend to the whole context"
@@ -40,6 +42,8 @@ class ModelConfig:
     """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
     eos_token_ids: tuple[int, ...]
     """Tokens that end an output; empty when neither checkpoint nor tokenizer names any."""
+    quantization: StoredWeights | None = None
+    """How the checkpoint's weights are quantised; None = they are floats."""
 
 
 def parse_shape(
@@ -64,8 +68,6 @@ def parse_shape(
     activation = fields.text("hidden_act") or "silu"
     if activation != "silu":
         raise refuse(f"hidden_act {activation}", "silu is supported")
-    if fields.section("quantization_config"):
-        raise refuse("quantization_config", "use the model's unquantised checkpoint")
     layer_types = fields.texts("layer_types")
     if partial := sorted({*layer_types} - {"full_attention"}):
         raise refuse(f"layer_types {', '.join(partial)}", WHOLE_CONTEXT)
@@ -88,6 +90,7 @@ def parse_shape(
         "tie_word_embeddings": fields.boolean("tie_word_embeddings", False),
         "dtype": dtype,
         "eos_token_ids": fields.token_ids("eos_token_id"),
+        "quantization": parse_quantization(fields),
     }
 
 

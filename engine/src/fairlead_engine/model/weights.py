@@ -119,7 +119,7 @@ class Weights:
 
     def _format_of(self, names: Sequence[str], is_sensitive: bool) -> WeightFormat | None:
         """The one that all of them have: they become one product."""
-        formats = {name: self._source.format_of(name, is_sensitive) for name in names}
+        formats = {name: self._source.format_of(self._checkpoint, name, is_sensitive) for name in names}
         if len(set(formats.values())) > 1:
             told = ", ".join(f"{name}: {each.name if each else 'none'}" for name, each in formats.items())
             raise ModelLoadError(

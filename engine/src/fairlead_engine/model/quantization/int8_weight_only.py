@@ -29,7 +29,8 @@ class Int8WeightOnly:
         return quantize_weight(weight, torch.int8, largest=_LARGEST, low=-_LARGEST, high=_LARGEST)
 
     def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
-        if weight.values.device.type == "cpu" and dtype is torch.bfloat16 and can_multiply_mixed():
+        fits = weight.has_scale_per_row and dtype is torch.bfloat16
+        if fits and weight.values.device.type == "cpu" and can_multiply_mixed():
             return MixedInt8Linear(weight, bias, dtype)
         return DequantizedLinear(weight, bias, dtype)
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
+from torch import Tensor
+
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.weight_format import WeightFormat
@@ -11,7 +14,7 @@ from fairlead_engine.model.quantization.weight_format import WeightFormat
 class WeightSource(Protocol):
     """Says which linear layers are quantised, and reads them."""
 
-    def format_of(self, name: str, is_sensitive: bool) -> WeightFormat | None:
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         """Of the layer `name`, such as model.layers.0.mlp.up_proj; None = its weight is floats.
 
         `is_sensitive`: whether small errors of it decide much, as those of a router and of the output projection do.
@@ -23,6 +26,15 @@ class WeightSource(Protocol):
         ...
 
 
+class StoredWeights(WeightSource, Protocol):
+    """Those of a checkpoint that is quantised already."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the formats that it has."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rounded:
     """A checkpoint of floats, of which all linear layers but the sensitive ones get one format. One tensor at a time is
@@ -31,10 +43,21 @@ class Rounded:
     weight_format: WeightFormat | None
     """None = none does."""
 
-    def format_of(self, name: str, is_sensitive: bool) -> WeightFormat | None:
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return None if is_sensitive else self.weight_format
 
     def read(self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int) -> QuantizedWeight:
         assert self.weight_format is not None
         weight = checkpoint.stored(f"{name}.weight", (out_features, in_features))
         return self.weight_format.quantize(weight)
+
+
+def read_scales(
+    checkpoint: Checkpoint, name: str, out_features: int, in_features: int, block: tuple[int, int]
+) -> Tensor:
+    """float32 [out_features, groups] of a tensor with a scale for each block of rows and columns; what has one for all
+    may be stored with any number of dimensions."""
+    shape = (-(-out_features // block[0]), -(-in_features // block[1]))
+    flat: tuple[tuple[int, ...], ...] = ((1,), ()) if shape == (1, 1) else ((shape[0],),) if shape[1] == 1 else ()
+    scales = checkpoint.stored(name, shape, *flat).to(torch.float32).view(shape)
+    return scales.repeat_interleave(block[0], dim=0)[:out_features]

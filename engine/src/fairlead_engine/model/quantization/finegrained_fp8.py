@@ -1,0 +1,47 @@
+"""Hugging Face's `quant_method: fp8`, as DeepSeek-V3 and Qwen3-FP8 are stored (arXiv 2412.19437): 8-bit floats with a
+float scale, `weight_scale_inv`, for each block of 128 x 128 or for all of a weight."""
+
+from dataclasses import dataclass
+
+import torch
+
+from fairlead_engine.model.checkpoint import Checkpoint
+from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.quantization.fp8 import Fp8
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.model.quantization.source import read_scales
+from fairlead_engine.model.quantization.weight_format import WeightFormat
+
+
+@dataclass(frozen=True, slots=True)
+class FinegrainedFp8:
+    """The layers are those that have scales; `modules_to_not_convert` says the same in patterns."""
+
+    block: tuple[int, int] | None
+    """Rows and columns that share a scale; None = all of a weight."""
+    names = frozenset({Fp8.name})
+
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
+        return Fp8() if checkpoint.has(f"{name}.weight_scale_inv") else None
+
+    def read(self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int) -> QuantizedWeight:
+        block = self.block or (out_features, in_features)
+        checkpoint.skip(f"{name}.activation_scale")
+        return QuantizedWeight(
+            checkpoint.stored(f"{name}.weight", (out_features, in_features), dtypes=(torch.float8_e4m3fn,)),
+            read_scales(checkpoint, f"{name}.weight_scale_inv", out_features, in_features, block),
+            block[1],
+        )
+
+
+def parse(fields: JsonFields) -> FinegrainedFp8:
+    """`activation_scheme` static brings scales of activations that were measured once; ours are each token's own, which
+    err less."""
+    if (fields.text("fmt") or "e4m3") != "e4m3":
+        raise fields.unsupported("fmt", "e4m3 is supported")
+    if not fields.has("weight_block_size"):
+        return FinegrainedFp8(None)
+    block = fields.positive_ints("weight_block_size")
+    if len(block) != 2:
+        raise fields.invalid("weight_block_size", "must be two positive integers, rows and columns")
+    return FinegrainedFp8((block[0], block[1]))
