@@ -45,7 +45,7 @@ from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, Prof
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Replica
-from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.config import CharacteriseConfig, EngineConfig, ServerConfig
 from fairlead_engine.errors import ModelLoadReason
 from fairlead_engine.parameters import By, Declared, declared
 from fairlead_engine.server.app import build_app
@@ -94,7 +94,11 @@ def pages() -> dict[str, str]:
             llmdeployment(),
         ),
         "conditions.md": ("Conditions", "what `status.conditions` can say, and why", conditions()),
-        "engine-flags.md": ("Engine flags", "`fairlead-engine serve`", engine_flags()),
+        "engine-flags.md": (
+            "Engine flags",
+            "`fairlead-engine serve` and `fairlead-engine characterise`",
+            engine_flags(),
+        ),
         "gateway-flags.md": ("Gateway flags", "`fairlead gateway`", gateway_flags()),
         "operator-settings.md": ("Operator settings", "the file of `fairlead operator --settings FILE`", settings()),
         "chart-values.md": ("Values of the chart", "what `helm install --set` can say", chart_values(chart)),
@@ -159,8 +163,10 @@ def conditions() -> str:
 def engine_flags() -> str:
     """The page of the engine's flags."""
     parts = ["A setting is a flag (`--max-num-seqs 16`) or a line of the file that `--config` names "
-             "(`max-num-seqs: 16`); flags win. Yes-or-no settings are `--name` and `--no-name` as flags."]  # fmt: skip
-    for title, kind in (("Model and scheduler", EngineConfig), ("Server", ServerConfig)):
+             "(`max-num-seqs: 16`); flags win. Yes-or-no settings are `--name` and `--no-name` as flags. "
+             "`serve` takes those of model and server, `characterise` those of the model and its own."]  # fmt: skip
+    kinds = (("Model and scheduler", EngineConfig), ("Server", ServerConfig), ("characterise", CharacteriseConfig))
+    for title, kind in kinds:
         texts = docstrings(kind)
         rows = []
         for field in fields(kind):

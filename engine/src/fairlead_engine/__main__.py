@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from fairlead_engine.config import CharacteriseConfig, ServerConfig
 from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.server import termination
@@ -35,6 +36,13 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_arguments(serve)
+    characterise = commands.add_parser(
+        "characterise",
+        help="measure a model on this machine, and write what was measured for `serve --profile`",
+        description="Measures what a model's steps take on this machine; writes a profile and a picture of it.",
+        allow_abbrev=False,
+    )
+    add_arguments(characterise, CharacteriseConfig)
     return parser
 
 
@@ -46,7 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parsed = build_parser().parse_args(arguments)
     try:
-        engine, server = from_arguments(parsed)
+        if parsed.command == "characterise":
+            model, command = from_arguments(parsed, CharacteriseConfig)
+            from fairlead_engine.characterise.command import run as characterise  # it imports numpy
+
+            return characterise(model, command)
+        engine, server = from_arguments(parsed, ServerConfig)
     except ConfigError as error:
         termination.report(error)
         return _USAGE_ERROR

@@ -1,8 +1,9 @@
 """The engine's settings: what they are called, what they mean, and which values fit.
 
 `EngineConfig` configures the core (scheduler, cache, model) and is all that `LLM` needs; `ServerConfig` adds what only
-the HTTP server knows. How settings are read from flags and files is `config_sources`' business. Both are immutable:
-what the engine settles at start (block count, real limits) is reported in `EngineInfo`, never written back here.
+the HTTP server knows, `CharacteriseConfig` what only that command does. How settings are read from flags and files is
+`config_sources`' business. Both are immutable: what the engine settles at start (block count, real limits) is reported
+in `EngineInfo`, never written back here.
 """
 
 import math
@@ -74,6 +75,10 @@ class EngineConfig:
     async_scheduling: bool | None = None
     """Whether the next step is planned and begun while the device still computes one, so that it never waits for the
     host; what ended is then known one step later. None = yes on CUDA, no on a CPU, which would wait for nothing."""
+    profile: str | None = None
+    """File that `fairlead-engine characterise` wrote about this model on this kind of machine: its costs are known
+    before the first request, and its batch weight bounds what runs at once. None = costs are learnt from the warm-up
+    and from requests, and the KV cache is the only bound."""
     seed: int = 0
     """Seeds the random draws of requests that bring no seed of their own."""
 
@@ -172,6 +177,29 @@ class ServerConfig:
         _within("max_queue_time", self.max_queue_time, 0.0, 86400.0)
         _within("max_choices", self.max_choices, 1, 1024)
         _within("step_timeout", self.step_timeout, 1.0, 86400.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharacteriseConfig:
+    """What `fairlead-engine characterise` measures and writes. Raises `ConfigError`, naming the field, for a value that
+    does not fit."""
+
+    output: str = "profile.json"
+    """File to write the profile to, for `--profile` of `serve`."""
+    plot: str | None = None
+    """File to write the picture to, as SVG. None = beside the profile, as `.svg`."""
+    tpot_target: Annotated[float | None, SECONDS] = None
+    """Seconds (also as 50ms) that an output token may take: bounds the maximum batch weight. None = memory alone bounds
+    it."""
+    time_limit: Annotated[float, SECONDS] = 300.0
+    """Seconds (also as 5m) after which no further shape of requests is begun; the cheapest are measured first."""
+
+    def __post_init__(self) -> None:
+        if not self.output:
+            raise ConfigError("output", "is empty", "name a file")
+        if self.tpot_target is not None:
+            _within("tpot_target", self.tpot_target, 1e-6, 3600.0)
+        _within("time_limit", self.time_limit, 0.0, 86400.0)
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -167,6 +167,7 @@ class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
     token_budget: int
     """Tokens that one step may compute."""
     max_num_seqs: int
+    """Sequences that one step may run: as many of the present ones as the engine's batch weight allows."""
     step_cost: StepCost = StepCost()
     step_age_seconds: float = 0.0
     """How long the running step has been running; 0 when idle. Told by the engine's HTTP process."""

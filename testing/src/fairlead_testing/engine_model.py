@@ -12,6 +12,7 @@ from fairlead.routing.predictor import prefill_context, step_seconds
 from fairlead.routing.replica import Limits
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import LoadLine, StepCost
+from fairlead_protocol.profiles import EngineProfile
 from fairlead_testing.block_cache import BlockCache
 
 
@@ -76,17 +77,44 @@ class EngineModel:
     A waiting prompt whose next block is being computed by a running one waits for it, as in a real engine.
     """
 
-    def __init__(self, limits: Limits, *, num_blocks: int, token_budget: int, step_cost: StepCost | None) -> None:
-        """`step_cost`: what steps take; None = nothing."""
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        num_blocks: int,
+        token_budget: int,
+        step_cost: StepCost | None,
+        max_batch_weight: int | None = None,
+    ) -> None:
+        """`step_cost`: what steps take; None = nothing. `max_batch_weight`: prompt and output tokens of all that run;
+        None = no bound but slots and cache."""
         self.limits = limits
         self.token_budget = token_budget
         self.step_cost = step_cost
+        self.max_batch_weight = max_batch_weight
         self.cache = BlockCache(num_blocks, limits.block_size)
         self.waiting: deque[ModelSequence] = deque()
         self.running: list[ModelSequence] = []
         self.step: Step | None = None
         """The one that is being computed."""
         self.num_steps = 0
+
+    @classmethod
+    def of_profile(cls, profile: EngineProfile, *, max_num_queued_tokens: int | None = None) -> "EngineModel":
+        """The engine that `fairlead-engine characterise` has measured. `max_num_queued_tokens`: None = two full steps,
+        the engine's default."""
+        return cls(
+            Limits(
+                max_num_seqs=profile.max_num_seqs,
+                max_num_queued_tokens=max_num_queued_tokens or 2 * profile.max_num_batched_tokens,
+                block_size=profile.block_size,
+                max_model_len=profile.max_model_len,
+            ),
+            num_blocks=profile.num_kv_blocks,
+            token_budget=profile.max_num_batched_tokens,
+            step_cost=profile.step_cost,
+            max_batch_weight=profile.max_batch_weight.most,
+        )
 
     @property
     def num_requests(self) -> int:
@@ -252,9 +280,13 @@ class EngineModel:
         return self.cache.match(sequence.hashes[: sequence.num_cacheable])
 
     def _fits(self, sequence: ModelSequence, matched: int) -> bool:
-        """Whether there is a slot, and blocks for the whole prompt; alone it always fits."""
+        """Whether there is a slot, weight, and blocks for the whole prompt; alone it always fits."""
         if not self.running:
             return True
+        if self.max_batch_weight is not None:
+            weight = sum(each.num_prompt_tokens + each.max_tokens for each in (*self.running, sequence))
+            if weight > self.max_batch_weight:
+                return False
         needed = self._num_blocks(sequence) - matched
         return len(self.running) < self.limits.max_num_seqs and needed <= self.cache.num_free - matched
 

@@ -12,6 +12,7 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.memory import format_bytes
+from fairlead_engine.core.profile import load_profile, prior
 from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
@@ -58,6 +59,7 @@ class Engine:
         started = self.clock.now()
         self.runner = runner or load_runner(config)
         loaded = self.clock.now()
+        profile = load_profile(config.profile, self.runner, config.block_size) if config.profile else None
         model, device = self.runner.model_config, str(self.runner.device)
         self.config = config = config.for_device(device)
         size = choose_cache_size(
@@ -72,6 +74,7 @@ class Engine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_queued_tokens=config.max_num_queued_tokens,
+            max_batch_weight=profile.max_batch_weight.most if profile else None,
         )
         blocks_per_slot = -(-size.max_model_len // config.block_size)
         try:
@@ -94,6 +97,8 @@ class Engine:
         )
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, size.num_blocks, self.clock))
+        if profile is not None:  # measured for longer than a warm-up
+            self.step_cost.set_prior(prior(profile.step_cost, limits), profile.step_cost.residual)
         self._under_way: _Step | None = None
         """With asynchronous scheduling, the step that the device is at."""
         self.num_failed_checks = 0
@@ -182,7 +187,7 @@ class Engine:
             last_step_tokens=self.step_cost.last_step_tokens,
             last_step_seconds=self.step_cost.last_step_seconds,
             token_budget=scheduler.limits.max_num_batched_tokens,
-            max_num_seqs=scheduler.limits.max_num_seqs,
+            max_num_seqs=scheduler.num_slots,
             step_cost=messages.StepCost(**self.step_cost.coefficients),
             num_failed_checks=self.num_failed_checks,
         )
@@ -196,10 +201,11 @@ class Engine:
         scheduler, limits, sequences = self.scheduler, self.scheduler.limits, self.scheduler.sequences()
         if not scheduler.waiting:
             return 0.0
-        num_busy = min(limits.max_num_seqs, len(sequences))
+        num_slots = scheduler.num_slots
+        num_busy = min(num_slots, len(sequences))
         num_kv_tokens = num_busy * sum(sequence.num_tokens for sequence in sequences) / len(sequences)
-        num_slots_awaited = max(0, len(sequences) - scheduler.num_held_back + 1 - limits.max_num_seqs)
-        num_decode_steps = scheduler.mean_output_tokens * num_slots_awaited / limits.max_num_seqs
+        num_slots_awaited = max(0, len(sequences) - scheduler.num_held_back + 1 - num_slots)
+        num_decode_steps = scheduler.mean_output_tokens * num_slots_awaited / num_slots
         num_tokens = scheduler.num_prefill_tokens
         context = sum(sequence.num_tokens * sequence.num_uncomputed_tokens / 2 for sequence in scheduler.waiting)
         num_prefill_steps = -(-num_tokens // max(1, limits.max_num_batched_tokens - num_busy))

@@ -4,6 +4,7 @@
 the block manager for blocks and never touches tensors, text or sockets.
 """
 
+import math
 from bisect import insort_left, insort_right
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -26,6 +27,9 @@ class Limits:
     """Token budget of one step."""
     max_num_queued_tokens: int
     """Tokens that may wait to be computed before new requests are refused."""
+    max_batch_weight: int | None = None
+    """Prompt and output tokens that all running sequences may come to have together; None = as many as the cache
+    holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,15 @@ class Scheduler:
     def num_queued_tokens(self) -> int:
         """Tokens of waiting sequences, without those the cache is expected to spare them."""
         return sum(sequence.num_tokens - sequence.num_expected_cached_tokens for sequence in self.waiting)
+
+    @property
+    def num_slots(self) -> int:
+        """How many sequences like those there are may run at once."""
+        limits, sequences = self.limits, self.sequences()
+        if limits.max_batch_weight is None or not sequences:
+            return limits.max_num_seqs
+        mean_weight = sum(self._weight(sequence) for sequence in sequences) / len(sequences)
+        return max(1, min(limits.max_num_seqs, int(limits.max_batch_weight / mean_weight)))
 
     @property
     def num_held_back(self) -> int:
@@ -290,6 +303,8 @@ class Scheduler:
         num_slots = self.limits.max_num_seqs - len(self.running)
         num_blocks = self.blocks.num_free - self._num_reserved_blocks()
         num_parts: Counter[str | None] = Counter(sequence.part_of for sequence in self.running)
+        most = self.limits.max_batch_weight
+        weight = math.inf if most is None else most - sum(self._weight(sequence) for sequence in self.running)
         position = 0
         while position < len(self.waiting) and budget and num_slots:
             sequence = self.waiting[position]
@@ -304,6 +319,10 @@ class Scheduler:
                 num_needed = self.blocks.num_needed(sequence, matched)
             if num_needed > num_blocks:
                 break
+            if most is not None:
+                if self._weight(sequence) > weight and weight < most:  # who is alone runs, however long
+                    break
+                weight -= self._weight(sequence)
             num_slots -= 1
             num_parts[sequence.part_of] += 1
             num_blocks -= num_needed + 1  # as `_num_reserved_blocks` would count
@@ -318,6 +337,13 @@ class Scheduler:
             items.append(item)
             budget -= item.num_tokens
         return items
+
+    def _weight(self, sequence: Sequence) -> float:
+        """Tokens it is expected to have in the end: its prompt and what it may generate, or, where nobody has said how
+        much that is, what others generate."""
+        num_output_tokens = sequence.sampling.max_tokens
+        expected = sequence.num_prompt_tokens + (num_output_tokens or self.mean_output_tokens)
+        return max(sequence.num_tokens, min(expected, sequence.max_num_tokens))
 
     def _ready_prefix(self, sequence: Sequence) -> list[int] | None:
         """The cached prefix of a waiting sequence; None while it should wait for more of it, which is under way."""

@@ -108,13 +108,16 @@ class StepCost:
         if self._num_learnt % self._solve_every == 0:
             self._solve()
 
-    def set_prior(self, steps: list[tuple[StepWork, float]]) -> None:
-        """Replaces the prior: (work, seconds) of a few steps that were measured on purpose."""
+    def set_prior(self, steps: list[tuple[StepWork, float]], residual: float = 0.0) -> None:
+        """Replaces the prior: (work, seconds) of a few steps that were measured on purpose. `residual`: what is known
+        of the error, until steps are observed."""
         rows = np.array([np.array(work) / seconds for work, seconds in steps if seconds > 0.0])
         if not rows.size:
             return
         self._prior_gram = self._prior_weight * rows.T @ rows
         self._prior_moment = self._prior_weight * rows.sum(axis=0)
+        if not self._residual_weight:
+            self._residual = residual
         self._solve()
 
     @property

@@ -1,0 +1,117 @@
+"""An engine profile: what `fairlead-engine characterise` has measured of one model on one machine.
+
+An engine that starts with it predicts from its costs before the first request and admits by its batch weight; models of
+engines in virtual time take limits and costs from it.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from fairlead_protocol.messages import NonNegative, StepCost
+
+PROFILE_VERSION = 1
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ProfileUnreadable(ValueError):
+    """A file is no profile; the text says why."""
+
+
+class Measured(msgspec.Struct, kw_only=True, frozen=True):
+    """Requests of one shape that came at once, each with a prompt of its own: times in seconds, medians over them."""
+
+    batch: Positive
+    """Requests."""
+    prompt_tokens: Positive
+    output_tokens: Positive
+    """Of each."""
+    ttft_seconds: NonNegative
+    tpot_seconds: NonNegative
+    """Per output token after the first."""
+    tokens_per_second: NonNegative
+    """Output tokens of all."""
+
+
+class BatchWeight(msgspec.Struct, kw_only=True, frozen=True):
+    """The greatest batch weight: the sum over the requests of a batch of their prompt and output tokens.
+
+    Source: Łazuka et al., LLM-Pilot (SC 2024), which tunes it per model and accelerator, after TGI's
+    `max-batch-total-tokens`.
+    """
+
+    most: Positive
+    """What admission keeps to: the smaller of both."""
+    by_memory: Positive
+    """Tokens that the KV cache holds."""
+    by_tpot: Positive | None = None
+    """With more, a step that decodes takes longer than the target; None = there was no target."""
+    tpot_target_seconds: NonNegative | None = None
+    request_weight: Positive
+    """Tokens of one request by which a weight was taken for a number of sequences: the mean of those measured."""
+
+
+class FitError(msgspec.Struct, kw_only=True, frozen=True):
+    """How far the step cost is off, as a share, for steps that it was not fitted to."""
+
+    median: NonNegative
+    p90: NonNegative
+    num_steps: int
+
+
+class EngineProfile(msgspec.Struct, kw_only=True, frozen=True):
+    """All of it. `architecture`, `num_parameters`, `vocab_size` and the bytes of weights and cache tell one model from
+    another, as far as costs can differ."""
+
+    profile_version: int = PROFILE_VERSION
+    model: str
+    """Its name, for people."""
+    architecture: str
+    num_parameters: Positive
+    vocab_size: Positive
+    weight_bytes: Positive
+    kv_bytes_per_token: Positive
+    dtype: str
+    device: str
+    """cpu or cuda."""
+    device_name: str
+    """Of the processor or accelerator."""
+    num_threads: Positive
+    attention_backend: str
+    machine: dict[str, str]
+    versions: dict[str, str]
+    measured_at: str
+    """Time of day, UTC."""
+    seed: int
+    block_size: Positive
+    num_kv_blocks: Positive
+    max_num_seqs: Positive
+    max_num_batched_tokens: Positive
+    max_model_len: Positive
+    start_seconds: dict[str, float]
+    """Stage of starting → how long it took."""
+    step_cost: StepCost
+    error: FitError
+    max_batch_weight: BatchWeight
+    measured: list[Measured]
+
+
+def read_profile(path: Path) -> EngineProfile:
+    """The profile in a JSON file. Raises ProfileUnreadable, naming what is wrong."""
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=EngineProfile)
+    except OSError as error:
+        raise ProfileUnreadable(f"{path} cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProfileUnreadable(f"{path} is no engine profile: {error}") from error
+    if profile.profile_version != PROFILE_VERSION:
+        raise ProfileUnreadable(f"{path} has profile_version {profile.profile_version}, not {PROFILE_VERSION}")
+    return profile
+
+
+def write_profile(profile: EngineProfile, path: Path) -> None:
+    """As JSON that people can read. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(profile), indent=2) + b"\n")
