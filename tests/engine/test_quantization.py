@@ -60,11 +60,17 @@ def rounding(
     return rounded
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        (family, name)
+        for family in FAMILIES
+        for name in FORMATS
+        # transformers computes experts without modules that could round their inputs
+        if family != "mixtral" or name not in ROUND_ACTIVATIONS
+    ],
+)
 def test_a_model_is_the_one_of_its_dequantised_weights(family: str, name: str, reference, tmp_path: Path) -> None:
-    if family == "mixtral" and name in ROUND_ACTIVATIONS:
-        pytest.skip("transformers computes experts without modules that could round their inputs")
     folder = write_random_checkpoint(tmp_path / "floats", FAMILIES[family](max_position_embeddings=256))
     meant = write_dequantized(folder, tmp_path / "meant", name)
     outputs = serve(folder, PROMPTS, quantization=name)

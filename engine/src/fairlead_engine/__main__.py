@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from fairlead_engine import compare_command
 from fairlead_engine.config import CharacteriseConfig, ServerConfig
 from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
@@ -43,6 +44,14 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_arguments(characterise, CharacteriseConfig)
+    compare = commands.add_parser(
+        "compare",
+        help="tell what quantising a model costs in precision",
+        description="Compares a model with quantised weights with the one that it was made of, on prompts of random "
+        "tokens. Both are in memory at once.",
+        allow_abbrev=False,
+    )
+    compare_command.add_arguments(compare)
     return parser
 
 
@@ -53,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # that is deleted while it starts would wait for its whole grace period.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     parsed = build_parser().parse_args(arguments)
+    if parsed.command == "compare":
+        return compare_command.run(parsed)
     try:
         if parsed.command == "characterise":
             model, command = from_arguments(parsed, CharacteriseConfig)

@@ -1,0 +1,91 @@
+"""`fairlead-engine compare`: what quantising a model's weights costs in precision, as a table or as JSON."""
+
+import argparse
+import json
+
+from fairlead_engine.config import DEVICES, DTYPES, QUANTIZATIONS
+from fairlead_engine.errors import ConfigError, StartError
+from fairlead_engine.server import termination
+
+_COLUMNS = {
+    "mean_logit_error": "logit error",
+    "max_logit_error": "worst",
+    "mean_kl_divergence": "KL, nats",
+    "max_kl_divergence": "worst",
+    "top1_agreement_ratio": "same token",
+    "weight_bytes": "weights, MiB",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="FOLDER", help="the model, as of serve; or demo://dinghy")
+    parser.add_argument(
+        "--quantization", nargs="+", choices=QUANTIZATIONS, metavar="FORMAT",
+        help=f"formats to compare: {', '.join(QUANTIZATIONS)}. Default: all; none where --reference is given, and the "
+        "model is compared as it is stored",
+    )  # fmt: skip
+    parser.add_argument("--reference", metavar="FOLDER", help="the model to compare with. Default: --model as stored")
+    parser.add_argument("--dtype", choices=DTYPES, default="auto", help="number format of both, as of serve")
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="where both run, as of serve")
+    parser.add_argument("--num-prompts", type=_positive, default=8, metavar="N", help="prompts of random tokens")
+    parser.add_argument("--prompt-tokens", type=_positive, default=64, metavar="N", help="tokens of each")
+    parser.add_argument("--num-threads", type=_positive, metavar="N", help="CPU threads, as of serve")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random tokens")
+    parser.add_argument("--json", action="store_true", help="print JSON: settings, and an object for each format")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns the exit status: 0 done, 1 a model cannot be loaded or the two do not belong together."""
+    from fairlead_engine.demo import resolve_model
+    from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
+    from fairlead_engine.runner.placement import set_num_threads
+
+    settings = {"dtype": args.dtype, "device": args.device}
+    formats: list[str | None] = args.quantization or ([None] if args.reference else list(QUANTIZATIONS))
+    results = {}
+    try:
+        set_num_threads(args.num_threads)
+        folder = resolve_model(args.model)
+        reference = LogitModel(resolve_model(args.reference) if args.reference else folder, **settings)
+        vocab_size, longest = reference.config.vocab_size, reference.config.max_position_embeddings
+        if args.prompt_tokens > longest:
+            raise ConfigError("prompt_tokens", f"{args.prompt_tokens} is more than the model's context of {longest}")
+        prompts = random_prompts(vocab_size, args.num_prompts, args.prompt_tokens, args.seed)
+        for name in formats:
+            model = LogitModel(folder, quantization=name, **settings)
+            if model.config.vocab_size != vocab_size:
+                raise ConfigError(
+                    "reference",
+                    f"it has {vocab_size} tokens and the model has {model.config.vocab_size}",
+                    "name the model that this one was made of",
+                )
+            results[name or "as stored"] = compare(model, reference, prompts).to_dict()
+            del model
+    except StartError as error:
+        termination.report(error)
+        return 1
+    facts = {name: getattr(args, name) for name in ("model", "reference", "num_prompts", "prompt_tokens", "seed")}
+    print(json.dumps({**facts, **settings, "formats": results}, indent=2) if args.json else _table(results))
+    return 0
+
+
+def _table(results: dict[str, dict[str, float]]) -> str:
+    first = next(iter(results.values()))
+    lines = [f"{'':18}" + "".join(f"{title:>14}" for title in _COLUMNS.values())]
+    for name, figures in results.items():
+        cells = dict(figures, weight_bytes=figures["weight_bytes"] / 2**20)
+        percent = f"{100 * cells.pop('top1_agreement_ratio'):.1f} %"
+        written = {key: f"{value:.4g}" for key, value in cells.items()} | {"top1_agreement_ratio": percent}
+        lines.append(f"{name:18}" + "".join(f"{written[key]:>14}" for key in _COLUMNS))
+    lines += [
+        "",
+        f"{first['num_positions']} positions; the reference's logits deviate by {first['logit_deviation']:.3g} from "
+        f"their mean, and its weights take {first['reference_weight_bytes'] / 2**20:.4g} MiB",
+    ]
+    return "\n".join(lines)
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value

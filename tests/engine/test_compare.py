@@ -1,0 +1,96 @@
+"""`fairlead-engine compare`: what quantising costs, within bounds, as a person and a script read it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairlead_engine.__main__ import main
+from fairlead_engine.config import QUANTIZATIONS
+from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
+from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.quantized_checkpoints import write_compressed_tensors
+
+BOUNDS = {
+    "int8": (0.003, 0.05, 0.9),
+    "int8-weight-only": (0.0015, 0.04, 0.92),
+    "int4-weight-only": (0.1, 0.4, 0.45),
+    "fp8": (0.025, 0.15, 0.75),
+}
+"""For tiny random models, whose likeliest tokens are hardly likelier than others: the mean divergence in nats, the mean
+error of logits over their deviation, and the share of positions with the same token."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_random_checkpoint(tmp_path / "model", llama_fields())
+
+
+def run(capsys, *flags: str) -> str:
+    assert main(["compare", "--num-threads", "1", *flags]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_errors_of_every_format_stay_within_bounds(family: str, tmp_path: Path, capsys) -> None:
+    folder = write_random_checkpoint(tmp_path, FAMILIES[family]())
+    told = json.loads(run(capsys, "--model", str(folder), "--dtype", "float32", "--json"))
+    assert told["formats"].keys() == set(QUANTIZATIONS)
+    for name, figures in told["formats"].items():
+        most_divergence, most_error, least_agreement = BOUNDS[name]
+        assert 0 < figures["mean_kl_divergence"] < most_divergence, name
+        assert figures["mean_kl_divergence"] <= figures["max_kl_divergence"]
+        assert figures["mean_logit_error"] < most_error * figures["logit_deviation"]
+        assert figures["top1_agreement_ratio"] > least_agreement
+        assert figures["num_positions"] == 8 * 64
+        assert figures["weight_bytes"] < figures["reference_weight_bytes"]
+    assert told["formats"]["int8"]["mean_kl_divergence"] < told["formats"]["int4-weight-only"]["mean_kl_divergence"]
+
+
+def test_a_model_equals_itself_and_the_figures_are_what_they_say(folder: Path, reference) -> None:
+    model = LogitModel(folder, dtype="float32", device="cpu")
+    prompts = random_prompts(256, 3, 20, seed=1)
+    assert prompts == random_prompts(256, 3, 20, seed=1) != random_prompts(256, 3, 20, seed=2)
+    torch.testing.assert_close(model.logits(prompts[0]), reference.logits(folder, prompts[0]), rtol=1e-3, atol=1e-3)
+    same = compare(model, model, prompts)
+    assert (same.mean_logit_error, same.max_kl_divergence, same.top1_agreement_ratio) == (0.0, 0.0, 1.0)
+    other = LogitModel(folder, dtype="float32", device="cpu", quantization="int4-weight-only")
+    found = compare(other, model, prompts)
+    theirs = torch.cat([other.logits(prompt) for prompt in prompts])
+    ours = torch.cat([model.logits(prompt) for prompt in prompts])
+    divergence = torch.nn.functional.kl_div(
+        theirs.log_softmax(-1), ours.log_softmax(-1), reduction="none", log_target=True
+    )
+    assert found.mean_kl_divergence == pytest.approx(float(divergence.sum(-1).mean()), rel=1e-3)
+    assert found.max_logit_error == pytest.approx(float((theirs - ours).abs().max()), rel=1e-4)
+    assert found.top1_agreement_ratio == pytest.approx(float((theirs.argmax(-1) == ours.argmax(-1)).float().mean()))
+
+
+def test_the_table_has_a_line_for_each_format(folder: Path, capsys) -> None:
+    flags = ["--model", str(folder), "--num-prompts", "2", "--prompt-tokens", "9"]
+    lines = run(capsys, *flags, "--quantization", "int8", "fp8").splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["int8", "fp8"]
+    assert "18 positions" in lines[-1]
+
+
+def test_what_is_stored_is_compared_with_what_it_was_made_of(folder: Path, tmp_path: Path, capsys) -> None:
+    stored = write_compressed_tensors(folder, tmp_path / "stored", "int8")
+    told = json.loads(run(capsys, "--model", str(stored), "--reference", str(folder), "--json"))
+    rounded = json.loads(run(capsys, "--model", str(folder), "--quantization", "int8", "--json"))
+    assert told["formats"]["as stored"] == rounded["formats"]["int8"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--model", "/nowhere"], "/nowhere does not exist"),
+        (["--prompt-tokens", "513"], "prompt-tokens: 513 is more than the model's context of 512"),
+        (["--reference", "OTHER"], "reference: it has 128 tokens and the model has 256"),
+    ],
+)
+def test_what_does_not_fit_is_said(flags: list[str], says: str, folder: Path, tmp_path: Path, capsys) -> None:
+    other = write_random_checkpoint(tmp_path / "other", llama_fields(vocab_size=128))
+    flags = [str(other) if flag == "OTHER" else flag for flag in flags]
+    assert main(["compare", "--model", str(folder), "--num-threads", "1", *flags]) == 1
+    assert says in capsys.readouterr().err
