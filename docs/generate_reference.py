@@ -36,11 +36,10 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.errors import RequestOutcome
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
+from fairlead.gateway.openai.sse import Usage
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.telemetry.gateway_metrics import Metrics as GatewayMetrics
-from fairlead.gateway.upstream.sse import Usage
-from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.operator_settings import BUILT_IN_PROFILES, OperatorSettings, Profile
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.queue import Ticket
@@ -60,6 +59,7 @@ from fairlead_engine.types import NO_LOAD, FinishReason, SamplingParams
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
 from fairlead_local.crd import object_schema
 from fairlead_protocol.docstrings import docstrings
+from fairlead_protocol.http.client import HttpClient
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import StepCost
 from fairlead_testing.gateways import make_pool
@@ -372,7 +372,7 @@ def _gateway_scrape() -> str:
     datastore, tokenizers = Datastore(), Tokenizers()
     reader = PromptReader(tokenizers, Pacer())
     shared = Shared(limits, "gateway", datastore, tokenizers, reader)
-    pools = Pools(lambda *_: StaticFleet([make_pool([replica])]), shared, Upstream(limits))
+    pools = Pools(lambda *_: StaticFleet([make_pool([replica])]), shared, HttpClient())
     seen = GatewayMetrics(pools, datastore, reader)
     request = Observation("id", "/v1/completions", observers=(seen,), client="client", stream=True, usage=Usage())
     decision = Decision(replica, "", cached_tokens=0, uncached_tokens=0, predicted_ttft_seconds=0.0)

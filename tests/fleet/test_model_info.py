@@ -1,7 +1,6 @@
 """Limits over HTTP, from engines that answer, fail and keep silent."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import msgspec
@@ -16,10 +15,8 @@ from fairlead_testing.http import RecordedRequest, Responder, serve_http
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[ModelInfoClient]:
-    made = ModelInfoClient(timeout=0.3)
-    yield made
-    await made.close()
+async def client() -> ModelInfoClient:
+    return ModelInfoClient(timeout=0.3)
 
 
 async def test_an_engine_tells_its_limits_and_its_name(client: ModelInfoClient) -> None:
@@ -50,7 +47,6 @@ async def test_a_tokenizer_is_handed_over_once_and_every_engines_limits() -> Non
         limits = Limits(max_num_seqs=3, max_num_queued_tokens=500, block_size=block_size)
         async with FakeEngine(limits=limits) as engine:
             await made.fetch(engine.replica())
-    await made.close()
     first, second = book.added
     assert isinstance(first, ModelInfo)
     assert first.tokenizer_json == make_tokenizer().tokenizer_json

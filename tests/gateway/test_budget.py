@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.gateway.upstream import sse
+from fairlead.gateway.openai import sse
 from fairlead_protocol.lanes import LARGE_BYTES, Pacer
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.harm import measured_harm

@@ -12,8 +12,8 @@ import pytest
 from fairlead.api.signals_message import SECONDS_BOUNDS, TOKENS_BOUNDS, ModelSignals, SignalsLine
 from fairlead.gateway.dispatch import admission
 from fairlead.gateway.observation import ModelCounters, Observation
+from fairlead.gateway.openai.sse import PromptTokensDetails, Usage
 from fairlead.gateway.prompts.reader import ReadPrompt
-from fairlead.gateway.upstream.sse import PromptTokensDetails, Usage
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Limits, Load, Replica
 from fairlead_protocol.messages import StepCost

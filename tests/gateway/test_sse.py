@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.gateway.upstream.connection import AnswerTooLarge
-from fairlead.gateway.upstream.sse import MAX_EVENT_BYTES, UsageFilter, usage_of
+from fairlead.gateway.openai.sse import MAX_EVENT_BYTES, UsageFilter, usage_of
+from fairlead_protocol.http.client_connection import AnswerTooLarge
 
 texts = st.one_of(
     st.text(max_size=20),

@@ -6,7 +6,6 @@ was meant. Knows no program's settings.
 """
 
 import argparse
-import difflib
 import re
 import types
 import typing
@@ -123,6 +122,8 @@ def read_file(path: Path, classes: Sequence[type]) -> dict[str, Any]:
         if keys.count(str(key)) > 1:  # which of them counts is for nobody to guess
             raise SettingError(str(key), f"is written more than once in {path}")
         if key not in known:
+            import difflib  # most files are right
+
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known settings: {', '.join(known)}"
             raise SettingError(str(key), f"unknown setting in {path}", hint)

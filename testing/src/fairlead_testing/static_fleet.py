@@ -57,7 +57,6 @@ class StaticFleet(Fleet):
             await asyncio.Event().wait()
         finally:
             await self._tasks.close()
-            await self._model_info.close()
 
     def _join_and_leave(self, tasks: ReplicaTasks) -> None:
         replicas = {replica.uid: replica for pool in self._pools for replica in pool.replicas}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fairlead.addresses import is_http_address
 from fairlead.api import names
 from fairlead.api.durations import parse_duration
 from fairlead.client.openai import MODEL_NOT_FOUND, ApiError, OpenAIClient
 from fairlead.kube.client import KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
+from fairlead_protocol.http.addresses import is_http_address
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"

@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
 
-from fairlead.addresses import cause_of
-from fairlead.kube.lines import lines
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
+from fairlead_protocol.http.lines import lines
+from fairlead_protocol.http.origin import parse
 from fairlead_protocol.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_PREDICTED_CACHED_TOKENS,
@@ -26,6 +27,9 @@ from fairlead_protocol.messages import (
 
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 120.0
+MAX_IDLE = 1000
+"""Connections that a load keeps for its next requests."""
+MAX_ANSWER_BYTES = 64 * 2**20
 MODEL_NOT_FOUND = "model_not_found"
 """The code of such an error, everywhere."""
 
@@ -174,26 +178,24 @@ class OpenAIClient:
         """`base_url` ends in /v1. `api_key`: None = send none. `silence_seconds`: the longest, the wait for the first
         byte included."""
         self._base_url = base_url.rstrip("/")
+        self._origin, self._path = parse(self._base_url)
         self._authorization = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._silence_seconds = silence_seconds
-        self._session: aiohttp.ClientSession | None = None
+        self._limits = TimeLimits(connect=CONNECT_SECONDS, first_byte=silence_seconds, silence=silence_seconds)
+        self._http = HttpClient(max_idle=MAX_IDLE)
 
     async def __aenter__(self) -> Self:
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._silence_seconds)
-        self._session = aiohttp.ClientSession(timeout=limits, connector=aiohttp.TCPConnector(limit=0))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._http.close()
 
     async def models(self) -> dict[str, ListedModel]:
         """What can be asked for, by name. Raises ApiError."""
         try:
             async with self._open("GET", "/models") as response:
-                listing = msgspec.json.decode(await response.read(), type=_Listing)
+                listing = msgspec.json.decode(await response.read(MAX_ANSWER_BYTES), type=_Listing)
         except msgspec.DecodeError as error:
             raise ApiError(0, f"{self._base_url}/models is not what OpenAI's API says: {error}") from error
         return {entry.id: entry for entry in listing.data}
@@ -205,7 +207,7 @@ class OpenAIClient:
             if listed := (await self.models()).get(name):
                 return listed
             async with self._open("GET", f"/models/{quote(name)}") as response:
-                return msgspec.json.decode(await response.read(), type=ListedModel)
+                return msgspec.json.decode(await response.read(MAX_ANSWER_BYTES), type=ListedModel)
         except msgspec.DecodeError:
             return None
         except ApiError as error:
@@ -236,8 +238,10 @@ class OpenAIClient:
         asked = {"model": model, "messages": messages, **parameters}
         asked |= {"stream": True, "stream_options": {"include_usage": True}}
         async with self._open("POST", "/chat/completions", msgspec.json.encode(asked)) as response:
-            completion.begin(response.headers)
-            async for line in lines(response.content):
+            completion.begin(
+                {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers.items()}
+            )
+            async for line in lines(response):
                 if line == b"data: [DONE]":
                     return
                 if not line.startswith(b"data:"):
@@ -251,17 +255,18 @@ class OpenAIClient:
         raise ApiError(0, "the stream ended before the answer was complete")
 
     @asynccontextmanager
-    async def _open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _open(self, method: str, path: str, body: bytes | None = None) -> AsyncIterator[Connection]:
         """An answer that is no refusal; those, and that there is no answer, are ApiErrors."""
-        assert self._session is not None, "use `async with`"
         headers = self._authorization | ({} if body is None else {"content-type": "application/json"})
         try:
-            async with self._session.request(method, self._base_url + path, data=body, headers=headers) as response:
-                if response.status < 400:
+            target, limits = self._path + path, self._limits
+            async with self._http.request(self._origin, method, target, limits, headers=headers, body=body) as response:
+                if response.status < 300:
                     yield response
                     return
-                text, retry_after = await response.text(errors="replace"), response.headers.get("retry-after", "")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                text = (await response.read(MAX_ANSWER_BYTES)).decode(errors="replace")
+                retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
+        except TransportError as error:
             raise ApiError(0, f"{self._base_url}: {cause_of(error)}") from error
         said = _Error(message=text.strip()[:500] or "no message")
         with suppress(msgspec.DecodeError):

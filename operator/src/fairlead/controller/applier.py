@@ -10,9 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import aiohttp
-
-from fairlead.addresses import authority
 from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.controller.desired import Problem
@@ -24,11 +21,15 @@ from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject, KubeClient, KubeError
 from fairlead.kube.resources import BY_KIND, PODS, Resource
 from fairlead.manifests.common import Manifest
+from fairlead_protocol.http.addresses import authority
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import TransportError, cause_of
+from fairlead_protocol.http.origin import parse
 from fairlead_protocol.messages import PATH_DRAIN
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 2.0
+DRAIN_LIMITS = TimeLimits(connect=2.0, first_byte=2.0, silence=2.0, whole=2.0)
 """For one engine's answer: a victim that hangs delays scale-down by so much, and no more."""
 
 
@@ -56,15 +57,18 @@ class Applied:
 async def ask_to_drain(pods: Iterable[JsonObject]) -> None:
     """Asks all at once. Never raises for one that cannot be reached: it has nothing to finish."""
 
-    async def ask(session: aiohttp.ClientSession, pod: JsonObject) -> None:
-        try:
-            async with session.post(engine_url(pod) + PATH_DRAIN) as response:
-                response.raise_for_status()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            logger.info("%s cannot be asked to drain: %s", pod["metadata"]["name"], str(error) or type(error).__name__)
+    http = HttpClient(max_idle=0)
 
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=DRAIN_SECONDS)) as session:
-        await asyncio.gather(*(ask(session, pod) for pod in pods if (pod.get("status") or {}).get("podIP")))
+    async def ask(pod: JsonObject) -> None:
+        try:
+            origin, path = parse(engine_url(pod) + PATH_DRAIN)
+            async with http.request(origin, "POST", path, DRAIN_LIMITS, body=b"") as response:
+                if response.status >= 400:
+                    raise TransportError(f"HTTP {response.status}")
+        except (TransportError, TimeoutError) as error:
+            logger.info("%s cannot be asked to drain: %s", pod["metadata"]["name"], cause_of(error))
+
+    await asyncio.gather(*(ask(pod) for pod in pods if (pod.get("status") or {}).get("podIP")))
 
 
 def engine_url(pod: JsonObject) -> str:

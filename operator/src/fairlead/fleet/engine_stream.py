@@ -15,14 +15,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-import aiohttp
 import msgspec
 
-from fairlead.addresses import authority
 from fairlead.kube.backoff import Backoff
-from fairlead.kube.lines import lines
 from fairlead.routing.replica import Load, Replica
 from fairlead_protocol.blocks import BlockHash
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
+from fairlead_protocol.http.lines import lines
+from fairlead_protocol.http.origin import Origin
 from fairlead_protocol.messages import LOAD_STALE_SECONDS, PATH_KV_BLOCKS, PATH_KV_EVENTS, StreamLine
 
 logger = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class EngineStream:
         self._listener = listener
         self._times = times
         self._loop = asyncio.get_running_loop()
+        self._http = HttpClient(max_idle=0)  # one connection at a time, for as long as the replica is there
         self._decode = msgspec.json.Decoder(StreamLine).decode
         self._epoch = ""
         self._seq = 0
@@ -107,38 +109,35 @@ class EngineStream:
 
     async def run(self) -> None:
         """Lists and watches, again and again, until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._times.connect)
         backoff = Backoff(self._times.first_pause, self._times.last_pause, spread=0.5)
-        connector = aiohttp.TCPConnector(force_close=True)  # one connection, for as long as the replica is there
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as self._session:
-            while True:
-                watching_since = None
-                try:
-                    await self._list()
-                    watching_since = self._loop.time()
-                    await self._watch()
-                except _Gone as reason:
-                    logger.debug("listing %s again: %s", self._replica.name, reason)
-                except _TooOld:
-                    self._fail(logging.INFO, "%s does not tell its blocks and loads: it is used without")
-                    await backoff.wait(self._times.too_old)
-                    continue
-                except TimeoutError:
-                    self._fail(logging.WARNING, "the stream of %s broke: nothing came in time")
-                except (_Broken, aiohttp.ClientError, OSError, ValueError) as error:
-                    self._fail(logging.WARNING, "the stream of %s broke: %s", str(error) or type(error).__name__)
-                except Exception:
-                    logger.exception("what the stream of %s told could not be used", self._replica.name)
-                    self._lose()
-                if watching_since is not None and self._loop.time() - watching_since >= self._times.healthy:
-                    backoff.reset()
-                await backoff.pause()
+        while True:
+            watching_since = None
+            try:
+                await self._list()
+                watching_since = self._loop.time()
+                await self._watch()
+            except _Gone as reason:
+                logger.debug("listing %s again: %s", self._replica.name, reason)
+            except _TooOld:
+                self._fail(logging.INFO, "%s does not tell its blocks and loads: it is used without")
+                await backoff.wait(self._times.too_old)
+                continue
+            except (_Broken, TransportError, TimeoutError, ValueError) as error:
+                self._fail(logging.WARNING, "the stream of %s broke: %s", cause_of(error))
+            except Exception:
+                logger.exception("what the stream of %s told could not be used", self._replica.name)
+                self._lose()
+            if watching_since is not None and self._loop.time() - watching_since >= self._times.healthy:
+                backoff.reset()
+            await backoff.pause()
 
     async def _list(self) -> None:
         """Asks for all blocks, and tells them a slice at a time: there may be a million."""
-        async with asyncio.timeout(self._times.list), self._get(PATH_KV_BLOCKS) as response:
+        whole = self._times.list
+        limits = TimeLimits(connect=self._times.connect, first_byte=whole, silence=whole, whole=whole)
+        async with self._get(PATH_KV_BLOCKS, limits) as response:
             body = bytearray()
-            async for data in response.content.iter_any():
+            while data := await response.chunk():
                 body += data
                 if len(body) > MAX_LIST_BYTES:
                     raise _Broken("its list of blocks has no end")
@@ -157,11 +156,11 @@ class EngineStream:
         """Hears lines until there are no more. Always raises."""
         place = {"epoch": self._epoch, "seq": str(self._seq)}
         self._announced_seq = self._seq
-        async with asyncio.timeout(self._times.connect) as deadline, self._get(PATH_KV_EVENTS, place) as response:
-            deadline.reschedule(self._loop.time() + self._times.silence)
-            async for line in lines(response.content, limit=MAX_LINE_BYTES):
+        connect = self._times.connect
+        limits = TimeLimits(connect=connect, first_byte=connect, silence=self._times.silence)
+        async with self._get(PATH_KV_EVENTS, limits, place) as response:
+            async for line in lines(response, limit=MAX_LINE_BYTES):
                 self._hear(line)
-                deadline.reschedule(self._loop.time() + self._times.silence)
         raise _Broken("the engine ended it")
 
     def _hear(self, raw: bytes) -> None:
@@ -184,10 +183,12 @@ class EngineStream:
             self._listener.blocks_changed(uid, line.seq, stored, removed)
 
     @asynccontextmanager
-    async def _get(self, path: str, query: dict[str, str] | None = None) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _get(
+        self, path: str, limits: TimeLimits, query: dict[str, str] | None = None
+    ) -> AsyncIterator[Connection]:
         """The response with status 200; any other is the exception that it means."""
-        url = f"http://{authority(self._replica.host, self._replica.port)}{path}"
-        async with self._session.get(url, params=query) as response:
+        origin = Origin(self._replica.host, self._replica.port)
+        async with self._http.request(origin, "GET", path, limits, params=query) as response:
             if response.status == 404:
                 raise _TooOld
             if response.status == 410:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from fairlead.api.signals_message import PATH_SIGNALS, SignalsLine
@@ -21,9 +20,12 @@ from fairlead.autoscaler.readings import GatewayWindow, HeardLoad, Readings, new
 from fairlead.fleet.pods import control_url, ready_since
 from fairlead.kube.backoff import Backoff
 from fairlead.kube.client import JsonObject, KubeClient
-from fairlead.kube.lines import lines
 from fairlead.kube.resources import PODS
 from fairlead.kube.watch import Reflector
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import TransportError, cause_of
+from fairlead_protocol.http.lines import lines
+from fairlead_protocol.http.origin import parse
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +72,8 @@ class GatewayFollower:
             client, PODS, namespace=namespace, label_selector=selector, on_change=lambda *_: self._changed.set()
         )
         self._changed = asyncio.Event()
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
+        self._http = HttpClient(max_idle=0)
+        self._limits = TimeLimits(connect=CONNECT_SECONDS, first_byte=silence_seconds, silence=silence_seconds)
         self._clock = clock
         self._sleep = sleep
         self._windows: dict[str, GatewayWindow] = {}
@@ -82,7 +85,7 @@ class GatewayFollower:
 
     async def run(self) -> None:
         """Follows pods and their signals until cancelled."""
-        async with aiohttp.ClientSession(timeout=self._timeout) as session, asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pods.run())
             while True:
                 await self._changed.wait()
@@ -92,7 +95,7 @@ class GatewayFollower:
                     self._following[uid].cancel()
                 for uid, pod in pods.items():
                     if ready_since(pod) is not None and uid not in self._following:
-                        task = self._following[uid] = tasks.create_task(self._follow(session, uid, pod))
+                        task = self._following[uid] = tasks.create_task(self._follow(uid, pod))
                         task.add_done_callback(partial(self._forget, uid))
 
     def readings(self) -> Readings:
@@ -117,19 +120,21 @@ class GatewayFollower:
     def _newest_loads(self) -> Mapping[str, HeardLoad]:
         return newest_loads(window.latest for window in self._windows.values())
 
-    async def _follow(self, session: aiohttp.ClientSession, uid: str, pod: JsonObject) -> None:
+    async def _follow(self, uid: str, pod: JsonObject) -> None:
         """One gateway, until its stream ends while the pod is not ready, or the pod is gone."""
         backoff = Backoff(FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, sleep=self._sleep)
         while True:
             problem, spoke = "its stream of signals ended", False
             try:
-                async with session.get(control_url(pod, PATH_SIGNALS)) as response:
-                    response.raise_for_status()
-                    async for line in lines(response.content, limit=MAX_LINE_BYTES):
+                origin, path = parse(control_url(pod, PATH_SIGNALS))
+                async with self._http.request(origin, "GET", path, self._limits) as response:
+                    if response.status != 200:
+                        raise TransportError(f"HTTP {response.status}")
+                    async for line in lines(response, limit=MAX_LINE_BYTES):
                         self._hear(uid, self._decoder.decode(line), is_first=not spoke)
                         spoke = True
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:  # a bad line is a ValueError
-                problem = str(error) or type(error).__name__
+            except (TransportError, ValueError) as error:  # a bad line is a ValueError
+                problem = cause_of(error)
             now = self._by_uid().get(uid)
             if now is None or ready_since(now) is None:
                 return

@@ -90,7 +90,6 @@ class KubernetesFleet(Fleet):
     async def close(self) -> None:
         """Stops asking and following."""
         await self._tasks.close()
-        await self._model_info.close()
 
     def on_deployment(self, event_type: str, body: JsonObject) -> None:
         """An LLMDeployment was added, changed or deleted."""

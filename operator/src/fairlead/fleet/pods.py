@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fairlead.addresses import authority
 from fairlead.api import names
 from fairlead.routing.replica import Replica
+from fairlead_protocol.http.addresses import authority
 
 POD_SELECTOR = f"{names.LABEL_LLMDEPLOYMENT},{names.LABEL_COMPONENT}={names.ENGINE_COMPONENT}"
 """Label selector of the pods to follow."""

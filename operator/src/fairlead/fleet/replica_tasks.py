@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-import aiohttp
 import msgspec
 
-from fairlead.addresses import authority
 from fairlead.fleet.engine_stream import EngineListener, EngineStream
 from fairlead.kube.backoff import Backoff
 from fairlead.routing.replica import Limits, Replica
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import TransportError, cause_of
+from fairlead_protocol.http.origin import Origin
 from fairlead_protocol.messages import PATH_MODEL, ModelBrief, ModelInfo
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 5.0
 FIRST_BACKOFF_SECONDS = 0.2
 LAST_BACKOFF_SECONDS = 10.0
+MAX_REQUESTS = 32
+"""At once: answers are as large as a tokenizer."""
+MAX_INFO_BYTES = 256 * 2**20
 
 OnKnown = Callable[[Replica], None]
 """Called once with the replica, completed by what its engine says of itself."""
@@ -43,30 +47,28 @@ class ModelInfoError(Exception):
 
 
 class ModelInfoClient:
-    """Asks engines: `GET /fairlead/v1/model`. Close it when done."""
+    """Asks engines: `GET /fairlead/v1/model`, once each, so that no connection is kept."""
 
     def __init__(self, *, timeout: float = TIMEOUT_SECONDS, tokenizers: TokenizerBook | None = None) -> None:
         """`timeout`: seconds for one whole attempt. `tokenizers`: told of every engine that answers."""
         self._tokenizers = tokenizers
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._session: aiohttp.ClientSession | None = None
+        self._limits = TimeLimits(connect=timeout, first_byte=timeout, silence=timeout, whole=timeout)
+        self._http = HttpClient(max_idle=0, max_requests=MAX_REQUESTS)
 
     async def fetch(self, replica: Replica) -> Replica:
         """The same replica with what its engine says of itself. One attempt; raises ModelInfoError."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=self._timeout, connector=aiohttp.TCPConnector(limit=32))
+        origin = Origin(replica.host, replica.port)
         try:
-            url = f"http://{authority(replica.host, replica.port)}{PATH_MODEL}"
-            async with self._session.get(url) as response:
+            async with self._http.request(origin, "GET", PATH_MODEL, self._limits) as response:
                 if response.status != 200:
                     raise ModelInfoError(f"HTTP {response.status}")
-                body = await response.read()
+                body = await response.read(MAX_INFO_BYTES)
             brief = msgspec.json.decode(body, type=ModelBrief)
             if self._tokenizers is not None:
                 is_known = self._tokenizers.get(brief.digest) is not None
                 await self._tokenizers.add(brief if is_known else msgspec.json.decode(body, type=ModelInfo))
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
-            raise ModelInfoError(str(error) or type(error).__name__) from error
+        except (TransportError, TimeoutError, msgspec.DecodeError) as error:
+            raise ModelInfoError(cause_of(error)) from error
         limits = Limits(
             max_num_seqs=brief.max_num_seqs,
             max_num_queued_tokens=brief.max_num_queued_tokens,
@@ -80,11 +82,6 @@ class ModelInfoClient:
             digest=brief.digest,
             adapters=frozenset(brief.adapters),
         )
-
-    async def close(self) -> None:
-        """Lets go of connections."""
-        if self._session is not None:
-            await self._session.close()
 
 
 class ReplicaTasks:

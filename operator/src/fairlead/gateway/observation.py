@@ -10,8 +10,8 @@ from fairlead.fleet.directory import ServedModel
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.routes import EMBEDDINGS_PATH
+from fairlead.gateway.openai.sse import Usage
 from fairlead.gateway.prompts.reader import ReadPrompt
-from fairlead.gateway.upstream.sse import Usage
 from fairlead.routing.health import Failure
 from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision

@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import Any
 
 from fairlead.gateway.openai.errors import Header, OpenAIError, body_refusal, unsupported_encoding
-from fairlead.gateway.stall import StallTimer
 from fairlead_protocol.http.bodies import BodyError, BodyFault, BodyReader, Held
+from fairlead_protocol.http.stall import StallTimer
 from fairlead_protocol.messages import HEADER_REQUEST_ID
 
 Message = MutableMapping[str, Any]

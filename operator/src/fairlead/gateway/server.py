@@ -5,6 +5,7 @@ Everything a gateway consists of is made in `Gateway.__init__`, and nowhere else
 
 import asyncio
 import logging
+import math
 import secrets
 import signal
 import time
@@ -26,8 +27,8 @@ from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.gateway.telemetry.gateway_metrics import Metrics
 from fairlead.gateway.telemetry.signals_stream import SignalsStream
-from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.datastore import Datastore
+from fairlead_protocol.http.client import HttpClient
 from fairlead_protocol.http.connections import CutConnections, listening_socket
 from fairlead_protocol.http.framing import Fault
 from fairlead_protocol.http.limited import (
@@ -72,7 +73,7 @@ class Gateway:
         """Names this run of the gateway to engines and to the operator."""
         self.datastore = Datastore()
         tokenizers = Tokenizers()
-        self.upstream = Upstream(settings)
+        self.upstream = HttpClient(max_idle=settings.max_idle_connections, idle_seconds=math.inf)
         pacer = Pacer()
         self.reader = PromptReader(tokenizers, pacer)
         shared = Shared(settings, self.id, self.datastore, tokenizers, self.reader)

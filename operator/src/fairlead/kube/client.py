@@ -1,4 +1,4 @@
-"""KubeClient: one HTTP session to one API server. Raw objects in and out; every call has a timeout.
+"""KubeClient: requests to one API server. Raw objects in and out; every call has a timeout.
 
 Who calls it: Reflector, Lease, the operator and the gateway. It knows no kind but what `resources`
 says, never retries (callers know what may be repeated), and turns every failure into a KubeError.
@@ -11,16 +11,17 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
-import aiohttp
-
-from fairlead.addresses import cause_of
 from fairlead.kube.kubeconfig import KubeConfig, KubeConfigError, load
-from fairlead.kube.lines import lines
 from fairlead.kube.login import LoginFailed
 from fairlead.kube.resources import Resource
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
+from fairlead_protocol.http.lines import lines
+from fairlead_protocol.http.origin import parse
 
 JsonObject = dict[str, Any]
 
@@ -35,6 +36,11 @@ RENEW_BEFORE = timedelta(seconds=30)
 """How long before a login expires it is made anew."""
 PAGE_SIZE = 500
 """Objects per page of a list."""
+MAX_ANSWER_BYTES = 2**30
+"""More than a page of the largest objects that an API server keeps."""
+MAX_REQUESTS = 100
+"""At once, watches included."""
+PHRASES = {each.value: each.phrase for each in HTTPStatus}
 
 
 class KubeError(Exception):
@@ -63,8 +69,9 @@ class KubeClient:
         """`timeout`: seconds for a whole call, unless the call says otherwise (watches last longer)."""
         self.config = config
         self.timeout = timeout
-        self._ssl = config.ssl_context()
-        self._session: aiohttp.ClientSession | None = None
+        origin, self._path = parse(config.server, config.ssl_context())
+        self._origin = origin._replace(server_name=config.tls_server_name, proxy=config.proxy)
+        self._http = HttpClient(max_requests=MAX_REQUESTS)
         self._token = config.token
         self._token_read = float("-inf")
         self._logging_in = asyncio.Lock()
@@ -84,8 +91,7 @@ class KubeClient:
 
     async def close(self) -> None:
         """Closes the connections. The client must not be used afterwards."""
-        if self._session is not None:
-            await self._session.close()
+        self._http.close()
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
         """One object. Raises KubeError with status 404 where there is none."""
@@ -196,9 +202,10 @@ class KubeClient:
         timeout: float | None = None,
     ) -> JsonObject:
         """Any call whose answer is one JSON object. `timeout` in seconds; None = the client's."""
-        limit = aiohttp.ClientTimeout(total=self.timeout if timeout is None else timeout)
-        async with self._answer(method, path, limit, params, body, content_type or JSON) as response:
-            document = await response.json(content_type=None)
+        whole = self.timeout if timeout is None else timeout
+        limits = TimeLimits(connect=whole, first_byte=whole, silence=whole, whole=whole)
+        async with self._answer(method, path, limits, params, body, content_type or JSON) as response:
+            document = json.loads(await response.read(MAX_ANSWER_BYTES))
         if not isinstance(document, dict):
             message = f"{method} {self.config.server}{path} did not answer with a JSON object"
             raise KubeError(0, "Unreachable", self.config.public(message))
@@ -222,9 +229,9 @@ class KubeClient:
         params = {"labelSelector": label_selector} if label_selector else {}
         params |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
         params["timeoutSeconds"] = str(max(1, int(timeout_seconds)))
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=silence_seconds)
-        async with self._answer("GET", resource.path(namespace), limit, params) as response:
-            async for line in lines(response.content):
+        limits = TimeLimits(connect=self.timeout, first_byte=silence_seconds, silence=silence_seconds)
+        async with self._answer("GET", resource.path(namespace), limits, params) as response:
+            async for line in lines(response):
                 event = json.loads(line)
                 if event.get("type") == "ERROR":
                     status = event.get("object") or {}
@@ -236,35 +243,28 @@ class KubeClient:
         self,
         method: str,
         path: str,
-        limit: aiohttp.ClientTimeout,
+        limits: TimeLimits,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> AsyncIterator[Connection]:
         """What the server says where it does not refuse. An answer that breaks off while it is read, or cannot be
         understood, is none."""
         await self._log_in()
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100))
-        headers = {"Accept": JSON} | self._authorization()
+        headers = {"accept": JSON} | self._authorization()
+        document = None if body is None else json.dumps(body).encode()
+        if document is not None:
+            headers["content-type"] = content_type
         try:
-            async with self._session.request(
-                method,
-                self.config.server + path,
-                params=params,
-                data=None if body is None else json.dumps(body).encode(),
-                headers=headers if body is None else headers | {"Content-Type": content_type},
-                timeout=limit,
-                ssl=self._ssl if self._ssl is not None else True,
-                server_hostname=self.config.tls_server_name,
-                proxy=self.config.proxy,
+            async with self._http.request(
+                self._origin, method, self._path + path, limits, params=params, headers=headers, body=document
             ) as response:
                 if response.status == 401:
                     self._renew_at = datetime.min.replace(tzinfo=UTC)
-                if response.status >= 400:
+                if response.status >= 300:
                     raise await _refusal(response)
                 yield response
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
+        except (TransportError, TimeoutError, ValueError) as e:
             message = f"{method} {self.config.server}{path}: {cause_of(e)}"
             raise KubeError(0, "Unreachable", self.config.public(message)) from e
 
@@ -278,9 +278,10 @@ class KubeClient:
             try:
                 credential = await asyncio.to_thread(self.config.login)
                 config = self.config.with_credential(credential)
-                self._token, self._ssl = config.token, config.ssl_context()
+                self._token, self._origin = config.token, self._origin._replace(tls=config.ssl_context())
             except (LoginFailed, KubeConfigError) as e:
                 raise KubeError(0, "Unreachable", str(e)) from e
+            self._http.keep_only(frozenset({self._origin}))
             expires = credential.expires or datetime.max.replace(tzinfo=UTC)
             self._renew_at = max(datetime.now(UTC), expires - RENEW_BEFORE)
 
@@ -297,23 +298,23 @@ class KubeClient:
                 raise KubeError(0, "Unreachable", f"the file {file}, which should hold the API token, {is_it}")
             self._token_read = time.monotonic()
         if self._token is not None:
-            return {"Authorization": f"Bearer {self._token}"}
+            return {"authorization": f"Bearer {self._token}"}
         if user is not None:
             pair = base64.b64encode(f"{user}:{self.config.password or ''}".encode()).decode()
-            return {"Authorization": f"Basic {pair}"}
+            return {"authorization": f"Basic {pair}"}
         return {}
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> KubeError:
+async def _refusal(response: Connection) -> KubeError:
     """In Kubernetes' own words, if it has any."""
-    text = await response.text(errors="replace")
+    text = (await response.read(MAX_ANSWER_BYTES)).decode(errors="replace")
     try:
         document = json.loads(text)
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("kind") != "Status":
-        reason = (response.reason or "").replace(" ", "")
-        document = {"message": text.strip()[:500] or response.reason, "reason": reason}
+        phrase = PHRASES.get(response.status, "")
+        document = {"message": text.strip()[:500] or phrase, "reason": phrase.replace(" ", "")}
     return _from_status(document, response.status)
 
 

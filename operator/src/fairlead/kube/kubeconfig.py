@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from fairlead.addresses import authority, is_http_address
 from fairlead.kube.login import Credential, Login, LoginFailed, login_of
+from fairlead_protocol.http.addresses import authority, is_http_address
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SECTIONS = ("contexts", "clusters", "users")
@@ -150,6 +148,8 @@ def from_kubeconfigs(paths: Sequence[Path], context: str | None = None) -> KubeC
 
 
 def _document(path: Path) -> Mapping[str, Any]:
+    import yaml  # a pod's ServiceAccount needs none
+
     try:
         document = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:

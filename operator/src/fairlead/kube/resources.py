@@ -1,6 +1,7 @@
 """The kinds of object we talk about, and where the API serves them."""
 
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from fairlead.api import names
 
@@ -28,7 +29,7 @@ class Resource:
         """
         if name is not None and self.namespaced and not namespace:
             raise ValueError(f"{self.kind} {name!r} needs a namespace")
-        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if self.namespaced and namespace:
             parts += ["namespaces", namespace]
         parts.append(self.plural)
@@ -36,7 +37,7 @@ class Resource:
             parts.append(name)
             if subresource is not None:
                 parts.append(subresource)
-        return "/".join(parts)
+        return "".join(f"/{quote(part, safe='')}" for part in parts)  # a name may be anything that a person typed
 
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)

@@ -8,9 +8,10 @@ from fairlead.fleet.engine_stream import EngineListener
 from fairlead.gateway.dispatch.admission import ModelPool, Shared
 from fairlead.gateway.openai.errors import bad_request, model_not_found, not_synced
 from fairlead.gateway.prompts.tokenizers import Tokenizers
-from fairlead.gateway.upstream.upstream import Upstream
 from fairlead.routing.replica import Load
 from fairlead_protocol.blocks import BlockHash
+from fairlead_protocol.http.client import HttpClient
+from fairlead_protocol.http.origin import Origin
 
 MakeFleet = Callable[[EngineListener, Tokenizers], Fleet]
 """Makes the fleet to follow. It tells the listener what engines stream, and adds their tokenizers."""
@@ -20,7 +21,7 @@ class Pools:
     """Follows a fleet and is its EngineListener: what engines tell goes to the Datastore, and to the pool whose line
     may move. Queues and in-flight counts are kept by the LLMDeployment's uid, so they survive its changes."""
 
-    def __init__(self, make_fleet: MakeFleet, shared: Shared, upstream: Upstream) -> None:
+    def __init__(self, make_fleet: MakeFleet, shared: Shared, upstream: HttpClient) -> None:
         self.fleet = make_fleet(self, shared.tokenizers)
         self._shared = shared
         self._upstream = upstream
@@ -85,4 +86,4 @@ class Pools:
         self._by_replica = {replica.uid: pool for pool in self for replica in pool.pool.replicas}
         self._shared.tokenizers.keep(digest for pool in self for digest in pool.digests)
         replicas = (replica for pool in directory.pools for replica in pool.replicas)
-        self._upstream.keep_only(frozenset((replica.host, replica.port) for replica in replicas))
+        self._upstream.keep_only(frozenset(Origin(replica.host, replica.port) for replica in replicas))

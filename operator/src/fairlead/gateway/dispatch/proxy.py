@@ -5,7 +5,6 @@ breaks ends with an error event: never in silence, never with a made-up end. Ans
 whole first.
 """
 
-from fairlead.addresses import authority
 from fairlead.gateway.dispatch.attempt import Attempt
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
@@ -18,18 +17,20 @@ from fairlead.gateway.openai.errors import (
     upstream_timed_out,
 )
 from fairlead.gateway.openai.parse import InferenceRequest
+from fairlead.gateway.openai.sse import UsageFilter, error_code_of, usage_of
 from fairlead.gateway.request_client import JSON, Client
-from fairlead.gateway.upstream.connection import (
+from fairlead.routing.health import Failure
+from fairlead.routing.replica import Decision, Replica
+from fairlead_protocol.http.addresses import authority
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import (
     AnswerTooLarge,
     ConnectFailed,
     Connection,
-    UpstreamError,
-    UpstreamSilent,
+    ServerSilent,
+    TransportError,
 )
-from fairlead.gateway.upstream.sse import UsageFilter, error_code_of, usage_of
-from fairlead.gateway.upstream.upstream import Upstream
-from fairlead.routing.health import Failure
-from fairlead.routing.replica import Decision, Replica
+from fairlead_protocol.http.origin import Origin
 from fairlead_protocol.messages import (
     CODE_ENGINE_DEAD,
     HEADER_CACHED_TOKENS,
@@ -75,11 +76,16 @@ class ReplicaFailed(Exception):
 class Proxy:
     """Knows the replicas' protocol and the client's; not the queue, nor which replica would be better."""
 
-    def __init__(self, upstream: Upstream, settings: GatewaySettings, gateway_id: str) -> None:
+    def __init__(self, upstream: HttpClient, settings: GatewaySettings, gateway_id: str) -> None:
         """`gateway_id`: what engines count this gateway's requests under."""
         self._upstream = upstream
         self._settings = settings
         self._gateway_id = gateway_id
+        connect, silence = settings.connect_timeout, settings.idle_timeout
+        self._limits = {
+            is_stream: TimeLimits(connect=connect, first_byte=first_byte, silence=silence)
+            for is_stream, first_byte in ((True, settings.first_byte_timeout), (False, settings.response_timeout))
+        }
 
     async def stream(
         self,
@@ -102,11 +108,9 @@ class Proxy:
             f"{HEADER_DISPATCH}: {self._gateway_id}:{decision.dispatch}\r\n"
         )
         head = b"".join([start.encode(), *(b"%b: %b\r\n" % header for header in request.headers), b"\r\n"])
-        limit = self._settings.first_byte_timeout if request.stream else self._settings.response_timeout
+        origin, limits = Origin(replica.host, replica.port), self._limits[request.stream]
         try:
-            async with self._upstream.exchange(
-                (replica.host, replica.port), head, body, first_byte_timeout=limit
-            ) as response:
+            async with self._upstream.exchange(origin, head, body, limits) as response:
                 del body, tokens  # streams are long, and prompts may be
                 _raise_if_refused(replica, response)
                 if response.status < 500:
@@ -117,7 +121,7 @@ class Proxy:
                     await self._pass_whole(attempt, response, client, seen)
         except AnswerTooLarge as error:
             raise answer_too_large(str(error)) from error
-        except UpstreamError as error:
+        except TransportError as error:
             raise _failed(replica, error, begun=client.started) from error
 
     async def _pass_events(
@@ -140,7 +144,7 @@ class Proxy:
                     await client.write(passed)
                     if events.done and not events.failed:
                         seen.outcome = RequestOutcome.COMPLETED  # the client may leave now: it has everything
-        except UpstreamError:
+        except TransportError:
             if not events.done:
                 raise
         finally:
@@ -148,7 +152,7 @@ class Proxy:
             if events.usage is not None:
                 attempt.generated(events.usage.completion_tokens)
         if not (events.done or events.failed):
-            raise UpstreamError("the stream ended without saying that it is complete", begun=True)
+            raise TransportError("the stream ended without saying that it is complete", begun=True)
         if events.failed:
             seen.outcome = RequestOutcome.ENGINE_ERROR
         if events.error_code == CODE_ENGINE_DEAD:
@@ -199,7 +203,7 @@ def _failed(replica: Replica, error: Exception, *, begun: bool) -> ReplicaFailed
     """What a broken exchange means. Silence is not retried: the same prompt might silence the next replica too."""
     where = " in the middle of its answer" if begun else ""
     message = f"The replica {replica.name} failed{where}: {error}."
-    if isinstance(error, UpstreamSilent):
+    if isinstance(error, ServerSilent):
         return ReplicaFailed(Failure.TIMED_OUT, upstream_timed_out(message), retryable=False)
     failure = Failure.UNREACHABLE if isinstance(error, ConnectFailed) else Failure.DIED
     return ReplicaFailed(failure, upstream_failed(message, status=502 if begun else 503), retryable=not begun)

@@ -1,17 +1,16 @@
 """Bytes of a stream → lines."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import deque
 from types import SimpleNamespace
 from typing import cast
 
-import aiohttp
 import pytest
-from aiohttp.base_protocol import BaseProtocol
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.kube.lines import LineTooLong, lines
+from fairlead_protocol.http.client_connection import Connection
+from fairlead_protocol.http.lines import LineTooLong, lines
 
 
 @given(st.lists(st.binary(max_size=8).map(lambda line: line.replace(b"\n", b"."))), st.data())
@@ -37,30 +36,21 @@ async def test_a_line_without_end_is_refused() -> None:
 
 
 async def test_a_body_is_read_line_by_line_without_blank_ones() -> None:
-    body = _body(b'{"a": 1}\r\n\r\n \n{"b"', b": 2}\n", b"no end")
+    body = _stream(b'{"a": 1}\r\n\r\n \n{"b"', b": 2}\n", b"no end")
     assert [line async for line in lines(body)] == [b'{"a": 1}', b'{"b": 2}']
 
 
 async def test_a_body_whose_line_has_no_end_is_given_up() -> None:
-    body = _body(b"one\n", b"0123456", b"7890")
+    body = _stream(b"one\n", b"0123456", b"7890")
     with pytest.raises(LineTooLong, match="more than 10 bytes"):
         assert [line async for line in lines(body, limit=10)]
 
 
-def _body(*pieces: bytes) -> aiohttp.StreamReader:
-    loop = asyncio.get_running_loop()
-    body = aiohttp.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
-    for piece in pieces:
-        body.feed_data(piece)
-    body.feed_eof()
-    return body
+def _stream(*pieces: bytes) -> Connection:
+    """An answer whose body comes in these very pieces."""
+    left = deque(piece for piece in pieces if piece)
 
+    async def chunk() -> bytes:
+        return left.popleft() if left else b""
 
-def _stream(*pieces: bytes) -> aiohttp.StreamReader:
-    """A body that hands out these very pieces, one at a time."""
-
-    async def iter_any() -> AsyncIterator[bytes]:
-        for piece in pieces:
-            yield piece
-
-    return cast(aiohttp.StreamReader, SimpleNamespace(iter_any=iter_any))
+    return cast(Connection, SimpleNamespace(chunk=chunk))

@@ -2,23 +2,22 @@
 
 from collections.abc import AsyncIterator
 
-import aiohttp
+from fairlead_protocol.http.client_connection import Connection
 
 
 class LineTooLong(ValueError):
     """More than the limit came without an end of line."""
 
 
-async def lines(content: aiohttp.StreamReader, *, limit: int | None = None) -> AsyncIterator[bytes]:
+async def lines(response: Connection, *, limit: int | None = None) -> AsyncIterator[bytes]:
     """Whole lines without their end, as they come; those with nothing but space are left out. A long line is not copied
     with every piece that comes.
 
-    aiohttp's own line reader gives up above 128 KiB, and objects of the API may have 1.5 MiB. `limit`: bytes of the
-    longest line that is taken, None = any; raises LineTooLong.
+    `limit`: bytes of the longest line that is taken, None = any. Raises LineTooLong, and TransportError.
     """
     begun: list[bytes] = []  # pieces of a line whose end has not come
     num_begun = 0
-    async for chunk in content.iter_any():
+    while chunk := await response.chunk():
         *whole, rest = chunk.split(b"\n")
         if whole:
             whole[0] = b"".join((*begun, whole[0]))

@@ -1,19 +1,22 @@
-"""One HTTP/1.1 connection to a replica: httptools' parser on an asyncio transport, nothing else on the way.
+"""One HTTP/1.1 connection to a server: httptools' parser on an asyncio transport, nothing else on the way.
 
-Used by `upstream`, which keeps connections. It knows requests, responses, limits and silence; not OpenAI, not
-retries. The response's bytes are handed on as they come; a reader that falls behind pauses the socket, and a replica
+Made by `origin`, kept by `client`. It knows requests, responses, limits and silence; not how it was opened, not
+retries. The response's bytes are handed on as they come; a reader that falls behind pauses the socket, and a server
 that does not read pauses us.
 """
 
 import asyncio
+import re
 import socket
+import ssl
 from collections import deque
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any, Self, cast
 
 import httptools
 
-from fairlead.gateway.stall import StallTimer
 from fairlead_protocol.http.framing import RequestMeter
+from fairlead_protocol.http.stall import StallTimer
 
 HIGH_WATER_BYTES = 256 * 1024
 """Unread response bytes at which the socket is paused."""
@@ -27,34 +30,56 @@ KEEP_ALIVE_OPTIONS = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 farewell, and the timeouts for silence have to be long."""
 MAX_STATUS = 599
 """The last that has a meaning, and that a client can be sent."""
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_TARGET = re.compile(r"[!-~]+")
+_VALUE = re.compile(r"[\t -~\x80-\xff]*")
 
 
-class UpstreamError(Exception):
-    """A replica did not give a whole answer. `begun`: whether any byte of the answer had come."""
+class TransportError(Exception):
+    """There is no whole answer; the text says why. `begun`: whether any byte of one had come."""
 
     def __init__(self, message: str, *, begun: bool = False) -> None:
         super().__init__(message)
         self.begun = begun
 
 
-class ConnectFailed(UpstreamError):
+class ConnectFailed(TransportError):
     """No connection, or none in time."""
 
 
-class ConnectionLost(UpstreamError):
+class ConnectionLost(TransportError):
     """The connection broke before the answer was complete."""
 
 
-class UpstreamSilent(UpstreamError):
+class ServerSilent(TransportError):
     """Nothing came for too long."""
 
 
-class ProtocolViolation(UpstreamError):
+class ProtocolViolation(TransportError):
     """What came is not HTTP, or has more headers, trailers or framing than we take."""
 
 
-class AnswerTooLarge(Exception):
-    """An answer, or one event of it, is larger than we take. The replica is well; the text says how large."""
+class AnswerTooLarge(TransportError):
+    """An answer, or one event of it, is larger than we take. The server is well; the text says how large."""
+
+
+def cause_of(error: BaseException) -> str:
+    """Why a request got no answer, in words for people."""
+    if isinstance(error, (TimeoutError, ServerSilent)):
+        return "no answer in time"
+    return str(error) or type(error).__name__
+
+
+def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """The bytes of a request line and its headers. Raises ValueError, without the value, where one would end its line
+    or be no HTTP."""
+    if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
+        raise ValueError(f"{target!r} cannot be asked for: a path has no spaces and no control characters")
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise ValueError(f"the header {name!r} cannot be sent: it has control characters, or is not Latin-1")
+    fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"{method} {target} HTTP/1.1\r\n{fields}\r\n".encode("latin-1")
 
 
 class Connection(asyncio.Protocol):
@@ -71,6 +96,8 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.served = 0
         """Exchanges completed."""
+        self.idle_since = 0.0
+        """For whoever keeps it between exchanges: since when, on the loop's clock."""
         self._reset()
 
     def _reset(self) -> None:
@@ -83,17 +110,17 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._keep_alive = False
         self._self_delimited = False
-        self._error: UpstreamError | None = None
+        self._error: TransportError | None = None
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
         self._read_paused = False
 
-    # What the upstream client calls.
+    # What users call.
 
     async def send(self, head: bytes, body: bytes, *, first_byte_timeout: float, idle_timeout: float) -> None:
-        """Writes a request. Returns early when the replica answers before it has read everything.
+        """Writes a request. Returns early when the server answers before it has read everything.
 
-        The replica may be silent for `first_byte_timeout` seconds until the body of its answer begins (engines may send
+        The server may be silent for `first_byte_timeout` seconds until the body of its answer begins (engines may send
         headers before they compute), and for `idle_timeout` seconds from then on.
         """
         self._reset()
@@ -111,13 +138,13 @@ class Connection(asyncio.Protocol):
             self._transport.write(body[start : start + WRITE_SLICE_BYTES])
 
     async def head(self) -> None:
-        """Waits for status and headers. Raises UpstreamError."""
+        """Waits for status and headers. Raises TransportError."""
         while not self._head_complete:
             self._raise_error()
             await self._something()
 
     async def chunk(self) -> bytes:
-        """The next bytes of the body, as many as there are; empty at its end. Raises UpstreamError."""
+        """The next bytes of the body, as many as there are; empty at its end. Raises TransportError."""
         while not self._chunks:
             if self._complete:
                 return b""
@@ -137,7 +164,7 @@ class Connection(asyncio.Protocol):
         return data
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. Raises UpstreamError, and AnswerTooLarge where it is larger than `limit` bytes."""
+        """The whole body. Raises TransportError, and AnswerTooLarge where it is larger than `limit` bytes."""
         chunks, size = [], 0
         while chunk := await self.chunk():
             chunks.append(chunk)
@@ -146,13 +173,27 @@ class Connection(asyncio.Protocol):
                 raise AnswerTooLarge(f"more than {limit} bytes")
         return b"".join(chunks)
 
+    async def start_tls(self, tls: ssl.SSLContext, server_name: str) -> Self:
+        """The connection to a server behind the proxy that this one goes to, which has just opened the way.
+
+        This one must not be used afterwards. Raises OSError.
+        """
+        if self._chunks:
+            raise ProtocolViolation("it answered in the server's place", begun=True)
+        self._timer.close()
+        inner = type(self)(self._loop)
+        transport = await self._loop.start_tls(self._transport, inner, tls, server_hostname=server_name)
+        assert transport is not None
+        inner.connection_made(transport)
+        return inner
+
     @property
     def reusable(self) -> bool:
-        """Whether the exchange is over and the replica keeps the connection open."""
+        """Whether the exchange is over and the server keeps the connection open."""
         return self._complete and self._keep_alive and not self._chunks and not self.closed
 
     def close(self) -> None:
-        """Ends the connection at once; the replica notices, and stops computing."""
+        """Ends the connection at once; an engine notices, and stops computing."""
         self._timer.close()
         if not self.closed:
             self._transport.abort()
@@ -175,7 +216,7 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _fail(self, kind: type[UpstreamError], message: str) -> None:
+    def _fail(self, kind: type[TransportError], message: str) -> None:
         if self._error is None and not self._complete:
             self._error = kind(message, begun=self._begun)
         self._wake()
@@ -185,7 +226,7 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def _on_silence(self) -> None:
-        self._fail(UpstreamSilent, f"nothing came for {self._timer.limit:g} seconds")
+        self._fail(ServerSilent, f"nothing came for {self._timer.limit:g} seconds")
         self.close()
 
     # What asyncio calls.

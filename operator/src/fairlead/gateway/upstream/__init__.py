@@ -1,1 +1,0 @@
-"""Towards replicas: kept-alive connections, and the streams that come over them."""
