@@ -18,8 +18,8 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.process import serve_core
 from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 
-NUM_IDS = 256
-"""Ids that are drawn: a byte-level vocabulary's plain letters and short pieces."""
+IDS = range(300, 1000)
+"""That are drawn: words and pieces of them, in a byte-level vocabulary; before them come single bytes."""
 MAX_MODEL_LEN = 1_000_000
 
 
@@ -67,13 +67,13 @@ class PacedEngine:
         time.sleep(self._tick - time.monotonic() if self._tick > time.monotonic() else 0.0)
         self._num_steps += 1
         self._num_tokens += len(self._left)
-        now, draw, outputs = time.time(), self._random.randrange, []
+        now, draw, outputs = time.time(), self._random.choice, []
         for request_id in list(self._left):
             self._left[request_id] -= 1
             reason = None if self._left[request_id] else FinishReason.LENGTH
             begins = now if request_id in self._new else None
             outputs.append(SequenceOutput(
-                request_id=request_id, new_token_ids=[draw(NUM_IDS)], finish_reason=reason, first_scheduled_time=begins,
+                request_id=request_id, new_token_ids=[draw(IDS)], finish_reason=reason, first_scheduled_time=begins,
             ))  # fmt: skip
             if reason is not None:
                 del self._left[request_id]

@@ -110,6 +110,7 @@ class Generation:
         for choice, _ in self._streams:
             self._client.abort(choice.request.request_id)
         self._streams.clear()
+        self._take_at_once = None  # it knows us, too: garbage to look for
         for choice in self.choices:
             if choice.finish_reason is None:
                 self._finish(choice, FinishReason.ABORT)

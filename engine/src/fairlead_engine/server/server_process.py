@@ -32,6 +32,10 @@ _INTERRUPT_SECONDS = 5.0
 _DEAD_LINGER_SECONDS = 3.0
 """After the core's death the process still answers this long, so that clients and probes learn the reason."""
 _WATCH_SECONDS = 0.2
+_GC_THRESHOLDS = 10_000, 10, 5
+"""More new objects than a step brings for a thousand streams, which are gone before the next step. With Python's own
+thresholds each step is searched for garbage, outlives the search, and has all that streams keep searched soon: a tenth
+of a second, every few seconds, in which no token leaves. At most half a million objects of garbage wait for that."""
 
 
 class ServerProcess:
@@ -104,6 +108,7 @@ class ServerProcess:
         info, files = await asyncio.gather(self._starting, asyncio.to_thread(ModelFiles.read, self._folder))
         gc.collect()
         gc.freeze()  # what is here from the start need not be looked at again, which would hold up tokens
+        gc.set_threshold(*_GC_THRESHOLDS)
         self._service.ready(files, info)
         facts = {
             "model": self._engine.name,
