@@ -20,6 +20,7 @@ from typing import Any
 
 import page
 import peer_environment
+import tokenizers
 from measurement import machine
 from roofline import Rates, measure_rates, workload_seconds
 from workload import WORKLOADS, Workload
@@ -29,11 +30,13 @@ from fairlead_engine_testing.checkpoints import write_random_checkpoint
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 RUN_TIMEOUT_SECONDS = 300.0
+GROWN_SEQS, GROWN_TOKENS = 32, 2304
+"""Most sequences at once and longest context of the measurements of how cost grows."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One way to serve a workload."""
+    """One way to serve a workload. With `dtype` int8 Fairlead and the hand loop round activations as well (W8A8)."""
 
     name: str
     script: str
@@ -42,6 +45,8 @@ class Engine:
     package: str | None = None
     """Of the peers' environment that it needs; None = it runs in this one."""
     only_greedy: bool = False
+    converts: bool = False
+    """Whether it loads another format, which `--convert` writes."""
     device: str = "any"
     """cpu, cuda or any."""
 
@@ -49,8 +54,15 @@ class Engine:
 ENGINES = (
     Engine("fairlead", "fairlead.py"),
     Engine("hand loop", "hand_loop.py", only_greedy=True, device="cpu"),
+    Engine("fairlead", "fairlead.py", "int8"),
+    Engine("hand loop", "hand_loop.py", "int8", only_greedy=True, device="cpu"),
     Engine("transformers generate", "transformers_static.py"),
     Engine("transformers continuous", "transformers_batching.py"),
+    Engine("llama.cpp", "llama_cpp_slots.py", package="llama-cpp-python", converts=True, device="cpu"),
+    Engine("llama.cpp", "llama_cpp_slots.py", "q8_0", package="llama-cpp-python", converts=True, device="cpu"),
+    Engine("ctranslate2", "ctranslate2_generator.py", "float32", package="ctranslate2", converts=True, device="cpu"),
+    Engine("ctranslate2", "ctranslate2_generator.py", "int8", package="ctranslate2", converts=True, device="cpu"),
+    Engine("vllm", "vllm_offline.py", device="cuda"),
 )
 
 
@@ -81,15 +93,20 @@ def main() -> None:
     args = parse_arguments()
     began = time.monotonic()
     settings = [each for each in (QUICK if args.quick else FULL) if each.threads <= (os.cpu_count() or 1)]
-    missing = {} if args.no_install else peer_environment.prepare(args.out / "peers", slow_builds=not args.quick)
+    left_out = dict.fromkeys((engine.package for engine in ENGINES if engine.package), "left out by --no-install")
+    missing = left_out if args.no_install else peer_environment.prepare(args.out / "peers", slow_builds=not args.quick)
     checkpoints = {name: prepare_checkpoint(args.out, WORKLOADS[name]) for name in {s.workload for s in settings}}
     bench = Bench(args.out, checkpoints, missing, began + 60 * args.minutes)
     tables = bench.run(settings, args.rounds)
+    grown = {name: bench.growth(name) for name in sorted(checkpoints)}
+    profiles = {setting.name: bench.profile(setting) for setting in settings if setting.threads == 1}
     rates = bench.rates
     results = {
-        "command": "make bench-engine" + (" BENCH=quick" if args.quick else ""),
+        "command": "make bench-engine" + (" BENCH=quick" if args.quick else "") + args.beside,
         "machine": machine(),
         "rates": {str(threads): asdict(rate) for threads, rate in rates.items()},
+        "growth": grown,
+        "profiles": profiles,
         "minutes": (time.monotonic() - began) / 60,
         "tables": [
             {
@@ -112,13 +129,19 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one thread, less work, nothing that builds for long")
-    parser.add_argument("--minutes", type=float, help="when to stop (default: 8 quick, 34 otherwise)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="of comparing (default: 6 quick, 32 otherwise), before growth",
+    )
     parser.add_argument("--rounds", type=int, help="runs of each engine at most (default: 3 quick, 5 otherwise)")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out", help="folder for checkpoints and results")
     parser.add_argument("--docs", type=Path, help="folder for the machine's page (default: none is written)")
     parser.add_argument("--no-install", action="store_true", help="leave out peers that need an environment of theirs")
     args = parser.parse_args()
-    args.minutes = args.minutes or (8 if args.quick else 34)
+    given = [f"--{name} {value:g}" for name in ("minutes", "rounds") if (value := getattr(args, name)) is not None]
+    args.beside = f" with {' '.join(given)}" if given else ""
+    args.minutes = args.minutes or (6 if args.quick else 32)
     args.rounds = args.rounds or (3 if args.quick else 5)
     return args
 
@@ -129,18 +152,36 @@ def prepare_checkpoint(out: Path, workload: Workload) -> Path:
     if not (folder / "model.safetensors").exists():
         print(f"writing random weights to {folder}", file=sys.stderr, flush=True)
         write_random_checkpoint(folder, workload.model, seed=workload.seed)
+        write_tokenizer(folder, workload.vocab_size)
     return folder
+
+
+def write_tokenizer(folder: Path, vocab_size: int) -> None:
+    """Bytes, and as many words as it takes: weights are random, so nobody reads them."""
+    characters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    words = ["<s>", "</s>", "<pad>", *characters]
+    words += [f"<{number}>" for number in range(len(words), vocab_size)]
+    model = tokenizers.models.BPE({word: number for number, word in enumerate(words)}, [])
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<s>"}
+    fields = {**special, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(fields))
 
 
 class Bench:
     """The runs, and how long there is for them."""
 
     def __init__(self, out: Path, checkpoints: dict[str, Path], missing: dict[str, str], deadline: float) -> None:
-        """`missing`: package → why the peers' environment lacks it. `deadline`: on the monotonic clock."""
+        """`missing`: package → why the peers' environment lacks it. `deadline`: on the monotonic clock, of the runs."""
         self.out = out
         self.checkpoints = checkpoints
         self.missing = missing
         self.deadline = deadline
+        self.growth_seconds = 60.0
+        self._converted: set[tuple[Engine, str]] = set()
         self.rates: dict[int, Rates] = {}
         """By threads: the best that was seen between rounds, as neighbours only ever make it worse."""
         self.device = "cuda" if "gpu" in machine() else "cpu"
@@ -177,27 +218,55 @@ class Bench:
 
     def _measure(self, engine: Engine, setting: Setting) -> tuple[list[dict[str, Any]], str | None]:
         """One run in a process of its own, whose last line of output is the measurement; or why there is none."""
+        if engine.converts and (engine, setting.workload) not in self._converted:
+            _, reason = self._call(engine, setting, "--convert")
+            if reason is not None:
+                return [], f"converting the checkpoint {reason}"
+            self._converted.add((engine, setting.workload))
+        last, reason = self._call(engine, setting)
+        return ([], reason) if reason is not None else ([json.loads(last)], None)
+
+    def profile(self, setting: Setting) -> dict[str, float]:
+        """Operation → share of the time of Fairlead's own run; empty where it cannot be told."""
+        last, reason = self._call(ENGINES[0], setting, "--profile")
+        return {} if reason is not None else json.loads(last)
+
+    def growth(self, workload: str) -> dict[str, Any]:
+        """What `fairlead-engine characterise` finds on one thread, or the reason why nothing."""
+        path = self.out / f"profile-{workload}.json"
+        path.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "fairlead_engine", "characterise", "--output", str(path)]
+        command += ["--model", str(self.checkpoints[workload]), "--num-threads", "1", "--dtype", "bfloat16"]
+        command += ["--max-num-seqs", str(GROWN_SEQS), "--max-model-len", str(GROWN_TOKENS)]
+        command += ["--time-limit", f"{self.growth_seconds:g}"]
+        _, reason = call(command, 1, self.growth_seconds + RUN_TIMEOUT_SECONDS)
+        return {"reason": reason} if reason is not None else json.loads(path.read_text())
+
+    def _call(self, engine: Engine, setting: Setting, *flags: str) -> tuple[str, str | None]:
         python = sys.executable if engine.package is None else str(peer_environment.python(self.out / "peers"))
         command = [python, str(FOLDER / "peers" / engine.script), "--workload", setting.workload]
         command += ["--checkpoint", str(self.checkpoints[setting.workload]), "--threads", str(setting.threads)]
         command += ["--dtype", engine.dtype, "--launched-at", str(time.time())]
         command += ["--sampled"] if setting.sampled else []
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": str(setting.threads),
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        try:
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False, timeout=RUN_TIMEOUT_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            return [], f"took more than {RUN_TIMEOUT_SECONDS:.0f} s"
-        if done.returncode == 0:
-            return [json.loads(done.stdout.strip().splitlines()[-1])], None
-        last = [line for line in done.stderr.strip().splitlines() if line.strip()][-1:]
-        return [], f"failed with exit code {done.returncode}: {' '.join(last)[:160]}"
+        return call([*command, *flags], setting.threads, RUN_TIMEOUT_SECONDS)
+
+
+def call(command: list[str], threads: int, timeout: float) -> tuple[str, str | None]:
+    """Runs a process; returns the last line of its output, and why it has failed."""
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return "", f"took more than {timeout:.0f} s"
+    if done.returncode == 0:
+        return (done.stdout.strip().splitlines() or [""])[-1], None
+    last = [line for line in done.stderr.strip().splitlines() if line.strip()][-1:]
+    return "", f"failed with exit code {done.returncode}: {' '.join(last)[:160]}"
 
 
 if __name__ == "__main__":

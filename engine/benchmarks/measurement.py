@@ -56,6 +56,15 @@ class PeerArguments:
     dtype: str
     launched_at: float
     """`time.time()` when the process was started."""
+    convert: bool
+    """Only write what this engine loads, beside the checkpoint."""
+    profile: bool
+    """Only tell which operations take how much of the time."""
+
+    def vocabulary(self) -> list[str]:
+        """The word of each token id."""
+        words = json.loads((self.checkpoint / "tokenizer.json").read_text())["model"]["vocab"]
+        return sorted(words, key=words.__getitem__)
 
 
 def peer_arguments(description: str) -> PeerArguments:
@@ -66,10 +75,10 @@ def peer_arguments(description: str) -> PeerArguments:
     parser.add_argument("--sampled", action="store_true", help="draw tokens instead of taking the likeliest")
     parser.add_argument("--dtype", default="bfloat16", help="number format of the weights")
     parser.add_argument("--launched-at", type=float, default=time.time())
-    args = parser.parse_args()
-    return PeerArguments(
-        args.checkpoint, WORKLOADS[args.workload], args.threads, args.sampled, args.dtype, args.launched_at
-    )
+    parser.add_argument("--convert", action="store_true", help="only write what this engine loads")
+    parser.add_argument("--profile", action="store_true", help="only tell which operations take the time")
+    args = vars(parser.parse_args())
+    return PeerArguments(workload=WORKLOADS[args.pop("workload")], **args)
 
 
 def measure(

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from roofline import Rates, Work
 from workload import TEMPERATURE, TOP_P, WORKLOADS
 
 OURS = "fairlead"
@@ -36,6 +37,9 @@ def write(results: dict[str, Any], folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     name = kind(results)
     plots.rates(results, folder / f"{name}-rates.svg")
+    for workload, grown in results.get("growth", {}).items():
+        if "reason" not in grown:
+            plots.growth(grown, results, workload, folder / f"{name}-growth-{workload}.svg")
     path = folder / f"{name}.md"
     path.write_text(text(results, picture=f"{name}-rates.svg"))
     return path
@@ -63,11 +67,58 @@ def text(results: dict[str, Any], picture: str | None = None) -> str:
     parts += ["## Goals", goals(results)]
     for entry in results["tables"]:
         parts += [f"## {entry['name']}", _described(entry), table(entry)]
+        if profile := results.get("profiles", {}).get(entry["name"]):
+            operations = ", ".join(f"`{name}` {share:.0%}" for name, share in profile.items() if share >= 0.01)
+            parts.append(f"What bounds Fairlead here, by torch's profiler, as shares of all operations' own time: "
+                         f"{operations}.")  # fmt: skip
+    for name, grown in results.get("growth", {}).items():
+        parts += growth(name, grown, results, f"{kind(results)}-growth-{name}.svg" if picture else None)
     return "\n\n".join(part if part.startswith(("|", "!", "#")) else _wrapped(part) for part in parts) + "\n"
 
 
 def _wrapped(part: str) -> str:
     return textwrap.fill(part, 120, break_on_hyphens=False, break_long_words=False)
+
+
+def growth(name: str, grown: dict[str, Any], results: dict[str, Any], picture: str | None) -> list[str]:
+    """How the cost of a step grows, as `fairlead-engine characterise` has measured it, and what is behind it."""
+    title = f"## How cost grows: {name}, 1 thread"
+    if "reason" in grown:
+        return [title, f"Not measured: {grown['reason']}"]
+    rates, cost = Rates(**results["rates"]["1"]), grown["step_cost"]
+    lines = ["| per | seconds | behind it | at measured rates | share of roofline |", "|---|---|---|---|---|"]
+    for part, (what, least) in Work.of(WORKLOADS[name].model).behind(rates).items():
+        found = cost.get(part, 0.0)
+        share = f"{least / found:.0%}" if found else "in another term"
+        lines.append(f"| {PARTS[part]} | {_small(found)} | {what} | {_small(least)} | {share} |")
+    error = grown["error"]
+    return [
+        title,
+        f"The step cost that `fairlead-engine characterise` has fitted ({len(grown['measured'])} shapes of requests, "
+        f"median error {error['median']:.0%} on {error['num_steps']} steps that it was not fitted to), and the least "
+        "that the bytes and operations behind each slope can take. Time per output token grows with the batch by what "
+        "a sequence multiplies and reads, time to first token with the prompt by what a token multiplies, and faster "
+        "as each token looks back at all before it. Where a slope is flatter than its operations allow, a larger batch "
+        "is multiplied at a better rate, and the fixed part carries the difference.",
+        "\n".join(lines),
+        *([f"![Measured and fitted cost by batch, prompt and context]({picture})"] if picture else []),
+    ]
+
+
+PARTS = {
+    "base": "step",
+    "decode_seq": "sequence that decodes",
+    "kv_token": "token that decodes read",
+    "prefill_token": "prompt token",
+    "prefill_context": "prompt token and token before it",
+}
+"""Coefficients of the step cost, in words."""
+
+
+def _small(seconds: float) -> str:
+    """With a unit that fits."""
+    unit, factor = next(((unit, f) for unit, f in (("ms", 1e3), ("µs", 1e6)) if seconds * f >= 1), ("ns", 1e9))
+    return f"{seconds * factor:.3g} {unit}"
 
 
 def _described(entry: dict[str, Any]) -> str:
@@ -117,9 +168,16 @@ def table(entry: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def rate_of(entry: dict[str, Any], name: str, per: str = "tokens_per_second") -> float:
+def rate_of(entry: dict[str, Any], name: str, per: str = "tokens_per_second", dtype: str = "bfloat16") -> float:
     """Median output tokens per second or CPU-second; 0 where it did not run."""
-    return next((figures.get(per, 0.0) for each, figures, _, _ in rows(entry) if each == name), 0.0)
+    return next(
+        (
+            figures.get(per, 0.0)
+            for (each, figures, _, _), row in zip(rows(entry), entry["engines"], strict=True)
+            if (each, row["engine"]["dtype"]) == (name, dtype)
+        ),
+        0.0,
+    )
 
 
 def cpu_share(results: dict[str, Any]) -> float:
@@ -146,17 +204,19 @@ def goals(results: dict[str, Any]) -> str:
             for row in entry["engines"]
             if row["engine"]["dtype"] == "bfloat16" and row["engine"]["name"] != OURS and row["runs"]
         ]
-        compared = [("the best torch peer", entry, [name for name in others if name in TORCH_PEERS], BEST_TORCH_GOAL),
-                    ("the best of all, hand loop included", entry, others, BEST_OF_ALL_GOAL)]  # fmt: skip
+        torch_peers = [name for name in others if name in TORCH_PEERS]
+        compared = [("the best torch peer", "bfloat16", entry, torch_peers, BEST_TORCH_GOAL),
+                    ("the best of all, hand loop included", "bfloat16", entry, others, BEST_OF_ALL_GOAL),
+                    ("the W8A8 hand loop, itself W8A8", "int8", entry, ["hand loop"], BEST_OF_ALL_GOAL)]  # fmt: skip
         if entry["setting"]["sampled"]:
             same = {**entry["setting"], "sampled": False}
-            compared += [("its own greedy run", each, [OURS], SAMPLED_GOAL)
+            compared += [("its own greedy run", "bfloat16", each, [OURS], SAMPLED_GOAL)
                          for each in results["tables"] if each["setting"] == same]  # fmt: skip
-        for against, other, names, goal in compared:
+        for against, dtype, other, names, goal in compared:
             ratios = []
             for per in ("tokens_per_second", "tokens_per_cpu_second"):
-                best = max((rate_of(other, name, per) for name in names), default=0.0)
-                ratios.append(rate_of(entry, OURS, per) / best if best else 0.0)
+                best = max((rate_of(other, name, per, dtype) for name in names), default=0.0)
+                ratios.append(rate_of(entry, OURS, per, dtype) / best if best else 0.0)
             if all(ratios):
                 verdict = "met" if ratios[is_busy] >= goal else "**missed**"
                 lines.append(

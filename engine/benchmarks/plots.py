@@ -1,5 +1,6 @@
 """The pictures of a machine's page, as SVG."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import matplotlib
 import page
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from roofline import Rates, Work
 
 COLUMNS = 2
 OURS_COLOUR, PEER_COLOUR = "#1f6f8b", "#b8b8b8"
@@ -32,8 +34,9 @@ def rates(results: dict[str, Any], path: Path) -> None:
     panels = drawn.subplots(num_rows, COLUMNS, squeeze=False).flat
     for panel, entry in zip(panels, entries, strict=False):
         names, medians, errors = [], [], []
-        for name, figures, runs, _ in page.rows(entry):
-            names.append(name)
+        for (name, figures, runs, _), row in zip(page.rows(entry), entry["engines"], strict=True):
+            dtype = row["engine"]["dtype"]
+            names.append(name if dtype == "bfloat16" else f"{name} {dtype}")
             medians.append(figures.get("tokens_per_second", 0.0))
             measured = [run["tokens_per_second"] for run in runs] or [0.0]
             errors.append((medians[-1] - min(measured), max(measured) - medians[-1]))
@@ -47,3 +50,56 @@ def rates(results: dict[str, Any], path: Path) -> None:
     for panel in list(panels)[len(entries) :]:
         panel.set_axis_off()
     save(drawn, path)
+
+
+def growth(grown: dict[str, Any], results: dict[str, Any], workload: str, path: Path) -> None:
+    """Measured times over batch, prompt and output as dots; the fitted step cost and the roofline as lines."""
+    cost, measured = grown["step_cost"], grown["measured"]
+    work, rates = Work.of(page.WORKLOADS[workload].model), Rates(**results["rates"]["1"])
+    budget = grown["max_num_batched_tokens"]
+    shapes = [(each["prompt_tokens"], each["output_tokens"]) for each in measured]
+    usual = max(shapes, key=shapes.count)
+    batches = [each for each, shape in zip(measured, shapes, strict=True) if shape == usual]
+    context = usual[0] + usual[1] / 2
+    alone = [each for each in measured if each["batch"] == 1]
+
+    def decode(batch: float, kv_tokens: float) -> float:
+        return float(cost.get("base", 0) + cost.get("decode_seq", 0) * batch + cost.get("kv_token", 0) * kv_tokens)
+
+    def prefill(tokens: float) -> float:
+        steps = -(-tokens // budget)
+        each = cost.get("base", 0) + cost.get("prefill_step", 0)
+        context = cost.get("prefill_context", 0) * tokens * tokens / 2
+        return float(steps * each + cost.get("prefill_token", 0) * tokens + context)
+
+    drawn = figure(1, 3)
+    by_batch, by_prompt, by_context = drawn.subplots(1, 3)
+    _growth(by_batch, "requests at once", "ms per output token",
+            [(each["batch"], each["tpot_seconds"]) for each in batches], lambda batch: decode(batch, batch * context),
+            lambda batch: work.decode_seconds(rates, round(batch), round(batch * context)))  # fmt: skip
+    _growth(by_prompt, "tokens of a single prompt", "ms to the first token",
+            [(each["prompt_tokens"], each["ttft_seconds"]) for each in alone], prefill,
+            lambda tokens: work.prefill_seconds(rates, round(tokens)))  # fmt: skip
+    _growth(by_context, "context of a single request", "ms per output token",
+            [(each["prompt_tokens"] + each["output_tokens"] / 2, each["tpot_seconds"]) for each in alone],
+            lambda tokens: decode(1, tokens), lambda tokens: work.decode_seconds(rates, 1, round(tokens)))  # fmt: skip
+    save(drawn, path)
+
+
+def _growth(
+    panel: Any,
+    below: str,
+    beside: str,
+    points: list[tuple[float, float]],
+    fitted: Callable[[float], float],
+    roofline: Callable[[float], float],
+) -> None:
+    right = max(x for x, _ in points)
+    line = [right * step / 50 for step in range(1, 51)]
+    panel.plot([x for x, _ in points], [1e3 * y for _, y in points], "o", color=OURS_COLOUR, ms=3, label="measured")
+    panel.plot(line, [1e3 * fitted(x) for x in line], color="#c0504d", linewidth=1, label="fitted")
+    panel.plot(line, [1e3 * roofline(x) for x in line], "--", color="black", linewidth=0.8, label="roofline")
+    panel.set_xlabel(below)
+    panel.set_ylabel(beside)
+    panel.set_ylim(bottom=0)
+    panel.legend(frameon=False)

@@ -49,6 +49,8 @@ class Work:
     weight_numbers: int
     """Numbers in the matrices that every token is multiplied with."""
     kv_numbers_per_token: int
+    attention_numbers: int
+    """Multiplications of a token with one token before it: queries with keys, weights with values, in all heads."""
 
     @classmethod
     def of(cls, model: dict[str, Any]) -> "Work":
@@ -56,7 +58,22 @@ class Work:
         hidden, layers, head_dim = model["hidden_size"], model["num_hidden_layers"], model["head_dim"]
         query, kv = model["num_attention_heads"] * head_dim, model["num_key_value_heads"] * head_dim
         per_layer = hidden * (2 * query + 2 * kv) + 3 * hidden * model["intermediate_size"]
-        return cls(layers * per_layer + model["vocab_size"] * hidden, layers * 2 * kv)
+        return cls(layers * per_layer + model["vocab_size"] * hidden, layers * 2 * kv, layers * 2 * query)
+
+    def behind(self, rates: Rates) -> dict[str, tuple[str, float]]:
+        """For each coefficient of the step cost that moves or computes much: what that is, and the least it takes."""
+        weights, kv = BYTES_PER_NUMBER * self.weight_numbers, BYTES_PER_NUMBER * self.kv_numbers_per_token
+        flops = 2 * self.weight_numbers
+        return {
+            "base": (f"{weights / 1e6:,.0f} MB of weights read", weights / rates.bytes_per_second),
+            "decode_seq": (f"{flops / 1e9:.2f} GFLOP", flops / rates.flops_per_second),
+            "kv_token": (f"{kv / 1e3:.0f} kB of keys and values read", kv / rates.bytes_per_second),
+            "prefill_token": (f"{flops / 1e9:.2f} GFLOP", flops / rates.flops_per_second),
+            "prefill_context": (
+                f"{2 * self.attention_numbers / 1e6:.2f} MFLOP",
+                2 * self.attention_numbers / rates.flops_per_second,
+            ),
+        }
 
     def decode_bytes(self, kv_tokens: int) -> int:
         """Read by a step whose sequences have so many tokens in the cache, together."""

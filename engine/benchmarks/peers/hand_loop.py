@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -21,6 +22,7 @@ from torch.nn.functional import embedding, rms_norm, scaled_dot_product_attentio
 from workload import Request
 
 DTYPE = torch.bfloat16
+"""Of activations, cache, norms, embedding and output projection."""
 
 
 @dataclass
@@ -52,7 +54,8 @@ class Chunk:
 class Model:
     """Llama or Qwen3 with fused, packed weights and one cache slot per request."""
 
-    def __init__(self, folder: Path, num_slots: int, slot_tokens: int) -> None:
+    def __init__(self, folder: Path, num_slots: int, slot_tokens: int, *, int8: bool) -> None:
+        """`int8`: the layers' matrices are 8-bit per output, and activations are rounded as they come (W8A8)."""
         config = json.loads((folder / "config.json").read_text())
         weights = {name: tensor.to(DTYPE) for name, tensor in load_file(folder / "model.safetensors").items()}
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -60,6 +63,7 @@ class Model:
         self.embedding = weights["model.embed_tokens.weight"]
         self.norm = weights["model.norm.weight"]
         self.head = pack(weights.get("lm_head.weight", self.embedding))
+        self.pack, self.linear = (pack_int8, linear_int8) if int8 else (pack, linear)
         self.layers = [self._layer(weights, f"model.layers.{i}.") for i in range(config["num_hidden_layers"])]
         frequencies = config["rope_theta"] ** -(torch.arange(0, self.head_dim, 2).float() / self.head_dim)
         angles = torch.outer(torch.arange(slot_tokens).float(), frequencies)
@@ -67,8 +71,7 @@ class Model:
         shape = (len(self.layers), num_slots, self.kv_heads, slot_tokens, self.head_dim)
         self.keys, self.values = torch.zeros(shape, dtype=DTYPE), torch.zeros(shape, dtype=DTYPE)
 
-    @staticmethod
-    def _layer(weights: dict[str, Tensor], prefix: str) -> tuple[Tensor, ...]:
+    def _layer(self, weights: dict[str, Tensor], prefix: str) -> tuple[Tensor, ...]:
         def weight(name: str) -> Tensor:
             return weights[f"{prefix}{name}.weight"]
 
@@ -77,11 +80,11 @@ class Model:
         gate_up = torch.cat([weight("mlp.gate_proj"), weight("mlp.up_proj")])
         return (
             weight("input_layernorm"),
-            pack(qkv),
-            pack(weight("self_attn.o_proj")),
+            self.pack(qkv),
+            self.pack(weight("self_attn.o_proj")),
             weight("post_attention_layernorm"),
-            pack(gate_up),
-            pack(weight("mlp.down_proj")),
+            self.pack(gate_up),
+            self.pack(weight("mlp.down_proj")),
             *(weights[f"{prefix}self_attn.{name}_norm.weight"] for name in "qk" if has_head_norms),
         )
 
@@ -94,7 +97,7 @@ class Model:
         decode_slots = torch.tensor([chunk.active.slot for chunk in decodes])
         x = embedding(token_ids, self.embedding)
         for layer, (norm1, qkv, out, norm2, gate_up, down, *head_norms) in enumerate(self.layers):
-            heads = linear(rms_norm(x, norm1.shape, norm1, self.eps), qkv)
+            heads = self.linear(rms_norm(x, norm1.shape, norm1, self.eps), qkv)
             heads = heads.view(len(token_ids), self.heads + 2 * self.kv_heads, self.head_dim)
             query, key, value = torch.split(heads, [self.heads, self.kv_heads, self.kv_heads], dim=1)
             if head_norms:
@@ -107,9 +110,9 @@ class Model:
             if decodes:
                 keys[decode_slots, :, positions[: len(decodes)]] = key[: len(decodes)]
                 values[decode_slots, :, positions[: len(decodes)]] = value[: len(decodes)]
-            x = x + linear(self.attend(chunks, query, key, value, keys, values), out)
-            gate, up = linear(rms_norm(x, norm2.shape, norm2, self.eps), gate_up).chunk(2, dim=-1)
-            x = x + linear(silu(gate) * up, down)
+            x = x + self.linear(self.attend(chunks, query, key, value, keys, values), out)
+            gate, up = self.linear(rms_norm(x, norm2.shape, norm2, self.eps), gate_up).chunk(2, dim=-1)
+            x = x + self.linear(silu(gate) * up, down)
         last = torch.tensor([len(chunk.token_ids) for chunk in chunks]).cumsum(0) - 1
         logits = linear(rms_norm(x[last], self.norm.shape, self.norm, self.eps), self.head)
         return logits.float().max(dim=-1).indices.tolist()
@@ -153,6 +156,18 @@ def pack(weight: Tensor) -> Tensor:
 def linear(x: Tensor, packed: Tensor) -> Tensor:
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
     return product
+
+
+def pack_int8(weight: Tensor) -> Any:
+    scales = weight.float().abs().amax(dim=1).clamp(min=1e-9) / 127
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    rounded = torch.quantize_per_channel(weight.float(), scales.double(), zeros, 0, torch.qint8)
+    return torch.ops.quantized.linear_prepack(rounded, None)
+
+
+def linear_int8(x: Tensor, packed: Any) -> Tensor:
+    product: Tensor = torch.ops.quantized.linear_dynamic(x.float(), packed)
+    return product.to(DTYPE)
 
 
 def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -200,7 +215,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     requests = args.workload.requests()
     slot_tokens = args.workload.prompt_tokens[1] + args.workload.output_tokens[1]
-    model = Model(args.checkpoint, len(requests), slot_tokens)
+    torch.backends.quantized.engine = "onednn"
+    model = Model(args.checkpoint, len(requests), slot_tokens, int8=args.dtype == "int8")
     budget = args.workload.max_batch_tokens
     serve(model, [Request(requests[0].prompt[:16], 4)], budget)
     report(measure("hand loop", torch.__version__, args, lambda work: serve(model, work, budget)))

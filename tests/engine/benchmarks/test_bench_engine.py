@@ -6,11 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import tokenizers
 import torch
 
 from fairlead_engine.model import read_config
+from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.checkpoints import llama_fields, tensor_shapes, write_random_checkpoint
+from fairlead_engine_testing.profiles import profile_of
+from fairlead_protocol.messages import StepCost
+from fairlead_protocol.profiles import Measured
 
 FOLDER = Path(__file__).parents[3] / "engine" / "benchmarks"
 
@@ -64,9 +70,10 @@ def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(bench: An
     setting = bench.Setting("q06", False, 1)
     runs = bench.Bench(tmp_path, {"q06": checkpoint}, {}, time.monotonic() + 600)
     samples = {}
-    for engine in bench.ENGINES[:3]:
+    assert [engine.name for engine in bench.ENGINES[:5:2]] == ["fairlead", "fairlead", "transformers generate"]
+    for engine in bench.ENGINES[:2] + bench.ENGINES[4:5]:
         [measured], reason = runs._measure(engine, setting)
-        assert reason is None
+        assert reason is None, reason
         assert measured["num_output_tokens"] == sum(request.num_outputs for request in Q06.requests())
         assert 0 < measured["ttft_p50_seconds"] <= measured["ttft_p99_seconds"] <= measured["wall_seconds"]
         assert 0 < measured["tpot_p50_seconds"] <= measured["tpot_p99_seconds"]
@@ -141,3 +148,40 @@ def test_on_a_busy_machine_cpu_seconds_decide_about_goals(bench: Any) -> None:
 
     assert verdict(cpu_seconds=1.0).endswith("| 1.00 × | 2.00 × | 1.5 × | **missed** |")
     assert verdict(cpu_seconds=0.5).endswith("| 1.00 × | 2.00 × | 1.5 × | met |")
+
+
+def test_a_checkpoint_has_a_word_for_every_id(bench: Any, tmp_path: Path) -> None:
+    """Peers that know words only are told them; bytes come back as they were."""
+    bench.write_tokenizer(tmp_path, 300)
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == 300
+    assert len({tokenizer.id_to_token(token_id) for token_id in range(300)}) == 300
+    text = "déjà vu"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == tokenizer.id_to_token(1)
+
+
+def test_how_cost_grows_is_explained_by_bytes_and_operations(bench: Any, tmp_path: Path) -> None:
+    """A profile as `characterise` writes it: what costs twice what its operations allow is at half the roofline."""
+    import page
+    from roofline import Rates, Work
+    from workload import SMALL
+
+    rates = {"bytes_per_second": 1e9, "flops_per_second": 1e9}
+    behind = Work.of(SMALL.model).behind(Rates(**rates))
+    assert behind["base"][1] == Work.of(SMALL.model).decode_bytes(0) / 1e9
+    assert behind["kv_token"] == ("8 kB of keys and values read", 8192 / 1e9)
+    cost = StepCost(base=1.0, decode_seq=2 * behind["decode_seq"][1])
+    shape = {"ttft_seconds": 1.0, "tpot_seconds": 1.0, "tokens_per_second": 1.0, "output_tokens": 2}
+    measured = [Measured(batch=batch, prompt_tokens=16 * batch, **shape) for batch in (1, 2)]
+    profile = profile_of(FakeRunner(), block_size=4, cost=cost, measured=measured)
+    grown = json.loads(msgspec.json.encode(profile))
+    results = {"machine": {"cpu": "c", "cores": 1}, "command": "", "minutes": 0, "tables": [], "rates": {"1": rates},
+               "growth": {"small": grown, "q06": {"reason": "took more than 9 s"}}}  # fmt: skip
+    import plots
+
+    plots.growth(grown, results, "small", tmp_path / "growth.svg")
+    assert "ms to the first token" in (tmp_path / "growth.svg").read_text()
+    written = page.text(results)
+    assert "| sequence that decodes | " in written and "| 117 ms | 0.06 GFLOP | 58.7 ms | 50% |" in written
+    assert "Not measured: took more than 9 s" in written
