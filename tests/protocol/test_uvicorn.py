@@ -5,6 +5,7 @@ import asyncio
 import inspect
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 import httptools
 import pytest
@@ -19,6 +20,7 @@ from fairlead_protocol.http.connections import CutReason
 from fairlead_protocol.http.framing import Fault
 from fairlead_protocol.http.limited import HttpLimits, LimitedProtocol, WholeAnswer, make_protocol
 from fairlead_protocol.http.server import HttpServer
+from fairlead_protocol.http.streaming import StreamWriter
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -88,3 +90,24 @@ def test_the_server_has_what_is_overridden() -> None:
             inspect.signature(getattr(Server, name)).parameters
         )
     assert {"connections", "tasks"} <= ServerState().__dict__.keys()
+
+
+async def test_a_part_written_past_asgi_is_the_same_bytes_and_waits_for_the_client_as_well() -> None:
+    transport = Mock(is_closing=Mock(return_value=False))
+    flow, logger = FlowControl(transport), Mock()
+    cycle = httptools_impl.RequestResponseCycle(
+        {"type": "http", "method": "POST"},  # type: ignore[typeddict-item]
+        transport, flow, logger, logger, False, [], asyncio.Event(), False, True, Mock(),
+    )  # fmt: skip
+    await cycle.send({"type": "http.response.start", "status": 200, "headers": []})
+    await cycle.send({"type": "http.response.body", "body": b"a part" * 9, "more_body": True})
+    writer = StreamWriter(transport, flow)
+    assert writer.is_ready
+    writer.write(b"a part" * 9)
+    *_, theirs, ours = transport.write.call_args_list
+    assert ours == theirs
+    flow.pause_writing()
+    assert not writer.is_ready
+    flow.resume_writing()
+    transport.is_closing.return_value = True
+    assert not writer.is_ready

@@ -10,7 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Coroutine, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -31,6 +31,14 @@ _CLIENT_CLOSED_REQUEST = 499
 
 class ClientDisconnected(Exception):
     """The client went away before the answer was complete."""
+
+
+class Events(NamedTuple):
+    """Some of an answer's server-sent events, encoded."""
+
+    body: bytes
+    are_last: bool = False
+    """Whether the answer ends with them: its end is then written with them."""
 
 
 class Exchange:
@@ -89,20 +97,21 @@ class Exchange:
         await self._start(status, fields)
         await self._finish(body)
 
-    async def send_events(self, events: AsyncIterable[bytes], *, headers: Mapping[str, str] | None = None) -> None:
-        """Answers with server-sent events, each chunk as soon as it is there.
+    async def send_events(self, events: AsyncIterable[Events], *, headers: Mapping[str, str] | None = None) -> None:
+        """Answers with server-sent events, as soon as they are there.
 
         An error in the middle becomes a last event with OpenAI's error object; no `[DONE]` follows it.
         """
         await self._start(200, {**_STREAM_HEADERS, **(headers or {})})
         try:
             async for chunk in events:
-                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+                if chunk.are_last:
+                    await self._finish(chunk.body)
+                else:
+                    await self._send({"type": "http.response.body", "body": chunk.body, "more_body": True})
         except Exception as error:
             answer = self._refused(error)
-            event = b"data: " + answer.body() + b"\n\n"
-            await self._send({"type": "http.response.body", "body": event, "more_body": True})
-        await self._finish(b"")
+            await self._finish(b"data: " + answer.body() + b"\n\n")
 
     async def send_stream(self, chunks: AsyncIterable[bytes], content_type: str) -> None:
         """Answers with chunks as they come, and closes the connection after the last one."""

@@ -13,6 +13,7 @@ import msgspec
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.server.exchange import Events
 from fairlead_engine.server.generation import ChoiceDelta, Generation, TakeAtOnce
 from fairlead_engine.server.logprobs import TextOffsets, as_token_id, chat_logprobs, completion_logprobs
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
@@ -72,7 +73,7 @@ class Reply(ABC, Generic[Request]):
         usage = self.usage(self._generation.num_output_tokens)
         return self._encoded(self.kind, choices, **self.prompt_fields(), usage=usage)
 
-    async def events(self, writer: StreamWriter | None = None) -> AsyncIterator[bytes]:
+    async def events(self, writer: StreamWriter | None = None) -> AsyncIterator[Events]:
         """The answer as server-sent events; chunks that came together are sent together.
 
         Without those that `writer`, where there is one, could write at once after what was yielded before.
@@ -93,7 +94,7 @@ class Reply(ABC, Generic[Request]):
                 usage = {"usage": self.usage(self._num_sent)}
                 chunks += (self._chunk([], self._num_sent, **usage) if self._request.include_usage else b"") + _DONE
             if chunks:
-                yield chunks
+                yield Events(chunks, are_last=not num_running)
 
     def _chunks(self, piece: list[ChoiceDelta]) -> bytes:
         """What a piece adds to the stream of events."""
