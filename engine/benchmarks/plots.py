@@ -31,7 +31,7 @@ def rates(results: dict[str, Any], path: Path) -> None:
     entries = results["tables"]
     num_rows = -(-len(entries) // COLUMNS)
     drawn = figure(num_rows, COLUMNS)
-    panels = drawn.subplots(num_rows, COLUMNS, squeeze=False).flat
+    panels = list(drawn.subplots(num_rows, COLUMNS, squeeze=False).flat)
     for panel, entry in zip(panels, entries, strict=False):
         names, medians, errors = [], [], []
         for (name, figures, runs, _), row in zip(page.rows(entry), entry["engines"], strict=True):
@@ -47,7 +47,7 @@ def rates(results: dict[str, Any], path: Path) -> None:
         panel.invert_yaxis()
         panel.set_title(entry["name"], fontsize=8)
         panel.set_xlabel("output tokens/s; dashed: roofline")
-    for panel in list(panels)[len(entries) :]:
+    for panel in panels[len(entries) :]:
         panel.set_axis_off()
     save(drawn, path)
 

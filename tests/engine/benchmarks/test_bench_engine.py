@@ -1,6 +1,7 @@
 """The benchmark of engines: nobody is left out in silence, the roofline counts what a model has, pages tell all."""
 
 import json
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -185,3 +186,22 @@ def test_how_cost_grows_is_explained_by_bytes_and_operations(bench: Any, tmp_pat
     written = page.text(results)
     assert "| sequence that decodes | " in written and "| 117 ms | 0.06 GFLOP | 58.7 ms | 50% |" in written
     assert "Not measured: took more than 9 s" in written
+
+
+def test_a_peer_that_cannot_be_installed_stops_nobody_else(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A real environment: it sees this one's packages, and counts only its own as installed."""
+    import peer_environment
+
+    requirements = tmp_path / "peers.txt"
+    requirements.write_text("# comment\n./no-such-folder  # not there\npip>=1\nslow-engine==1\n")
+    monkeypatch.setattr(peer_environment, "REQUIREMENTS", requirements)
+    monkeypatch.setattr(peer_environment, "SLOW_BUILDS", ("slow-engine",))
+    missing = peer_environment.prepare(tmp_path / "peers", slow_builds=False)
+    assert set(missing) == {"./no-such-folder", "slow-engine"}
+    assert "no-such-folder" in missing["./no-such-folder"]
+    assert "compiled" in missing["slow-engine"]
+    python = peer_environment.python(tmp_path / "peers")
+    subprocess.run([str(python), "-c", "import torch, sys; assert 'peers' in sys.prefix"], check=True)
+    assert not peer_environment.installed(tmp_path / "peers", "no-such-package")

@@ -106,6 +106,7 @@ async def test_becoming_full_and_not_full_is_told_at_once(loop: FakeLoop) -> Non
             ({"waiting": 3}, 0),
             ({"waiting": 0}, 1),
             ({"running": 6}, 0),
+            ({"max_num_seqs": 6}, 1),
         ]:
             engine.change_load(**changes)
             assert await count(follower) == num_lines, changes

@@ -52,7 +52,7 @@ class EngineStream:
         if changed is not None:
             self.followers.send(self.mirror.apply(changed))
         load = self._client.load
-        is_full = load.running + load.waiting >= self._client.info.max_num_seqs
+        is_full = load.running + load.waiting >= load.max_num_seqs
         if is_full != self._was_full:
             self._was_full = is_full
             self.tell_load()
