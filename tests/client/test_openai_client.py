@@ -114,10 +114,12 @@ async def test_an_event_of_the_wrong_shape_is_an_error_of_that_server() -> None:
 
 async def test_a_key_is_sent_where_there_is_one() -> None:
     async with serving_stream({}, b"[DONE]") as (url, asked):
-        for key in ("secret", None):
-            async with OpenAIClient(url, api_key=key) as client:
+        with_user = url.replace("//", "//me:p%40ss@")
+        for address, key in ((url, "secret"), (url, None), (with_user, None), (with_user, "secret")):
+            async with OpenAIClient(address, api_key=key) as client:
                 await client.chat("fake", MESSAGES)
-    assert [request.headers.get("authorization") for request in asked] == ["Bearer secret", None]
+    expected = ["Bearer secret", None, "Basic bWU6cEBzcw==", "Bearer secret"]
+    assert [request.headers.get("authorization") for request in asked] == expected
 
 
 async def test_a_stream_without_an_end_is_an_error() -> None:
@@ -143,3 +145,15 @@ async def test_silence_and_absence_are_errors() -> None:
     async with OpenAIClient(f"{url}/v1") as client:
         with pytest.raises(ApiError):
             await client.chat("fake", MESSAGES)
+
+
+async def test_a_redirection_is_an_error() -> None:
+    async def redirect(request: RecordedRequest, responder: Responder) -> None:
+        await responder.whole(301, b"moved", {"location": "/elsewhere"})
+
+    server = await serve_http(redirect)
+    async with OpenAIClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1") as client:
+        with pytest.raises(ApiError, match="moved") as refused:
+            await client.chat("fake", MESSAGES)
+    assert refused.value.status == 301
+    server.close()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from fairlead.kube import client as kube_client
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfig
 from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, NAMESPACES, PODS
@@ -99,6 +100,35 @@ async def test_a_refusal_that_is_no_status_is_understood_too() -> None:
             await client.get(PODS, "a", "ns")
     assert raised.value.status == 502
     assert raised.value.may_pass
+
+
+async def test_a_redirection_is_a_refusal() -> None:
+    """As of a proxy that wants a person to log in: what it leads to is no Kubernetes API."""
+
+    async def redirect(request: web.Request) -> web.Response:
+        raise web.HTTPFound("/login")
+
+    async with serving(redirect) as client:
+        with pytest.raises(KubeError, match="Found") as raised:
+            await client.get(PODS, "a", "ns")
+    assert (raised.value.status, raised.value.may_pass) == (302, False)
+
+
+async def test_watches_keep_no_request_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_client, "MAX_REQUESTS", 2)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" in request.query:
+            return await streaming(b'{"type": "BOOKMARK", "object": {}}\n', forever=True)(request)
+        return web.json_response({})
+
+    async with serving(answer) as client, asyncio.timeout(10):
+        watches = [client.watch(PODS, resource_version="1") for _ in range(5)]
+        for watch in watches:
+            assert (await anext(watch))["type"] == "BOOKMARK"
+        assert await asyncio.gather(*(client.request("GET", "/api") for _ in range(5))) == [{}] * 5
+        for watch in watches:
+            await watch.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_server_that_is_not_there_is_unreachable() -> None:

@@ -16,7 +16,7 @@ import msgspec
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
 from fairlead_protocol.http.lines import lines
-from fairlead_protocol.http.origin import parse
+from fairlead_protocol.http.origin import basic_credentials, parse
 from fairlead_protocol.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_PREDICTED_CACHED_TOKENS,
@@ -179,7 +179,8 @@ class OpenAIClient:
         byte included."""
         self._base_url = base_url.rstrip("/")
         self._origin, self._path = parse(self._base_url)
-        self._authorization = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        credentials = f"Bearer {api_key}" if api_key else basic_credentials(base_url)
+        self._authorization = {"authorization": credentials} if credentials else {}
         self._limits = TimeLimits(connect=CONNECT_SECONDS, first_byte=silence_seconds, silence=silence_seconds)
         self._http = HttpClient(max_idle=MAX_IDLE)
 

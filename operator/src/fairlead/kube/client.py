@@ -21,7 +21,7 @@ from fairlead.kube.resources import Resource
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
 from fairlead_protocol.http.lines import lines
-from fairlead_protocol.http.origin import parse
+from fairlead_protocol.http.origin import basic_credentials, parse
 
 JsonObject = dict[str, Any]
 
@@ -39,7 +39,7 @@ PAGE_SIZE = 500
 MAX_ANSWER_BYTES = 2**30
 """More than a page of the largest objects that an API server keeps."""
 MAX_REQUESTS = 100
-"""At once, watches included."""
+"""At once, of those that end soon: watches keep nobody waiting, however many namespaces are watched."""
 PHRASES = {each.value: each.phrase for each in HTTPStatus}
 
 
@@ -72,6 +72,7 @@ class KubeClient:
         origin, self._path = parse(config.server, config.ssl_context())
         self._origin = origin._replace(server_name=config.tls_server_name, proxy=config.proxy)
         self._http = HttpClient(max_requests=MAX_REQUESTS)
+        self._watches = HttpClient(max_idle=0)
         self._token = config.token
         self._token_read = float("-inf")
         self._logging_in = asyncio.Lock()
@@ -204,7 +205,8 @@ class KubeClient:
         """Any call whose answer is one JSON object. `timeout` in seconds; None = the client's."""
         whole = self.timeout if timeout is None else timeout
         limits = TimeLimits(connect=whole, first_byte=whole, silence=whole, whole=whole)
-        async with self._answer(method, path, limits, params, body, content_type or JSON) as response:
+        asked = self._answer(self._http, method, path, limits, params, body, content_type or JSON)
+        async with asked as response:
             document = json.loads(await response.read(MAX_ANSWER_BYTES))
         if not isinstance(document, dict):
             message = f"{method} {self.config.server}{path} did not answer with a JSON object"
@@ -230,7 +232,7 @@ class KubeClient:
         params |= {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
         params["timeoutSeconds"] = str(max(1, int(timeout_seconds)))
         limits = TimeLimits(connect=self.timeout, first_byte=silence_seconds, silence=silence_seconds)
-        async with self._answer("GET", resource.path(namespace), limits, params) as response:
+        async with self._answer(self._watches, "GET", resource.path(namespace), limits, params) as response:
             async for line in lines(response):
                 event = json.loads(line)
                 if event.get("type") == "ERROR":
@@ -241,6 +243,7 @@ class KubeClient:
     @asynccontextmanager
     async def _answer(
         self,
+        http: HttpClient,
         method: str,
         path: str,
         limits: TimeLimits,
@@ -256,7 +259,7 @@ class KubeClient:
         if document is not None:
             headers["content-type"] = content_type
         try:
-            async with self._http.request(
+            async with http.request(
                 self._origin, method, self._path + path, limits, params=params, headers=headers, body=document
             ) as response:
                 if response.status == 401:
@@ -302,7 +305,8 @@ class KubeClient:
         if user is not None:
             pair = base64.b64encode(f"{user}:{self.config.password or ''}".encode()).decode()
             return {"authorization": f"Basic {pair}"}
-        return {}
+        credentials = basic_credentials(self.config.server)
+        return {"authorization": credentials} if credentials else {}
 
 
 async def _refusal(response: Connection) -> KubeError:

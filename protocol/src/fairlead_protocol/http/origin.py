@@ -45,11 +45,17 @@ class Origin(NamedTuple):
     @property
     def proxy_headers(self) -> dict[str, str]:
         """How the proxy is told who we are, where its URL says that."""
-        proxy = urlsplit(self.proxy or "")
-        if proxy.username is None:
-            return {}
-        pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-        return {"proxy-authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        credentials = basic_credentials(self.proxy or "")
+        return {"proxy-authorization": credentials} if credentials else {}
+
+
+def basic_credentials(url: str) -> str | None:
+    """The user and password of a URL as the header `authorization` has them; None = it has none."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return None
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
 def parse(url: str, tls: ssl.SSLContext | None = None) -> tuple[Origin, str]:
