@@ -26,8 +26,10 @@ NUM_IMPORTED = 50_000
 def thawed() -> Iterator[None]:
     """As before, for the tests that follow."""
     gc.unfreeze()
+    thresholds = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.set_threshold(*thresholds)
 
 
 async def test_a_gateway_leaves_what_it_was_started_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +73,31 @@ async def test_an_engine_leaves_its_model_and_modules() -> None:
         process = ServerProcess(engine, ServerConfig(), folder, listener, ScriptedEngine(), starting, 0.0)
         await process._load()
     assert gc.get_freeze_count() > NUM_IMPORTED
+    assert gc.get_threshold()[0] > 5_000, "what a step brings for a thousand streams is no growth"
+
+
+async def test_a_connection_that_has_ended_leaves_no_circle(program: Any) -> None:
+    body = b'{"model": "fake", "messages": [{"role": "user", "content": "ahoy"}], "max_tokens": 3, "stream": true}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+
+    async def ask() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", program.port)
+        writer.write(head % len(body) + body)
+        async with asyncio.timeout(20):
+            assert b"data: [DONE]\n\n" in await reader.read()
+            writer.close()
+            while program.connections():
+                await asyncio.sleep(0.01)
+
+    for _ in range(2):
+        await ask()
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await ask()
+        gc.collect()
+        found = {type(each).__name__ for each in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert not found & {"Protocol", "Inlet", "RequestResponseCycle", "Generation", "Exchange"}, found

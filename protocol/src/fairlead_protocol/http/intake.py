@@ -103,7 +103,8 @@ class Inlet:
         self.descriptor: int = transport.get_extra_info("socket").fileno()
         self._epoll = epoll
         self._transport = transport
-        self._protocol = protocol
+        self._protocol: asyncio.Protocol | None = protocol
+        """None once it is closed: it knows us, too, and only the garbage collector would find the two."""
         self._on_closed = on_closed
         self._is_awaited = False
         """It is read when something has come."""
@@ -132,6 +133,7 @@ class Inlet:
         """Nothing more is read. To be called when the connection is lost: its descriptor is going to be another's."""
         if not self._is_closed:
             self._is_closed = True
+            self._protocol = None
             self._await()
             self._on_closed(self)
 
@@ -139,7 +141,8 @@ class Inlet:
         """Hands on a part of what has come, or that no more is going to come."""
         if self._transport.is_closing():
             self._stop()
-        if not self._is_awaited:
+        protocol = self._protocol
+        if not self._is_awaited or protocol is None:
             return
         try:
             data = os.read(self.descriptor, READ_BYTES)
@@ -150,17 +153,14 @@ class Inlet:
             return
         try:
             if data:
-                self._protocol.data_received(data)
+                protocol.data_received(data)
             else:
-                self._end()
+                self._stop()
+                if not protocol.eof_received():
+                    self._transport.close()
         except Exception:
             self._transport.abort()
             raise
-
-    def _end(self) -> None:
-        self._stop()
-        if not self._protocol.eof_received():
-            self._transport.close()
 
     def _stop(self) -> None:
         """A connection that is only written to any more."""
