@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, decode
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
-from fairlead_engine.model.quantization.row_scales import row_scales
+from fairlead_engine.model.quantization.scaled_rows import scaled_rows
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
 logger = logging.getLogger(__name__)
@@ -50,9 +50,8 @@ class ScaledFp8Linear:
         self.weight_bytes = weight.values.nbytes + weight.scales.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        scales = row_scales(x, LARGEST)
-        values = _rounded(x / scales)
-        product = torch._scaled_mm(values, self._values.t(), scales, self._scales, out_dtype=x.dtype)
+        rows, scales = scaled_rows(x, LARGEST)
+        product = torch._scaled_mm(_rounded(rows), self._values.t(), scales, self._scales, out_dtype=x.dtype)
         return product if self._bias is None else product.add_(self._bias)
 
 
@@ -63,13 +62,13 @@ class DecodedFp8Linear(DequantizedLinear):
         if not x.numel():
             return super().product(x)
         if self._weight.has_scale_per_row:
-            scales = row_scales(x, LARGEST)
-            return super().product(decode(_rounded(x / scales), x.dtype)).mul_(scales)
+            rows, scales = scaled_rows(x, LARGEST)
+            return super().product(decode(_rounded(rows), x.dtype)).mul_(scales)
         # The last block of columns may be narrower; zeros beside it change no scale.
         size, columns = self._weight.group_size, x.shape[1]
         blocks = torch.nn.functional.pad(x, (0, -columns % size)).view(-1, size)
-        scales = row_scales(blocks, LARGEST)
-        rounded = decode(_rounded(blocks / scales), torch.float32).mul_(scales)
+        rows, scales = scaled_rows(blocks, LARGEST)
+        rounded = decode(_rounded(rows), torch.float32).mul_(scales)
         return super().product(rounded.view(len(x), -1)[:, :columns].to(x.dtype))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
-from fairlead_engine.model.quantization.row_scales import row_scales
+from fairlead_engine.model.quantization.scaled_rows import scaled_rows
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class Int8Linear:
         self.weight_bytes = weight.values.nbytes + weight.scales.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        scales = row_scales(x, _LARGEST)
-        values = (x / scales).round_().to(torch.int8)
+        rows, scales = scaled_rows(x, _LARGEST)
+        values = rows.round_().to(torch.int8)
         if x.is_cuda and len(x) < _CUDA_ROWS:
             values = torch.nn.functional.pad(values, (0, 0, 0, _CUDA_ROWS - len(x)))
         product = torch._int_mm(values, self._values.t())[: len(x)]
@@ -74,8 +74,8 @@ class PackedInt8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         if not len(x):
             return x.new_empty(0, len(self._scales))
-        scales = row_scales(x, _LARGEST)
-        values = (x / scales).round_().add_(_ZERO).to(torch.uint8)
+        rows, scales = scaled_rows(x, _LARGEST)
+        values = rows.round_().add_(_ZERO).to(torch.uint8)
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             values, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
@@ -84,9 +84,8 @@ class PackedInt8Linear:
 
 def _scaled(product: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """product float32 [rows, out_features], which may be overwritten, times each row's scale, plus bias, in `dtype`."""
-    if bias is not None:
-        return product.mul_(scales).add_(bias).to(dtype)
-    return torch.mul(product, scales, out=torch.empty_like(product, dtype=dtype))
+    product.mul_(scales)
+    return (product if bias is None else product.add_(bias)).to(dtype)
 
 
 @cache
