@@ -66,6 +66,9 @@ def text(results: dict[str, Any], picture: str | None = None) -> str:
                      "tokens per CPU-second decide about goals, and ranges are wide.")  # fmt: skip
     parts += ["## Goals", goals(results)]
     for entry in results["tables"]:
+        if not any(row["runs"] for row in entry["engines"]):
+            parts += [f"## {entry['name']}", f"Not measured: {entry['engines'][0]['reason']}."]
+            continue
         parts += [f"## {entry['name']}", _described(entry), table(entry)]
         if profile := results.get("profiles", {}).get(entry["name"]):
             operations = ", ".join(f"`{name}` {share:.0%}" for name, share in profile.items() if share >= 0.01)

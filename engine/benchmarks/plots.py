@@ -28,7 +28,7 @@ def save(drawn: Figure, path: Path) -> None:
 
 def rates(results: dict[str, Any], path: Path) -> None:
     """Bars of output tokens per second with their range, a panel per setting, and the roofline."""
-    entries = results["tables"]
+    entries = [entry for entry in results["tables"] if any(row["runs"] for row in entry["engines"])]
     num_rows = -(-len(entries) // COLUMNS)
     drawn = figure(num_rows, COLUMNS)
     panels = list(drawn.subplots(num_rows, COLUMNS, squeeze=False).flat)

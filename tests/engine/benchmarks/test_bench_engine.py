@@ -116,18 +116,20 @@ def test_a_page_has_every_engine_its_range_and_the_goals(bench: Any, tmp_path: P
             {"engine": {"name": "llama.cpp", **engine}, "runs": [], "reason": "not installed: no compiler"},
         ],
     }
+    late = {**entry, "name": "q06, greedy, 1 thread", "engines": [{**entry["engines"][3], "reason": "too late"}]}
     results = {
         "command": "make bench-engine",
         "machine": {"cpu": "Some CPU (R)", "cores": 4},
         "rates": {"1": {"bytes_per_second": 1e9, "flops_per_second": 1e9}},
         "minutes": 1.0,
-        "tables": [entry],
+        "tables": [entry, late],
     }
     path = page.write(results, tmp_path)
     assert path.name == "some-cpu-r-4-cores.md"
     written = path.read_text()
     assert "| fairlead 1 | bfloat16 | 3 | **110.0** (100.0–150.0) " in written
     assert "| llama.cpp | bfloat16 | 0 | not installed: no compiler |" in written
+    assert "## q06, greedy, 1 thread\n\nNot measured: too late.\n" in written
     assert "the best torch peer | 2.20 × | 1.00 × | 1.5 × | met" in written
     assert "the best of all, hand loop included | 0.50 × | 1.00 × | 1.0 × | **missed**" in written
     assert all((tmp_path / name).exists() for name in page.re.findall(r"\]\(([\w-]+\.svg)\)", written))

@@ -37,7 +37,8 @@ def draw(profile: EngineProfile) -> str:
         _panel("output tokens per second", "requests at once",
                [(each.batch, each.tokens_per_second) for each in batches], None),
     ]  # fmt: skip
-    title = f"{profile.model}, {profile.dtype}, {profile.device_name}, {profile.num_threads} threads"
+    threads = "1 thread" if profile.num_threads == 1 else f"{profile.num_threads} threads"
+    title = f"{profile.model}, {profile.dtype}, {profile.device_name}, {threads}"
     body = "".join(f'<g transform="translate({_WIDTH * i},20)">{panel}</g>' for i, panel in enumerate(panels))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH * len(panels)}" height="{_HEIGHT + 20}" '
