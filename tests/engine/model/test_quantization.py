@@ -86,6 +86,20 @@ def test_every_way_to_a_product_computes_the_same(kind: Callable, name: str) -> 
         check(kind(weight, bias, torch.bfloat16), random(rows, 128, seed=rows).bfloat16(), weight, bias, name)
 
 
+@pytest.mark.parametrize("name", ACTIVATION_STEP)
+def test_activations_are_rounded_to_their_format_by_row(name: str) -> None:
+    weight, x = FORMATS[name].quantize(random(64, 96)), random(40, 96, seed=1) * random(40, 1, seed=2).exp()
+    linear = FORMATS[name].linear(weight, None, torch.float32)
+    scales = x.abs().amax(1, keepdim=True) / (127 if name == "int8" else 448)
+    rounded = (x / scales).round() if name == "int8" else (x / scales).to(torch.float8_e4m3fn).float()
+    wanted = ((rounded * scales).double() @ weight.dequantized(torch.float64).t()).float()
+    found = linear(x)
+    # Nearly all rows to the last bits: hardly an element is so near the middle that it may go either way.
+    same = torch.isclose(found, wanted, rtol=1e-4, atol=1e-4 * float(scales.max()) * 127).all(1)
+    assert int(same.sum()) >= 38
+    assert int(torch.isclose(linear(x), x @ weight.dequantized().t(), rtol=1e-4, atol=1e-4).all(1).sum()) == 0
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_rounding_errs_by_half_a_step_at_most(name: str) -> None:
     weight = random(64, 256)

@@ -26,7 +26,8 @@ _CUDA_ROWS = 17
 
 @dataclass(frozen=True, slots=True)
 class Int8:
-    """Twice as fast as bfloat16 on CPUs with VNNI, at half the memory."""
+    """Half the memory of bfloat16, and on CPUs with VNNI 0.6 of its time: 3072 x 1024 on one thread takes 0.25, 0.35,
+    0.73 and 4.9 ms for 1, 8, 32 and 256 rows, in bfloat16 0.43, 0.57, 1.2 and 7.6."""
 
     name = "int8"
 

@@ -21,7 +21,7 @@ AVX512 takes 0.34, 0.55, 0.85 and 3.1 ms for 1, 4, 8 and 32 rows, after decoding
 
 @dataclass(frozen=True, slots=True)
 class Int8WeightOnly:
-    """Half the memory of bfloat16, at its speed."""
+    """Half the memory of bfloat16."""
 
     name = "int8-weight-only"
 
