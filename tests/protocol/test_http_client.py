@@ -139,6 +139,37 @@ def test_tls_is_verified_and_its_connections_are_kept(run: Any, authority: pki.A
 
 
 @needs_openssl
+def test_a_reader_that_falls_behind_pauses_a_server_behind_tls(run: Any, authority: pki.Authority) -> None:
+    sent, total = 0, 64 * 2**20
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % total)
+        while sent < total:
+            writer.write(b"x" * 65536)
+            sent += 65536
+            await writer.drain()
+
+    async def main() -> None:
+        client = HttpClient(max_idle=0)
+        async with listening(handler, served_by(authority)) as port:
+            origin = Origin("127.0.0.1", port, trusting(authority))
+            async with client.request(origin, "GET", "/", LIMITS) as response:
+                before = -1
+                while sent != before:  # until the server is stuck
+                    before = sent
+                    await asyncio.sleep(0.1)
+                assert sent < total
+                received = 0
+                while chunk := await response.chunk():
+                    received += len(chunk)
+                assert received == total
+
+    run(main())
+
+
+@needs_openssl
 def test_a_certificate_of_somebody_else_is_not_trusted(run: Any, authority: pki.Authority) -> None:
     async def main() -> None:
         async with listening(answering(), served_by(authority)) as port:
@@ -154,14 +185,16 @@ def test_a_certificate_of_somebody_else_is_not_trusted(run: Any, authority: pki.
     run(main())
 
 
-@needs_openssl
-def test_tls_to_a_server_without_it_is_a_failed_connection(run: Any, authority: pki.Authority) -> None:
+def test_tls_to_a_server_without_it_is_a_failed_connection(run: Any) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await reader.read()
+
     async def main() -> None:
-        async with listening(answering()) as port:
-            with pytest.raises(ConnectFailed, match=rf"^cannot connect to 127\.0\.0\.1:{port}: \S"):
-                await get(
-                    HttpClient(), Origin("127.0.0.1", port, trusting(authority)), limits=replace(LIMITS, connect=1.0)
-                )
+        async with listening(handler) as port:
+            with pytest.raises(ConnectFailed, match=rf"^cannot connect to 127\.0\.0\.1:{port}: .*WRONG_VERSION_NUMBER"):
+                await get(HttpClient(), Origin("127.0.0.1", port, ssl.create_default_context()))
 
     run(main())
 
@@ -183,6 +216,21 @@ def test_tls_goes_through_a_proxy(run: Any, authority: pki.Authority) -> None:
             assert headers == {"host": f"api.test:{port}", "proxy-authorization": "Basic bWU6cEBzcw=="}
             with pytest.raises(ConnectFailed, match=f"^other.test:{port} has a certificate that is not trusted"):
                 await get(client, origin._replace(host="other.test"))
+
+    run(main())
+
+
+@needs_openssl
+def test_the_way_to_a_proxy_may_be_by_tls_itself(
+    run: Any, authority: pki.Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))  # what the system trusts
+
+    async def main() -> None:
+        client, tls = HttpClient(max_idle=0), served_by(authority)
+        async with listening(answering(BODY), tls) as port, listening(tunnelling([]), tls) as proxy:
+            origin = Origin("api.test", port, trusting(authority), proxy=f"https://127.0.0.1:{proxy}")
+            assert await get(client, origin) == BODY
 
     run(main())
 
