@@ -47,6 +47,7 @@ class IdleRunner:
 
     device = "cpu"
     dtype = "bfloat16"
+    quantization = None
     num_parameters = weight_bytes = 1
     model_config = ModelFacts()
 

@@ -1,6 +1,7 @@
 """Whole models with quantised weights, against transformers on the weights that they mean."""
 
 import json
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.profile import identity
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.quantization.registry import FORMATS
+from fairlead_engine.runner.model_runner import ModelRunner
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import (
@@ -310,3 +313,27 @@ def test_8_bit_floats_without_scales_are_no_weights(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=f"{key} holds float8_e4m3fn") as raised:
         serve(folder, PROMPTS[:1])
     assert raised.value.reason == ModelLoadReason.CHECKPOINT_INVALID
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_two_weights_are_in_memory_as_floats(name: str, tmp_path: Path, monkeypatch) -> None:
+    folder = write_random_checkpoint(tmp_path, FAMILIES["mixtral"]())
+    plain, read = Checkpoint.stored, []
+
+    def stored(self, key: str, *shapes, **options) -> torch.Tensor:
+        assert not any(each() is not None for each in read), f"{key} is read while another is there"
+        weight = plain(self, key, *shapes, **options)
+        read.append(weakref.ref(weight))
+        return weight
+
+    monkeypatch.setattr(Checkpoint, "stored", stored)
+    load_model(folder, read_config(folder), torch.float32, torch.device("cpu"), name)
+    assert len(read) == 2 * (4 + 4 * 3)
+
+
+def test_a_runner_tells_the_format_that_its_profile_is_about(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", "int8")
+    for source, setting, told in ((folder, None, None), (folder, "fp8", "fp8"), (stored, None, "int8")):
+        runner = ModelRunner(source, dtype="float32", device="cpu", num_threads=1, quantization=setting)
+        assert identity(runner, 16)["quantization"] == told

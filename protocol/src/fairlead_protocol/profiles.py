@@ -74,6 +74,8 @@ class EngineProfile(msgspec.Struct, kw_only=True, frozen=True):
     weight_bytes: Positive
     kv_bytes_per_token: Positive
     dtype: str
+    quantization: str | None = None
+    """Format that weights are quantised in; None = they are floats."""
     device: str
     """cpu or cuda."""
     device_name: str

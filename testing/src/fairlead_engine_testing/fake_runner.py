@@ -43,6 +43,7 @@ class FakeRunner:
 
     device = "cpu"
     dtype = "float32"
+    quantization: str | None = None
     attention_backend = "fake"
     num_parameters = 1000
     weight_bytes = 4000

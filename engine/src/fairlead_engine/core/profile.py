@@ -50,6 +50,7 @@ def identity(runner: Runner[Any], block_size: int) -> dict[str, Any]:
         "num_parameters": runner.num_parameters,
         "vocab_size": runner.model_config.vocab_size,
         "dtype": str(runner.dtype).removeprefix("torch."),
+        "quantization": runner.quantization,
         "weight_bytes": runner.weight_bytes,
         "kv_bytes_per_token": runner.kv_bytes_per_block() // block_size,
         "device": device,

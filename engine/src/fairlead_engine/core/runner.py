@@ -40,6 +40,11 @@ class Runner(Protocol[Launched]):
         ...
 
     @property
+    def quantization(self) -> str | None:
+        """Format of the weights of linear layers; None = they are floats."""
+        ...
+
+    @property
     def attention_backend(self) -> str:
         """Name of what computes attention."""
         ...

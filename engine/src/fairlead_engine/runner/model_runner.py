@@ -72,6 +72,8 @@ class ModelRunner:
             dtype=self.dtype,
             device=self.device,
         )
+        stored = self.model_config.quantization
+        self.quantization = quantization if stored is None else ", ".join(sorted(stored.names))
         self.attention_backend = choose_backend_name(attention_backend, self.device)
         self._backend = BACKENDS[self.attention_backend]()
         self._model = load_model(model_folder, self.model_config, self.dtype, self.device, quantization)
