@@ -28,6 +28,7 @@ from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.runner.step_plan import plan_step
 from fairlead_engine.types import Batch, EngineRequest, SampledToken, SamplingParams
 
 VOCAB = 151_936
@@ -71,7 +72,9 @@ class IdleRunner:
         return self._backend.allocator(num_blocks)
 
     def launch(self, batch: Batch) -> Batch:
-        prepare(batch, self._backend, self._tables, self._tokens, self._layout.device)
+        plan = plan_step(batch, self._tokens, most_scored=1)
+        block_tables = [item.block_table for item in batch.items]
+        prepare(plan, block_tables, self._backend, self._tables, self._tokens, self._layout.device)
         return batch
 
     def collect(self, launched: Batch) -> list[SampledToken | None]:

@@ -122,7 +122,7 @@ def test_a_mean_survives_preemption(folder, reference, prefix_caching) -> None:
 def test_hidden_states_that_are_no_numbers_end_with_an_error(folder) -> None:
     engine, prompt = make_engine(folder), prompts(1)[0]
     with torch.inference_mode():
-        engine.runner._model.final_norm.weight.fill_(float("nan"))
+        engine.runner._part.model.final_norm.weight.fill_(float("nan"))
     for index, pooling in enumerate(Pooling):
         output = run(engine, [embed(str(index), prompt, pooling)])[str(index)]
         assert (output.finish_reason, output.embedding) == (FinishReason.ERROR, None)

@@ -72,6 +72,9 @@ class EngineConfig:
     num_threads: int | None = None
     """CPU threads for one operation; more than there are CPUs to run them slow every engine of the machine down. The
     operator sets it from the pod's CPU limit or request. None = the cores this process may use."""
+    tensor_parallel_size: int = 1
+    """Ranks that the model is divided among, each a process with a GPU of its own, or with its share of the threads on
+    a CPU. They must divide the model's heads. `kv_cache_memory` is each rank's."""
     async_scheduling: bool | None = None
     """Whether the next step is planned and begun while the device still computes one, so that it never waits for the
     host; what ended is then known one step later. None = yes on CUDA, no on a CPU, which would wait for nothing."""
@@ -98,6 +101,7 @@ class EngineConfig:
         if self.num_threads is not None:
             _within("num_threads", self.num_threads, 1, 4096)
         _within("block_size", self.block_size, 1, 1024)
+        _within("tensor_parallel_size", self.tensor_parallel_size, 1, 64)
         _within("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
         _within("seed", self.seed, -(2**63), 2**63 - 1)
         if (self.max_num_seqs or 0) > (self.max_num_batched_tokens or math.inf):

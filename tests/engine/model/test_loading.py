@@ -61,7 +61,7 @@ def test_parameters_and_bytes_are_counted(fields, tmp_path):
 
 def test_a_tied_projection_is_counted_once_as_parameters(tmp_path):
     model = load(write_random_checkpoint(tmp_path, llama_fields(tie_word_embeddings=True)))
-    table = model.embedding.numel()
+    table = model.embedding.weight.numel()
     assert model.num_parameters == sum(torch.Size(shape).numel() for _, shape in tensor_shapes(model.config))
     copies = 1 if model.head.copies_weight else 0
     assert model.weight_bytes == 4 * (model.num_parameters + copies * table)
@@ -71,7 +71,7 @@ def test_a_tied_projection_is_counted_once_as_parameters(tmp_path):
 @pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
 def test_weights_are_converted_to_the_dtype_asked_for(stored, wanted, tmp_path):
     folder = write_random_checkpoint(tmp_path, llama_fields(dtype=stored))
-    found = load(folder, wanted).embedding
+    found = load(folder, wanted).embedding.weight
     assert found.dtype is wanted
     assert torch.equal(found, load_file(folder / WEIGHTS)["model.embed_tokens.weight"].to(wanted))
 
@@ -146,7 +146,7 @@ def test_a_folder_without_weights_says_what_is_read(folder):
 def test_shards_load_as_one(sharded, folder):
     whole, parts = load(folder), load(sharded)
     assert parts.num_parameters == whole.num_parameters
-    assert torch.equal(parts.embedding, whole.embedding)
+    assert torch.equal(parts.embedding.weight, whole.embedding.weight)
 
 
 def test_a_missing_shard_is_named(sharded):

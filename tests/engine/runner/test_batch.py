@@ -3,8 +3,9 @@
 import torch
 
 from fairlead_engine.kernels.attention.backend import DeviceBatch
-from fairlead_engine.runner.batch import prepare
+from fairlead_engine.runner.batch import PreparedBatch, prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.runner.step_plan import plan_step
 from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
 
 CPU = torch.device("cpu")
@@ -23,10 +24,16 @@ def make_item(tokens: list[int], table: list[int], start: int, num_tokens: int, 
     return ScheduledSequence(sequence, num_tokens)
 
 
+def prepare_batch(batch: Batch) -> PreparedBatch:
+    tokens = SlotTokens(6, 8, CPU)
+    plan = plan_step(batch, tokens, most_scored=2)
+    return prepare(plan, [item.block_table for item in batch.items], Recording(), None, tokens, CPU)
+
+
 def test_a_batch_is_flattened_in_item_order():
     decode = make_item([5, 6, 7], [4], start=2, num_tokens=1, slot=5)
     prompt = make_item([1, 2, 3, 4, 5, 6], [0, 2], start=0, num_tokens=6, slot=2)
-    step, sample_slots, sample_ends = prepare(Batch([decode, prompt]), Recording(), None, SlotTokens(6, 8, CPU), CPU)
+    step, sample_slots, sample_ends = prepare_batch(Batch([decode, prompt]))
     assert step.token_ids.tolist() == [7, 1, 2, 3, 4, 5, 6]
     assert step.positions.tolist() == [2, 0, 1, 2, 3, 4, 5]
     assert step.logit_rows.tolist() == [0, 6]
@@ -36,5 +43,5 @@ def test_a_batch_is_flattened_in_item_order():
 
 def test_an_unfinished_chunk_is_not_sampled():
     item = make_item([1, 2, 3], [0], start=0, num_tokens=2)
-    step, sample_slots, _ = prepare(Batch([item]), Recording(), None, SlotTokens(1, 8, CPU), CPU)
+    step, sample_slots, _ = prepare_batch(Batch([item]))
     assert step.logit_rows.tolist() == sample_slots.tolist() == []

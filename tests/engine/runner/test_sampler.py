@@ -32,7 +32,7 @@ def sample(sampler: Sampler, logits: torch.Tensor, sequences: list[Sequence]) ->
     for slot, sequence in enumerate(sequences):
         sequence.slot = slot
     items = [ScheduledSequence(sequence, sequence.num_tokens) for sequence in sequences]
-    tokens.update(items)
+    tokens.add(tokens.lacking(items))
     return sampler.sample(logits, items, tokens.rows).read()
 
 

@@ -103,4 +103,5 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         seed=config.seed,
         attention_backend=config.attention_backend,
         quantization=config.quantization,
+        tensor_parallel_size=config.tensor_parallel_size,
     )

@@ -4,7 +4,7 @@ It checks names and shapes and keeps account of what was read; what the tensors 
 """
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,8 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
+WHOLE = slice(None)
+"""All of a dimension."""
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """What weights that are not quantised are stored in."""
 _UNNEEDED = ("rotary_emb.inv_freq", "self_attn.k_scale", "self_attn.v_scale")
@@ -62,12 +64,24 @@ class Checkpoint:
         """The tensor of that name, which must have that shape, as a new one in our dtype on our device."""
         return self.stacked([name], [shape[0]], *shape[1:])
 
-    def stacked(self, names: Iterable[str], rows: Iterable[int], *columns: int) -> Tensor:
-        """Several tensors below one another: the i-th must have shape [rows[i], *columns]."""
-        rows = list(rows)
-        stack = torch.empty((sum(rows), *columns), dtype=self.dtype, device=self.device)
-        for name, part in zip(names, torch.split(stack, rows), strict=True):
-            part.copy_(self._find(name, [tuple(part.shape)], FLOATS))
+    def stacked(
+        self,
+        names: Sequence[str],
+        rows: Sequence[int],
+        *columns: int,
+        row_parts: Sequence[slice] | None = None,
+        column_part: slice = WHOLE,
+    ) -> Tensor:
+        """Several tensors below one another: the i-th must have shape [rows[i], *columns].
+
+        With `row_parts` only those rows of each, and only the columns of `column_part`: nothing else is read.
+        """
+        row_parts = row_parts or [WHOLE] * len(names)
+        num_rows = [len(range(*part.indices(size))) for part, size in zip(row_parts, rows, strict=True)]
+        width = [len(range(*column_part.indices(size))) for size in columns]
+        stack = torch.empty((sum(num_rows), *width), dtype=self.dtype, device=self.device)
+        for name, size, part, place in zip(names, rows, row_parts, torch.split(stack, num_rows), strict=True):
+            place.copy_(self._find(name, [(size, *columns)], FLOATS, (part, column_part)[: 1 + len(columns)]))
         return stack
 
     def stored(self, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATS) -> Tensor:
@@ -94,7 +108,13 @@ class Checkpoint:
                 "Check that config.json belongs to these weights (biases, architecture, quantisation).",
             )
 
-    def _find(self, name: str, shapes: Sequence[tuple[int, ...]], dtypes: Collection[torch.dtype]) -> Tensor:
+    def _find(
+        self,
+        name: str,
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Collection[torch.dtype],
+        part: tuple[slice, ...] = (),
+    ) -> Tensor:
         if name not in self._file_of:
             raise ModelLoadError(
                 ModelLoadReason.MISSING_TENSOR,
@@ -103,18 +123,23 @@ class Checkpoint:
             )
         file = self._file_of[name]
         try:
-            found: Tensor = self._files[file].get_tensor(name)
+            if all(each == WHOLE for each in part):
+                found: Tensor = self._files[file].get_tensor(name)
+                shape = tuple(found.shape)
+            else:
+                stored = self._files[file].get_slice(name)
+                shape = tuple(stored.get_shape())
+                found = stored[part] if shape in shapes else torch.empty(0)
         except SafetensorError as error:
             raise ModelLoadError(
                 ModelLoadReason.MISSING_TENSOR,
                 f"{self._folder / file} does not hold the tensor {name} that the index places there ({error}). "
                 "Fetch the checkpoint again.",
             ) from error
-        if tuple(found.shape) not in shapes:
+        if shape not in shapes:
             raise ModelLoadError(
                 ModelLoadReason.TENSOR_SHAPE_MISMATCH,
-                f"{self._folder / file}: tensor {name} should have shape {list(shapes[0])} but has "
-                f"{list(found.shape)}. "
+                f"{self._folder / file}: tensor {name} should have shape {list(shapes[0])} but has {list(shape)}. "
                 "Check that config.json belongs to these weights.",
             )
         if found.dtype not in dtypes:

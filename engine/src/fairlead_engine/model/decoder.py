@@ -14,6 +14,7 @@ from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Ro
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RotaryEmbedding
+from fairlead_engine.model.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +22,22 @@ class Decoder:
     """A loaded model: immutable, and safe to call with any cache of its shape."""
 
     config: ModelConfig
-    embedding: Tensor
-    """[vocab, hidden]."""
+    embedding: "TokenEmbedding"
     rotary: RotaryEmbedding
     layers: tuple[DecoderLayer, ...]
     final_norm: RMSNorm
     head: Linear
+    shard: Shard
+    """The part of the model that this is."""
     num_parameters: int
-    """Distinct weights; a tied output projection counts once."""
+    """Distinct weights of the whole model; a tied output projection counts once."""
     weight_bytes: int
-    """Memory the weights take as loaded; a tied projection that had to be packed counts again."""
+    """Memory the weights of this part take as loaded; a tied projection that had to be packed counts again."""
 
     def __call__(self, step: ForwardInput, caches: Sequence[LayerCache]) -> Tensor:
         """Runs one step and returns the last hidden states of its logit rows, normalised: [rows, hidden]."""
-        rotation = Rotation(*self.rotary(step.positions, self.embedding.dtype))
-        update, stream = None, functional.embedding(step.token_ids, self.embedding)
+        rotation = Rotation(*self.rotary(step.positions, self.embedding.weight.dtype))
+        update, stream = None, self.embedding(step.token_ids)
         for layer, cache in zip(self.layers[:-1], caches[:-1], strict=True):
             update, stream = layer(update, stream, step, rotation, cache)
         update, stream = self.layers[-1](update, stream, step, rotation, caches[-1], step.logit_rows)
@@ -44,4 +46,24 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → logits [rows, vocab], in the weights' dtype."""
-        return self.head(hidden)
+        return self.shard.gather(self.head(hidden), self.config.vocab_size)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEmbedding:
+    """Vectors of token ids, of which each rank has some."""
+
+    weight: Tensor
+    """[tokens, hidden]."""
+    first: int
+    """The token of the first row."""
+    shard: Shard
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """token_ids [tokens] → [tokens, hidden]."""
+        if self.shard.size == 1:
+            return functional.embedding(token_ids, self.weight)
+        rows = token_ids - self.first
+        is_here = (rows >= 0) & (rows < len(self.weight))
+        found = functional.embedding(rows.clamp(0, len(self.weight) - 1), self.weight)
+        return self.shard.sum(found.masked_fill_(~is_here.unsqueeze(1), 0.0))

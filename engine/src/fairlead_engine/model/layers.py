@@ -17,6 +17,7 @@ from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.route_top_k import route_top_k
 from fairlead_engine.kernels.silu_mul import silu_mul
 from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class SparseExperts:
     router: Linear
     experts: tuple[FeedForward, ...]
     num_experts_per_token: int
+    shard: Shard
+    """Which part of each expert this is."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rows are sorted by expert, so that each expert is one product; the sum over a token's experts has a fixed
@@ -92,7 +95,7 @@ class SparseExperts:
         parts = torch.split(x[order // self.num_experts_per_token], counts)
         computed = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True) if len(part)])
         outputs = torch.empty_like(computed).index_copy_(0, order, computed)
-        return (outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1)
+        return self.shard.sum((outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1))
 
 
 @dataclass(frozen=True, slots=True)

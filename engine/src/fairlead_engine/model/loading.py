@@ -12,6 +12,7 @@ from fairlead_engine.model.families.registry import ARCHITECTURES, find_architec
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.stored import choose_source
+from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.weights import Weights
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
@@ -40,9 +41,15 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def load_model(
-    folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device, quantization: str | None = None
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantization: str | None = None,
+    shard: Shard = ALONE,
 ) -> Decoder:
-    """Reads, converts and fuses the weights, and rounds those of linear layers to the format `quantization`, if any.
+    """Reads, converts and fuses one rank's part of the weights, and rounds those of linear layers to the format
+    `quantization`, if any.
 
     Raises ModelLoadError, naming the file or tensor that does not fit, and ConfigError where the checkpoint is
     quantised otherwise.
@@ -50,7 +57,7 @@ def load_model(
     family = ARCHITECTURES[config.architecture]
     source = choose_source(quantization, config.quantization)
     with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
-        return family.build(Weights(checkpoint, config, source), config)
+        return family.build(Weights(checkpoint, config, source, shard), config)
 
 
 def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.norm_rope import HeadNorm
-from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
+from fairlead_engine.model.decoder import Decoder, TokenEmbedding
 from fairlead_engine.model.layers import Attention, DecoderLayer, FeedForward, GatedFeedForward, RMSNorm
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.model_config import ModelConfig
@@ -18,6 +18,8 @@ from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import WeightSource
 from fairlead_engine.model.quantization.weight_format import WeightFormat
 from fairlead_engine.model.rope import RotaryEmbedding
+from fairlead_engine.model.shard import ALONE, Shard, scaled
+from fairlead_engine.model.summed_linear import SummedLinear
 
 _HEAD = "lm_head"
 
@@ -25,9 +27,10 @@ _HEAD = "lm_head"
 class Weights:
     """Makes layers, and counts what it read. Raises ModelLoadError, naming the file or tensor that does not fit."""
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, source: WeightSource) -> None:
-        """`source`: which of the linear layers are quantised, and how."""
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, source: WeightSource, shard: Shard = ALONE) -> None:
+        """`source`: which of the linear layers are quantised, and how. `shard`: the part of the model to make."""
         self._checkpoint = checkpoint
+        self.shard = shard
         self._source = source
         self._config = config
         self._num_parameters = 0
@@ -35,10 +38,10 @@ class Weights:
 
     def decoder(self, attention: Callable[[str], Attention], feed_forward: Callable[[str], FeedForward]) -> Decoder:
         """The whole model; both make a layer's part, given the layer's name. No tensor may be left over."""
-        config = self._config
-        embedding = self._counted(
-            self._checkpoint.tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        )
+        config, words = self._config, self.shard.part(self._config.vocab_size)
+        shape = config.vocab_size, config.hidden_size
+        embedding = self._checkpoint.stacked(["model.embed_tokens.weight"], shape[:1], shape[1], row_parts=[words])
+        self._count(embedding, config.vocab_size * config.hidden_size)
         layers = tuple(
             DecoderLayer(
                 attention_norm=self.norm(f"{prefix}.input_layernorm", config.hidden_size),
@@ -53,15 +56,17 @@ class Weights:
             head = make_linear(embedding)
             self._weight_bytes += embedding.nbytes * head.copies_weight
         else:
-            head = self.linear({_HEAD: config.vocab_size}, config.hidden_size, is_sensitive=True)
+            projection = {_HEAD: config.vocab_size}
+            head = self.linear(projection, config.hidden_size, is_sensitive=True, row_parts=[words])
         self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if config.tie_word_embeddings else None)
         return Decoder(
             config=config,
-            embedding=embedding,
+            embedding=TokenEmbedding(embedding, words.start, self.shard),
             rotary=RotaryEmbedding(config.rope, config.head_dim, self._checkpoint.device),
             layers=layers,
             final_norm=final_norm,
             head=head,
+            shard=self.shard,
             num_parameters=self._num_parameters,
             weight_bytes=self._weight_bytes,
         )
@@ -71,6 +76,8 @@ class Weights:
     ) -> Attention:
         """A layer's `self_attn`."""
         config, prefix = self._config, f"{prefix}.self_attn"
+        heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
+        query_part, kv_part = scaled(heads, config.head_dim), scaled(kv_heads, config.head_dim)
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         projections = {f"{prefix}.q_proj": query_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
         head_norm = None
@@ -78,39 +85,70 @@ class Weights:
             query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
             head_norm = HeadNorm(query.weight, key.weight, config.rms_norm_eps)
         return Attention(
-            qkv=self.linear(projections, config.hidden_size, bias=qkv_bias),
-            output=self.linear({f"{prefix}.o_proj": config.hidden_size}, query_size, bias=output_bias),
+            qkv=self.linear(projections, config.hidden_size, bias=qkv_bias, row_parts=[query_part, kv_part, kv_part]),
+            output=self.linear(
+                {f"{prefix}.o_proj": config.hidden_size}, query_size, bias=output_bias, column_part=query_part
+            ),
             head_norm=head_norm,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
+            num_heads=heads.stop - heads.start,
+            num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
         )
 
     def feed_forward(
-        self, prefix: str, *, bias: bool = False, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj"
+        self,
+        prefix: str,
+        *,
+        bias: bool = False,
+        gate: str = "gate_proj",
+        up: str = "up_proj",
+        down: str = "down_proj",
+        sums: bool = True,
     ) -> GatedFeedForward:
-        """The gated feed-forward of that name; its three projections may be called otherwise."""
+        """The gated feed-forward of that name; its three projections may be called otherwise. Without `sums` what it
+        computes is this rank's part, to be summed by who uses it."""
         hidden, inner = self._config.hidden_size, self._config.intermediate_size
+        part = self.shard.part(inner)
+        gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
         return GatedFeedForward(
-            gate_up=self.linear({f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}, hidden, bias=bias),
-            down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias),
+            gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part]),
+            down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part, sums=sums),
         )
 
     def linear(
-        self, out_features: Mapping[str, int], in_features: int, *, bias: bool = False, is_sensitive: bool = False
+        self,
+        out_features: Mapping[str, int],
+        in_features: int,
+        *,
+        bias: bool = False,
+        is_sensitive: bool = False,
+        row_parts: Sequence[slice] | None = None,
+        column_part: slice = WHOLE,
+        sums: bool = True,
     ) -> Linear:
         """One product for several projections of the same input, given as name → output size.
 
         `is_sensitive`: whether it keeps its precision where others lose some, as a router does and the output.
+        `row_parts`: which outputs of each this rank has; `column_part`: which inputs, whose products the ranks sum,
+        unless that is left to others.
         """
-        names, rows = list(out_features), list(out_features.values())
-        offset = self._checkpoint.stacked([f"{name}.bias" for name in names], rows) if bias else None
-        if offset is not None:
-            self._counted(offset)
+        names, rows, shard = list(out_features), list(out_features.values()), self.shard
+        offset = None
+        if bias:
+            offset = self._checkpoint.stacked([f"{name}.bias" for name in names], rows, row_parts=row_parts)
+            self._count(offset, sum(rows))
         weight_format = self._format_of(names, is_sensitive)
         if weight_format is None:
-            weight = self._checkpoint.stacked([f"{name}.weight" for name in names], rows, in_features)
-            return make_linear(self._counted(weight), offset)
+            weight = self._checkpoint.stacked(
+                [f"{name}.weight" for name in names], rows, in_features, row_parts=row_parts, column_part=column_part
+            )
+            self._count(weight, sum(rows) * in_features)
+            if shard.size == 1 or column_part == WHOLE or not sums:
+                return make_linear(weight, offset)
+            return SummedLinear(make_linear(weight), offset, shard)
+        if shard.size > 1:
+            problem = f"is {shard.size}, and quantised weights are not divided among ranks"
+            raise ConfigError("tensor_parallel_size", problem, "set it to 1, or take weights that are not quantised")
         parts = [self._source.read(self._checkpoint, name, size, in_features) for name, size in out_features.items()]
         linear = weight_format.linear(QuantizedWeight.stacked(parts), offset, self._checkpoint.dtype)
         self._num_parameters += sum(rows) * in_features
@@ -130,9 +168,11 @@ class Weights:
         return formats[names[0]]
 
     def norm(self, name: str, size: int) -> RMSNorm:
-        return RMSNorm(self._counted(self._checkpoint.tensor(f"{name}.weight", size)), self._config.rms_norm_eps)
+        weight = self._checkpoint.tensor(f"{name}.weight", size)
+        self._count(weight, size)
+        return RMSNorm(weight, self._config.rms_norm_eps)
 
-    def _counted(self, tensor: Tensor) -> Tensor:
-        self._num_parameters += tensor.numel()
+    def _count(self, tensor: Tensor, num_parameters: int) -> None:
+        """A tensor that is this rank's part of so many parameters."""
+        self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
-        return tensor

@@ -1,9 +1,8 @@
-"""A batch of sequences as the tensors of one forward pass. Pure but for the tables and tokens it brings up to date."""
+"""A planned step as the tensors of one forward pass."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -11,9 +10,7 @@ from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBa
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import ForwardInput
 from fairlead_engine.runner.slot_tokens import SlotTokens
-from fairlead_engine.types import Batch
-
-Numbers = npt.NDArray[np.int64]
+from fairlead_engine.runner.step_plan import StepPlan
 
 
 class PreparedBatch(NamedTuple):
@@ -27,46 +24,42 @@ class PreparedBatch(NamedTuple):
 
 
 def prepare(
-    batch: Batch, backend: AttentionBackend[Any, Any], tables: Any, tokens: SlotTokens, device: torch.device
+    plan: StepPlan,
+    block_tables: list[list[int]],
+    backend: AttentionBackend[Any, Any],
+    tables: Any,
+    tokens: SlotTokens,
+    device: torch.device,
 ) -> PreparedBatch:
-    """Flattens a batch's tokens in item order; `tables` are the backend's. All numbers but the backend's go to the
-    device in one copy.
+    """Flattens a batch's tokens in item order; `block_tables` are the items', `tables` the backend's, which are brought
+    up to date as `tokens` are. All numbers but the backend's go to the device in one copy.
 
     Hidden states are wanted of the rows that choose a token, in item order, then of those that score prompts, then of
     those that go into vectors.
     """
-    items = batch.items
-    tokens.update(items)
-    slots = [item.sequence.slot for item in items]
-    num_queries = [item.num_tokens for item in items]
-    context_lens = [item.end for item in items]
-    per_item = np.array([slots, num_queries, context_lens, [item.samples for item in items]])
-    row_ends = per_item[1].cumsum()
+    tokens.add(plan.new_tokens)
+    slots, num_queries, ends, samples = np.array([plan.slots, plan.num_queries, plan.context_lens, plan.samples])
+    row_ends = num_queries.cumsum()
     num_rows = int(row_ends[-1])
-    if num_rows == len(items):
-        row_slots, positions = per_item[0], per_item[2] - 1
+    if num_rows == len(slots):
+        row_slots, positions = slots, ends - 1
     else:
-        row_slots = per_item[0].repeat(per_item[1])
-        positions = np.arange(num_rows) + (per_item[2] - row_ends).repeat(per_item[1])
-    sampling = per_item[3].astype(bool)
-    read_rows = _rows_that_read_prompts(batch, row_ends)
+        row_slots = slots.repeat(num_queries)
+        positions = np.arange(num_rows) + (ends - row_ends).repeat(num_queries)
+    sampling = samples.astype(bool)
+    read_rows = np.array(plan.score_rows + plan.pool_rows, np.int64)
     columns = [
         row_slots,
         positions,
         np.concatenate((row_ends[sampling] - 1, read_rows)),
-        per_item[0][sampling],
-        per_item[2][sampling],
+        slots[sampling],
+        ends[sampling],
     ]
     numbers = to_device(np.concatenate(columns), device)
     row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends = torch.split(
         numbers, [len(column) for column in columns]
     )
-    device_batch = DeviceBatch(
-        slots=slots,
-        num_queries=num_queries,
-        context_lens=context_lens,
-        block_tables=[item.block_table for item in items],
-    )
+    device_batch = DeviceBatch(plan.slots, plan.num_queries, plan.context_lens, block_tables)
     forward = ForwardInput(
         token_ids=tokens.at(row_slots_on_device, positions_on_device),
         positions=positions_on_device,
@@ -75,14 +68,3 @@ def prepare(
         attention=backend.prepare(device_batch, tables),
     )
     return PreparedBatch(forward, sample_slots, sample_ends)
-
-
-def _rows_that_read_prompts(batch: Batch, row_ends: Numbers) -> Numbers:
-    score_rows: list[int] = []
-    pool_rows: list[int] = []
-    for item, row_end in zip(batch.items, row_ends.tolist(), strict=True):
-        if item.reads_prompt:
-            offset = row_end - item.end
-            score_rows += [offset + position - 1 for position in item.scores]  # logits tell of the next token
-            pool_rows += [offset + position for position in item.pools]
-    return np.array(score_rows + pool_rows, np.int64)

@@ -6,23 +6,20 @@ The core's engine calls it. It never decides what runs, and only reads the seque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
-from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model import load_model, read_config
-from fairlead_engine.runner.batch import prepare
-from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
+from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner.model_part import ModelPart, PartSettings
 from fairlead_engine.runner.pooler import Pooler
+from fairlead_engine.runner.ranks import Ranks
 from fairlead_engine.runner.readback import Readback
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
-from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.runner.step_plan import StepPlan, plan_step
 from fairlead_engine.types import Batch, SampledToken, ScheduledSequence
 
 _MAX_SCORED_LOGITS = 2**23
@@ -44,7 +41,10 @@ class Launched:
 
 
 class ModelRunner:
-    """A loaded model with its cache. Raises ModelLoadError when the folder cannot be served."""
+    """A loaded model with its cache: rank 0's part of it here, those of other ranks in processes of their own.
+
+    Raises ModelLoadError when the folder cannot be served.
+    """
 
     def __init__(
         self,
@@ -57,72 +57,81 @@ class ModelRunner:
         seed: int = 0,
         attention_backend: str = "auto",
         quantization: str | None = None,
+        tensor_parallel_size: int = 1,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately."""
-        set_num_threads(num_threads)
-        self.model_config = read_config(model_folder)
-        self.device = choose_device(device)
-        self.dtype = choose_dtype(dtype, self.model_config.dtype, self.device)
-        self.layout = CacheLayout(
-            num_layers=self.model_config.num_layers,
-            num_heads=self.model_config.num_heads,
-            num_kv_heads=self.model_config.num_kv_heads,
-            head_dim=self.model_config.head_dim,
+        settings = PartSettings(
+            folder=str(model_folder),
+            dtype=dtype,
+            device=device,
             block_size=block_size,
-            dtype=self.dtype,
-            device=self.device,
+            num_threads=num_threads,
+            attention_backend=attention_backend,
+            quantization=quantization,
         )
+        self._ranks = Ranks(settings, tensor_parallel_size) if tensor_parallel_size > 1 else None
+        try:  # the others load theirs meanwhile
+            self._part = part = ModelPart(settings, Shard(0, tensor_parallel_size))
+            if self._ranks is not None:
+                self._ranks.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        self.model_config, self.device, self.dtype = part.config, part.device, part.dtype
+        self.attention_backend = part.attention_backend
         stored = self.model_config.quantization
         self.quantization = quantization if stored is None else ", ".join(sorted(stored.names))
-        self.attention_backend = choose_backend_name(attention_backend, self.device)
-        self._backend = BACKENDS[self.attention_backend]()
-        self._model = load_model(model_folder, self.model_config, self.dtype, self.device, quantization)
-        self._caches: list[LayerCache] = []
-        self._tables: Any = None
-        self._tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first launch
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
         self._pooler = Pooler()
+        self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
 
     @property
     def num_parameters(self) -> int:
-        return self._model.num_parameters
+        return self._part.model.num_parameters
 
     @property
     def weight_bytes(self) -> int:
-        return self._model.weight_bytes
+        return self._part.model.weight_bytes
 
     def kv_bytes_per_block(self) -> int:
-        """Bytes that one block takes, keys and values of all layers."""
-        return self.layout.bytes_per_block
+        """Bytes that one block takes, keys and values of all layers, of each rank."""
+        return self._part.layout.bytes_per_block
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks 0 to `num_blocks - 1` and for the tables of sequences in slots 0 to `num_slots - 1`, of
         at most `blocks_per_slot` blocks each; forgets what an earlier cache held."""
-        self._caches = []  # frees the earlier one first
-        self._caches = self._backend.allocate(self.layout, num_blocks)
-        self._tables = self._backend.tables(self.layout, num_slots, blocks_per_slot)
-        self._tokens = SlotTokens(num_slots, blocks_per_slot * self.layout.block_size, self.device)
+        if self._ranks is not None:
+            self._ranks.allocate(num_blocks, num_slots, blocks_per_slot)
+        self._part.allocate(num_blocks, num_slots, blocks_per_slot)
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Places tables as suits the attention backend."""
-        return self._backend.allocator(num_blocks)
+        return self._part.backend.allocator(num_blocks)
 
-    @torch.inference_mode()
     def launch(self, batch: Batch) -> Launched:
         """Begins a batch's forward pass, and the choice of a token for each item that reaches its sequence's last one.
 
         After it the items' keys and values will be in the cache, and the next batch may begin with what was chosen.
+        Raises RankLost where the process of another rank has ended.
         """
-        step, sample_slots, sample_ends = prepare(batch, self._backend, self._tables, self._tokens, self.device)
-        hidden, readback = self._model(step, self._caches), Readback()
+        plan = plan_step(batch, self._part.tokens, self._most_scored)
+        if self._ranks is None:
+            return self._compute(batch, plan)
+        self._ranks.step(plan, batch.items)
+        try:
+            return self._compute(batch, plan)
+        except RuntimeError as error:
+            raise self._ranks.explain(error) from error
+
+    @torch.inference_mode()
+    def _compute(self, batch: Batch, plan: StepPlan) -> Launched:
+        part, readback = self._part, Readback()
+        computed = part.compute(plan, [item.block_table for item in batch.items])
         sampling = [item for item in batch.items if item.samples]
-        scored = [item for item in batch.items if item.scores]
-        pooled = [item for item in batch.items if item.pools]
-        num_told = len(sampling) + sum(len(item.scores) for item in scored)
-        chosen = self._sampler.sample(self._model.logits(hidden[: len(sampling)]), sampling, self._tokens.rows)
-        self._tokens.put(sample_slots, sample_ends, chosen.token_ids)
-        scores = self._scores(scored, hidden[len(sampling) : num_told])
-        vectors = self._pooler.pool(pooled, hidden[num_told:])
+        chosen = self._sampler.sample(computed.logits, sampling, part.tokens.rows)
+        part.settle(computed, chosen.token_ids)
+        scores = self._scores(batch, part.scored_logits(plan, computed))
+        vectors = self._pooler.pool([item for item in batch.items if item.pools], computed.pooled)
         return Launched(
             batch,
             chosen.to(readback),
@@ -144,24 +153,21 @@ class ModelRunner:
         sampled = iter(launched.chosen.read())
         return [next(sampled) if item.samples else None for item in launched.batch.items]
 
-    def _scores(
-        self, items: Iterable[ScheduledSequence], hidden: Tensor
-    ) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
-        """Log-probabilities of prompts' tokens, from their rows' hidden states [rows, hidden] in order.
-
-        A few rows at a time: the logits of all would take gigabytes.
-        """
-        first, most = 0, max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
-        for item in items:
+    def _scores(self, batch: Batch, logits: Iterator[Tensor]) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
+        """Log-probabilities of prompts' tokens, from their logits as the step's plan divides them."""
+        for item in batch.items:
             num_top, token_ids = item.sequence.sampling.prompt_logprobs, item.sequence.token_ids
-            for position in item.scores[::most]:
-                part = token_ids[position : min(position + most, item.scores.stop)]
-                logits = self._model.logits(hidden[first : first + len(part)]).float()
-                yield item, rank_tokens(logits, to_device(np.array(part), self.device), num_top or 0)
-                first += len(part)
+            for position in item.scores[:: self._most_scored]:
+                part = token_ids[position : min(position + self._most_scored, item.scores.stop)]
+                yield item, rank_tokens(next(logits), to_device(np.array(part), self.device), num_top or 0)
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drops what is remembered about requests that will not run again; unknown ids are ignored."""
         request_ids = tuple(request_ids)
         self._sampler.forget(request_ids)
         self._pooler.forget(request_ids)
+
+    def close(self) -> None:
+        """Ends the processes of other ranks; nothing can be launched any more."""
+        if self._ranks is not None:
+            self._ranks.close()

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
+from fairlead_engine.model.shard import ALONE, Shard
 
 logger = logging.getLogger(__name__)
 
@@ -15,16 +16,26 @@ _CGROUP_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def choose_device(device: str) -> torch.device:
-    """`auto`, `cpu` or `cuda`, optionally with an index, as a device that exists. Raises ModelLoadError."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(device)
+def choose_device(device: str, shard: Shard = ALONE) -> torch.device:
+    """`auto`, `cpu` or `cuda`, optionally with an index, as a device that exists; each rank has a GPU of its own.
+
+    Raises ModelLoadError, and ConfigError where there are fewer GPUs than ranks.
+    """
+    chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ModelLoadError(
             ModelLoadReason.DEVICE_UNAVAILABLE,
             "there is no CUDA device that torch can use; set device to cpu or auto, or install torch for CUDA",
         )
+    if chosen.type == "cuda" and shard.size > 1:
+        if torch.cuda.device_count() < shard.size:
+            raise ConfigError(
+                "tensor_parallel_size",
+                f"is {shard.size}, and {torch.cuda.device_count()} GPUs are here",
+                "give the pod as many GPUs as ranks, or lower it",
+            )
+        chosen = torch.device("cuda", shard.rank)
+        torch.cuda.set_device(chosen)
     return chosen
 
 
@@ -53,9 +64,10 @@ def cpu_multiplies_bfloat16() -> bool:
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
 
 
-def set_num_threads(num_threads: int | None) -> None:
-    """Sets how many threads one operation uses; None leaves torch's own choice, lowered to a container's CPU limit."""
-    chosen = num_threads or min(torch.get_num_threads(), _allowed_cores())
+def set_num_threads(num_threads: int | None, num_ranks: int = 1) -> None:
+    """Sets how many threads one operation uses; None leaves torch's own choice, lowered to a container's CPU limit.
+    Ranks share them."""
+    chosen = max(1, (num_threads or min(torch.get_num_threads(), _allowed_cores())) // num_ranks)
     if chosen != torch.get_num_threads():
         torch.set_num_threads(chosen)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,6 +11,17 @@ from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.types import ScheduledSequence, Sequence
 
 _FEWEST_COLUMNS = 256
+
+
+class NewTokens(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens that the host has and the device does not."""
+
+    places: list[tuple[int, int, int]]
+    """Of each row that lacks some: the slot, the first column, and the one behind the last."""
+    token_ids: list[int]
+    """One place's after the other's."""
+    num_columns: int
+    """That the rows need for this step."""
 
 
 class SlotTokens:
@@ -28,8 +40,9 @@ class SlotTokens:
         self._owners: list[Sequence | None] = [None] * num_slots
         self._num_known = [0] * num_slots
 
-    def update(self, items: Iterable[ScheduledSequence]) -> None:
-        """Sends the tokens up to each item's end that its row lacks, and counts on the one that its step chooses."""
+    def lacking(self, items: Iterable[ScheduledSequence]) -> "NewTokens":
+        """The tokens up to each item's end that its row lacks, which `add` must be given next; counts on the one that
+        its step chooses."""
         places: list[tuple[int, int, int]] = []
         token_ids: list[int] = []
         longest = 0
@@ -43,13 +56,18 @@ class SlotTokens:
                 self._owners[slot] = sequence
             self._num_known[slot] = max(num_known, end + item.samples)
             longest = max(longest, end + 1)
-        if longest > self.rows.shape[1]:
-            self._widen(longest)
-        if places:
+        return NewTokens(places, token_ids, longest)
+
+    def add(self, new: "NewTokens") -> None:
+        """Sends them."""
+        if new.num_columns > self.rows.shape[1]:
+            self._widen(new.num_columns)
+        if new.places:
             width = self.rows.shape[1]
-            flat = np.concatenate([np.arange(slot * width + first, slot * width + end) for slot, first, end in places])
-            flat_places, values = to_device(np.stack((flat, np.array(token_ids))), self._device)
-            self.rows.view(-1).index_copy_(0, flat_places, values.int())
+            parts = [np.arange(slot * width + first, slot * width + end) for slot, first, end in new.places]
+            numbers = np.stack((np.concatenate(parts), np.array(new.token_ids)))
+            places, token_ids = to_device(numbers, self._device)
+            self.rows.view(-1).index_copy_(0, places, token_ids.int())
 
     def at(self, slots: Tensor, positions: Tensor) -> Tensor:
         """int32 [tokens]: what stands there; `slots` and `positions` are int64 [tokens]."""

@@ -36,7 +36,8 @@ def build(weights: Weights, config: MixtralConfig) -> Decoder:
         names = [f"{moe}.experts.{index}" for index in range(config.num_experts)]
         return SparseExperts(
             router=weights.linear({f"{moe}.gate": config.num_experts}, config.hidden_size, is_sensitive=True),
-            experts=tuple(weights.feed_forward(name, gate="w1", up="w3", down="w2") for name in names),
+            experts=tuple(weights.feed_forward(name, gate="w1", up="w3", down="w2", sums=False) for name in names),
+            shard=weights.shard,
             num_experts_per_token=config.num_experts_per_token,
         )
 

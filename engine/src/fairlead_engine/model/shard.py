@@ -1,0 +1,64 @@
+"""Tensor parallelism: which part of a model one rank has, and how what the ranks compute becomes whole.
+
+As in Megatron-LM (arXiv 1909.08053): the first product of a pair is divided by its outputs, the second by its inputs,
+and one sum over the ranks follows each pair.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The part of one rank among `size`, which compute every step together, in the same order."""
+
+    rank: int = 0
+    size: int = 1
+
+    def part(self, size: int) -> slice:
+        """This rank's of `size` things: as many as every other rank has, of which the last ones may lack some."""
+        each = -(-size // self.size)
+        return slice(min(size, self.rank * each), min(size, (self.rank + 1) * each))
+
+    def key_heads(self, num_kv_heads: int) -> slice:
+        """This rank's of the heads of keys and values; ranks share one where there are fewer heads than ranks."""
+        if num_kv_heads >= self.size:
+            return self.part(num_kv_heads)
+        head = self.rank * num_kv_heads // self.size
+        return slice(head, head + 1)
+
+    def sum(self, part: Tensor) -> Tensor:
+        """The sum of all ranks' tensors of this shape, in place."""
+        if self.size > 1 and part.numel():
+            torch.distributed.all_reduce(part)
+        return part
+
+    def gather(self, part: Tensor, num_columns: int) -> Tensor:
+        """The ranks' columns side by side, [rows, num_columns]."""
+        if self.size == 1:
+            return part
+        if not len(part):
+            return part.new_empty(0, num_columns)
+        each = -(-num_columns // self.size)
+        padded = pad(part, (0, each - part.shape[1])).contiguous()
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        torch.distributed.all_gather(parts, padded)
+        return torch.cat(parts, dim=1)[:, :num_columns]
+
+    def tell(self, tensor: Tensor) -> Tensor:
+        """Rank 0's tensor, written into those of the others."""
+        if self.size > 1 and tensor.numel():
+            torch.distributed.broadcast(tensor, src=0)
+        return tensor
+
+
+ALONE = Shard()
+"""The whole model."""
+
+
+def scaled(part: slice, size: int) -> slice:
+    """Where heads are, in elements of `size` to each."""
+    return slice(part.start * size, part.stop * size)

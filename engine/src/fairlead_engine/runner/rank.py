@@ -1,0 +1,69 @@
+"""A rank other than the first, as a process: `python -m fairlead_engine.runner.rank`, started by rank 0 alone.
+
+It computes its part of every step that rank 0 sends, and meets the others in the sums of the layers. The end of its
+standard input, which rank 0 holds, is its own end.
+"""
+
+import os
+import signal
+import sys
+
+import torch
+
+from fairlead_engine.errors import StartError
+from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner.model_part import ModelPart
+from fairlead_engine.runner.process_group import join_group
+from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Join, Reader, Step
+from fairlead_protocol.logs import LogFormat, configure_logging
+
+
+def main() -> int:
+    """Serves until rank 0 is gone. Writes HERE and then READY to standard output, or why not."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a pod's signals reach every process: rank 0's parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    reader, output = Reader(sys.stdin.buffer), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not be taken for an answer
+    join = reader.receive()
+    if not isinstance(join, Join):
+        print("this process is started by the engine; run `fairlead-engine serve` instead", file=sys.stderr)
+        return 2
+    configure_logging(join.log_level, LogFormat.TEXT)
+    output.write(HERE)
+    output.flush()
+    shard = Shard(join.rank, join.size)
+    join_group(shard, join.address, join.settings.device)
+    try:
+        part = ModelPart(join.settings, shard)
+    except StartError as error:
+        output.write(f"{error}\n".encode())
+        output.flush()
+        return 1
+    output.write(READY)
+    output.flush()
+    serve(part, reader)
+    return 0
+
+
+@torch.inference_mode()
+def serve(part: ModelPart, reader: Reader) -> None:
+    """Does what comes, until nothing more can come."""
+    block_tables: list[list[int]] = []
+    while (message := reader.receive()) is not None:
+        match message:
+            case Allocate(num_blocks, num_slots, blocks_per_slot):
+                part.allocate(num_blocks, num_slots, blocks_per_slot)
+                block_tables = [[] for _ in range(num_slots)]
+            case Step(plan, new_blocks):
+                for new in new_blocks:
+                    if new.is_another:
+                        block_tables[new.slot] = []
+                    block_tables[new.slot] += new.blocks
+                computed = part.compute(plan, [block_tables[slot] for slot in plan.slots])
+                part.settle(computed, torch.empty(sum(plan.samples), dtype=torch.int64, device=part.device))
+                for _ in part.scored_logits(plan, computed):
+                    pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What rank 0 sends to the other ranks, a message a line of MessagePack with its length before it."""
+
+import struct
+from typing import IO
+
+import msgspec
+
+from fairlead_engine.runner.model_part import PartSettings
+from fairlead_engine.runner.step_plan import NewBlocks, StepPlan
+
+HERE, READY = b"here\n", b"ready\n"
+"""What a rank answers once it runs, and once it has loaded its part; anything else says why it could not."""
+_LENGTH = struct.Struct("<I")
+
+
+class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The first message: load your part, and say that you have."""
+
+    settings: PartSettings
+    rank: int
+    size: int
+    address: str
+    """Where the ranks find one another (`init_method` of torch.distributed)."""
+    log_level: str
+
+
+class Allocate(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Make room for the cache."""
+
+    num_blocks: int
+    num_slots: int
+    blocks_per_slot: int
+
+
+class Step(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Compute a step."""
+
+    plan: StepPlan
+    new_blocks: list[NewBlocks]
+
+
+Message = Join | Allocate | Step
+
+
+class Writer:
+    """The sending end of a pipe."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def send(self, message: Message) -> None:
+        """Raises OSError where the reader is gone."""
+        body = self._encoder.encode(message)
+        self._pipe.write(_LENGTH.pack(len(body)) + body)
+        self._pipe.flush()
+
+
+class Reader:
+    """The receiving end."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+    def receive(self) -> Message | None:
+        """The next message; None when the sender is gone."""
+        head = self._pipe.read(_LENGTH.size)
+        if len(head) < _LENGTH.size:
+            return None
+        body = self._pipe.read(_LENGTH.unpack(head)[0])
+        return self._decoder.decode(body) if body else None

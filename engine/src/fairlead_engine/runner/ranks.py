@@ -1,0 +1,137 @@
+"""Rank 0's side of tensor parallelism: the other ranks' processes, and what they are sent."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import torch
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner.model_part import PartSettings
+from fairlead_engine.runner.process_group import join_group
+from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Join, Message, Step, Writer
+from fairlead_engine.runner.step_plan import SentTables, StepPlan
+from fairlead_engine.types import ScheduledSequence
+
+logger = logging.getLogger(__name__)
+
+_LAST_WORDS_SECONDS = 5.0
+"""For which a step may go on after a rank was lost, until it fails by itself with a reason."""
+
+
+_LOOKS = 50
+
+
+class RankLost(RuntimeError):
+    """A rank's process has ended; no step can be computed any more."""
+
+
+class Ranks:
+    """Ranks 1 to size - 1, each a process of its own, which end with this one."""
+
+    def __init__(self, settings: PartSettings, size: int) -> None:
+        """Starts them and waits until all have found one another. Raises ModelLoadError."""
+        self.lost: str | None = None
+        """Which rank has ended, in words."""
+        address = f"tcp://127.0.0.1:{_free_port()}"
+        self._is_closing = False
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._writers: list[Writer] = []
+        self._tables = SentTables(0)
+        level = logging.getLevelName(logging.getLogger().level).lower()
+        for rank in range(1, size):
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fairlead_engine.runner.rank"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert process.stdin is not None
+            self._processes.append(process)
+            self._writers.append(Writer(process.stdin))
+            self._writers[-1].send(Join(settings, rank, size, address, level))
+        try:
+            self._expect(HERE)  # who has ended is waited for in vain in the group
+            join_group(Shard(0, size), address, settings.device)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_ready(self) -> None:
+        """Until all have loaded their parts. Raises ModelLoadError with what one says, or that it has ended."""
+        self._expect(READY)
+        for rank, process in enumerate(self._processes, start=1):
+            threading.Thread(target=self._watch, args=(rank, process), name=f"rank-{rank}", daemon=True).start()
+
+    def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
+        """Has them make room for the cache, as rank 0 does."""
+        self._tables = SentTables(num_slots)
+        self._send(Allocate(num_blocks, num_slots, blocks_per_slot))
+
+    def step(self, plan: StepPlan, items: list[ScheduledSequence]) -> None:
+        """Has them compute a step, which rank 0 computes next."""
+        self._send(Step(plan, self._tables.lacking(items)))
+
+    def explain(self, error: RuntimeError) -> RuntimeError:
+        """The error of a step, or that a rank was lost, if one turns out to be the reason."""
+        for _ in range(_LOOKS):
+            if self.lost is not None:
+                return RankLost(self.lost)
+            time.sleep(_LAST_WORDS_SECONDS / 2 / _LOOKS)
+        return error
+
+    def close(self) -> None:
+        """Ends them."""
+        self._is_closing = True
+        for process in self._processes:
+            assert process.stdin is not None
+            with suppress(OSError):
+                process.stdin.close()
+        for process in self._processes:
+            assert process.stdout is not None
+            process.wait()
+            process.stdout.close()
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def _expect(self, answer: bytes) -> None:
+        for rank, process in enumerate(self._processes, start=1):
+            assert process.stdout is not None
+            if (line := process.stdout.readline()) != answer:
+                said = line.decode(errors="replace").strip() or f"its process {_ending(process.wait())}"
+                raise ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"rank {rank} could not start: {said}")
+
+    def _send(self, message: Message) -> None:
+        try:
+            for writer in self._writers:
+                writer.send(message)
+        except OSError as error:
+            raise self.explain(RuntimeError(f"a rank does not listen any more: {error}")) from error
+
+    def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
+        """A step that waits for a lost rank's sum may wait for ever: then this process ends with the reason."""
+        status = process.wait()
+        if self._is_closing:
+            return
+        self.lost = self.lost or f"rank {rank} of {len(self._processes) + 1} was lost: its process {_ending(status)}"
+        logger.error("%s", self.lost)
+        time.sleep(_LAST_WORDS_SECONDS)
+        if not self._is_closing:
+            os._exit(1)
+
+
+def _ending(status: int) -> str:
+    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+    raise OSError("no free port on the loopback address")

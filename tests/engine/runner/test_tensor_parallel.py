@@ -1,0 +1,132 @@
+"""A model divided among ranks, each a real process: it answers as the whole does, and says which rank is lost."""
+
+import os
+import signal
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.runner import load_runner
+from fairlead_engine.errors import ConfigError
+from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner import ModelRunner
+from fairlead_engine.runner.ranks import RankLost
+from fairlead_engine.types import Batch, EngineRequest, Pooling, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine_testing.checkpoints import (
+    llama_fields,
+    mixtral_fields,
+    qwen2_fields,
+    qwen3_fields,
+    write_random_checkpoint,
+)
+
+FAMILIES = {
+    "llama": llama_fields(num_attention_heads=8, num_key_value_heads=4, attention_bias=True, mlp_bias=True),
+    "one-kv-head": llama_fields(num_attention_heads=4, num_key_value_heads=1, tie_word_embeddings=True, vocab_size=131),
+    "qwen2": qwen2_fields(),
+    "qwen3": qwen3_fields(),
+    "mixtral": mixtral_fields(),
+}
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0, "max_tokens": 12},
+    {"temperature": 0.0, "max_tokens": 9, "frequency_penalty": 1.0, "logprobs": 1},
+    {"temperature": 0.0, "max_tokens": 3, "prompt_logprobs": 1},
+    {"temperature": 1.0, "max_tokens": 12, "seed": 3, "top_p": 0.9},
+]
+
+
+def requests() -> Iterator[EngineRequest]:
+    for index in range(8):
+        prompt = [2 + (7 * index + 3 * place) % 97 for place in range(5 + 6 * index)]
+        sampling = SamplingParams(ignore_eos=True, **SAMPLINGS[index % len(SAMPLINGS)])
+        yield EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling, arrival_time=index)
+    yield EngineRequest(
+        request_id="vector", prompt_token_ids=[5, 6, 7], sampling=SamplingParams(max_tokens=0), arrival_time=9.0,
+        pooling=Pooling.MEAN,
+    )  # fmt: skip
+
+
+def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[float]]:
+    """Every request's tokens and the vector, with chunks, a cache too small for all, and steps that overlap."""
+    config = EngineConfig(
+        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=100,
+        max_num_batched_tokens=24, max_num_seqs=4, max_num_queued_tokens=10_000, **settings,
+    )  # fmt: skip
+    runner = load_runner(config)
+    try:
+        engine = Engine(replace(config, kv_cache_memory=40 * runner.kv_bytes_per_block()), runner)
+        tokens: dict[str, list[int]] = {}
+        vector = array("f")
+        for request in requests():
+            assert engine.add(request) is None
+        while engine.has_work():
+            for output in engine.step():
+                told = [*(each.token_id for each in output.prompt_logprobs or ()), *output.new_token_ids]
+                tokens.setdefault(output.request_id, []).extend(told)
+                vector.frombytes(output.embedding or b"")
+            engine.check()
+        assert engine.info.num_parameters == runner.num_parameters
+        return tokens, list(vector)
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "settings"),
+    [
+        *((name, 2, {}) for name in FAMILIES),
+        ("llama", 2, {"async_scheduling": True, "attention_backend": "block_tables"}),
+        ("llama", 4, {}),
+        ("one-kv-head", 4, {}),
+    ],
+)
+def test_ranks_give_the_tokens_of_one(family: str, size: int, settings: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES[family])
+    tokens, vector = serve(folder)
+    found, vector_of_ranks = serve(folder, tensor_parallel_size=size, **settings)
+    assert found == tokens
+    assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+
+
+def test_every_rank_reads_its_part_alone(tmp_path: Path) -> None:
+    """What a rank holds is its share of the weights, but for norms, which all have."""
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
+    config = read_config(folder)
+    whole = load_model(folder, config, torch.float32, torch.device("cpu"))
+    parts = [load_model(folder, config, torch.float32, torch.device("cpu"), shard=Shard(rank, 4)) for rank in range(4)]
+    assert {part.num_parameters for part in parts} == {whole.num_parameters}
+    assert all(part.weight_bytes < 0.3 * whole.weight_bytes for part in parts)
+
+
+def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
+    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
+    try:
+        runner.allocate_kv_cache(4, 1, 4)
+        batch = Batch([ScheduledSequence(Sequence("r", [5, 6], 2, SamplingParams(), slot=0, block_table=[0]), 2)])
+        runner.collect(runner.launch(batch))
+        assert runner._ranks is not None
+        os.kill(runner._ranks._processes[0].pid, signal.SIGKILL)
+        with pytest.raises(RankLost, match=r"rank 1 of 2 was lost: its process was killed by signal 9"):
+            for _ in range(3):  # the first may be computed before the end is noticed
+                runner.collect(runner.launch(batch))
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [(3, "3 does not divide the model's 4 attention heads"), (8, "8 does not divide the model's 4 attention heads")],
+)
+def test_a_model_that_cannot_be_divided_so_is_refused_by_the_setting(size: int, message: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", llama_fields())
+    with pytest.raises(ConfigError, match=f"tensor-parallel-size: {message}"):
+        ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=size)
