@@ -149,7 +149,7 @@ def table(entry: dict[str, Any]) -> str:
     """One line per engine, whether it ran or not."""
     lines = [
         "| engine | numbers | runs | tok/s (range) | tok/CPU-s | TTFT p50 / p99 s | TPOT p50 / p99 ms | MiB | start s "
-        "| of roofline | Fairlead is |",
+        "| of roofline | Fairlead in bfloat16 is |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     ours = rate_of(entry, OURS)
