@@ -119,7 +119,7 @@ def test_output_projection_embeddings_and_routers_keep_their_precision(name: str
     model = load_model(folder, config, torch.float32, torch.device("cpu"), name)
     x = torch.randn(3, config.hidden_size, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model.head(x), x @ weights["lm_head.weight"].t())
-    assert torch.equal(model.embedding, weights["model.embed_tokens.weight"])
+    assert torch.equal(model.embedding.weight, weights["model.embed_tokens.weight"])
     router = model.layers[0].feed_forward.router
     torch.testing.assert_close(router(x), x @ weights["model.layers.0.block_sparse_moe.gate.weight"].t())
 
