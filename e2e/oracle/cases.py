@@ -78,10 +78,10 @@ RULES = (
         deployment(resources={"profile": "cpu-small"}),
     ),
     RuleCase(
-        "resources.gpus must not be above 1",
-        "spec.resources",
-        deployment(resources={"gpus": 2}),
-        deployment(resources={"gpus": 1}),
+        "resources.gpus must not be above engine.tensorParallelSize",
+        "<nil>",
+        deployment(resources={"gpus": 4}, engine={"tensorParallelSize": 2}),
+        deployment(resources={"gpus": 4}, engine={"tensorParallelSize": 4}),
     ),
     RuleCase(
         "autoscaling.minReplicas must not be above autoscaling.maxReplicas",

@@ -77,7 +77,11 @@ def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> Non
             "autoscaling.targets.tolerance needs autoscaling.targets.timeToFirstToken",
         ),
         ({"resources": {"profile": "gpu", "gpus": 1}}, "resources.profile excludes"),
-        ({"resources": {"gpus": 2}}, "resources.gpus must not be above 1"),
+        ({"resources": {"gpus": 2}}, "resources.gpus must not be above engine.tensorParallelSize"),
+        (
+            {"resources": {"gpus": 4}, "engine": {"tensorParallelSize": 2}},
+            "resources.gpus must not be above engine.tensorParallelSize",
+        ),
         ({"rollout": {"maxSurge": 0}}, "must not both be 0"),
         ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "must not both be 0"),
         ({"engine": {"maxNumSeqs": 64, "maxNumBatchedTokens": 32}}, "engine.maxNumSeqs must not be above"),
@@ -113,6 +117,7 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
             }
         },
         {"resources": {"gpus": 1, "limits": {"memory": "1Gi"}}},
+        {"resources": {"gpus": 4}, "engine": {"tensorParallelSize": 4}},
         {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
         *(
             {"model": {"source": source}}
@@ -153,7 +158,20 @@ targets = st.fixed_dictionaries(
     {}, optional={"tolerance": replicas, "timeToFirstToken": durations, "queueDepth": st.integers(1, 2)}
 )
 values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
-    "object": (rules.OBJECT, st.text("ab-.0A\n", max_size=42).map(lambda name: {"metadata": {"name": name}})),
+    "object": (
+        rules.OBJECT,
+        st.builds(
+            lambda name, spec: {"metadata": {"name": name}, "spec": spec},
+            st.text("ab-.0A\n", max_size=42),
+            st.fixed_dictionaries(
+                {},
+                optional={
+                    "resources": st.fixed_dictionaries({}, optional={"gpus": replicas}),
+                    "engine": st.fixed_dictionaries({}, optional={"tensorParallelSize": st.integers(1, 3)}),
+                },
+            ),
+        ),
+    ),
     "model name": (rules.MODEL_NAME, st.text("a/\n", max_size=4)),
     "source": (
         rules.SOURCE,

@@ -173,13 +173,6 @@ def test_every_value_is_in_the_schema_and_nothing_else(values: dict[str, Any]) -
             {"defaultProfile": "cpu-huge"},
             "defaultProfile: there is no profile .*cpu-huge.*; there are cpu-large, cpu-medium",
         ),
-        (
-            {"profiles": {"eight-h100": {"limits": {"nvidia.com/gpu": 8}}}},
-            'profiles.eight-h100.limits: asks for {"nvidia.com/gpu":8}, and the engine of this version computes on one',
-        ),
-        ({"profiles": {"nvidia-h100": {"limits": {"nvidia.com/gpu": "2"}}}}, "profiles.nvidia-h100.limits: asks for"),
-        ({"profiles": {"pair": {"requests": {"amd.com/gpu": "2k"}}}}, "profiles.pair.requests: asks for"),
-        ({"profiles": {"both": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 1}}}}, "ask for 1"),
         ({"watch": {"allNamespaces": True, "namespaces": ["a"]}}, "exclude each other"),
         ({"operator": {"leaseDuration": "2s500ms"}}, "operator.leaseDuration: is only 2s500ms; use 3s or more"),
         ({"operator": {"resyncInterval": "1s"}}, "operator.resyncInterval: is only 1s; use 3s or more"),

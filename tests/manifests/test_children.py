@@ -421,8 +421,8 @@ def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     [
         (
             {"resources": {"profile": "eight"}},
-            "resources.profile 'eight': its limits ask for nvidia.com/gpu: 8, and the engine of this version computes "
-            "on one GPU: ask for 1",
+            "resources.profile 'eight': its limits ask for nvidia.com/gpu: 8, and engine.tensorParallelSize is 1: make "
+            "them equal",
         ),
         ({"resources": {"limits": {"amd.com/gpu": 2}}}, "resources: its limits ask for amd.com/gpu: 2, and"),
         ({"resources": {"requests": {"nvidia.com/gpu": "2"}}}, "resources: its requests ask for nvidia.com/gpu: 2"),
@@ -447,6 +447,14 @@ def test_gpus_that_the_engine_would_leave_idle_are_refused_wherever_they_are_ask
     with pytest.raises(CannotBuild, match=re.escape(told)) as raised:
         build(settings, **spec)
     assert raised.value.reason is Reason.INVALID_SPEC
+
+
+def test_a_model_is_divided_among_as_many_gpus_as_its_pods_have() -> None:
+    settings = OperatorSettings.from_mapping({"profiles": {"eight": {"limits": {"nvidia.com/gpu": "8"}}}})
+    children = build(settings, engine={"tensorParallelSize": 8}, resources={"profile": "eight"})
+    assert "tensor-parallel-size: 8\n" in children[0]["data"]["engine.yaml"]
+    with pytest.raises(CannotBuild, match=r"ask for nvidia\.com/gpu: 1, and engine\.tensorParallelSize is 8"):
+        build(settings, engine={"tensorParallelSize": 8}, resources={"gpus": 1})
 
 
 def test_a_sidecar_may_have_a_gpu_of_its_own() -> None:

@@ -49,34 +49,17 @@
 {{- end -}}
 {{- end }}
 
-{{/* The operator refuses every LLMDeployment with such a profile; whoever writes the profile should hear of it first. */}}
+{{/* The operator would refuse every LLMDeployment that names none. */}}
 {{- define "fairlead.checkProfiles" -}}
 {{- $profiles := list "cpu-small" "cpu-medium" "gpu" -}}
 {{- range $name, $profile := .Values.profiles -}}
 {{- if kindIs "map" $profile -}}
 {{- $profiles = append $profiles $name -}}
-{{- range $part := list "limits" "requests" -}}
-{{- include "fairlead.checkGpus" (dict "field" (printf "profiles.%s.%s" $name $part) "quantities" (get $profile $part | default dict)) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $profiles = $profiles | uniq | sortAlpha -}}
 {{- if and .Values.defaultProfile (not (has .Values.defaultProfile $profiles)) -}}
 {{- fail (printf "defaultProfile: there is no profile %q; there are %s" .Values.defaultProfile (join ", " $profiles)) -}}
-{{- end -}}
-{{- end }}
-
-{{- define "fairlead.checkGpus" -}}
-{{- $field := .field -}}
-{{- $gpus := 0 -}}
-{{- range $resource, $quantity := .quantities -}}
-{{- if regexMatch "/(gpu|mig-)" $resource -}}
-{{- $written := include "fairlead.quantity" $quantity -}}
-{{- $gpus = add $gpus (ternary (int $written) 2 (has $written (list "0" "1"))) -}}
-{{- end -}}
-{{- end -}}
-{{- if gt $gpus 1 -}}
-{{- fail (printf "%s: asks for %s, and the engine of this version computes on one GPU: ask for 1" $field (toJson .quantities)) -}}
 {{- end -}}
 {{- end }}
 

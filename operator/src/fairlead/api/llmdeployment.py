@@ -120,6 +120,8 @@ class Engine:
     """Number format of weights and activations; auto takes the checkpoint's, if the device computes it natively."""
     quantization: Annotated[Quantization | None, Constraints(default_text="as the checkpoint stores them")] = None
     """Format that the weights of linear layers are rounded to while they are loaded, for speed and memory."""
+    tensor_parallel_size: Annotated[int, Constraints(minimum=1, maximum=64)] = 1
+    """GPUs that every replica divides the model among; `resources` must ask for as many, or for none at all."""
     max_model_len: Annotated[
         int | None, Constraints(minimum=1, default_text="the model's own limit, or what the cache holds")
     ] = None

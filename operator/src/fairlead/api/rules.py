@@ -52,6 +52,14 @@ def _has(value: Mapping[str, Any], *keys: str) -> bool:
     return any(value.get(key) is not None for key in keys)
 
 
+def _num_gpus(body: Mapping[str, Any]) -> int:
+    return (body["spec"].get("resources") or {}).get("gpus") or 0
+
+
+def _num_ranks(body: Mapping[str, Any]) -> int:
+    return (body["spec"].get("engine") or {}).get("tensorParallelSize") or 1
+
+
 def _in_order(value: Mapping[str, Any], lower: str, upper: str) -> bool:
     return not _has(value, lower) or not _has(value, upper) or bool(value[lower] <= value[upper])
 
@@ -74,6 +82,13 @@ OBJECT = (
         lambda self: matches(_NAME, self["metadata"]["name"]),
         "metadata.name must start with a letter and consist of lower-case letters, digits and '-', "
         "because a Service has the same name",
+    ),
+    Rule(
+        "!has(self.spec.resources) || !has(self.spec.resources.gpus) || self.spec.resources.gpus <= 1 || "
+        "(has(self.spec.engine) && has(self.spec.engine.tensorParallelSize) && "
+        "self.spec.resources.gpus <= self.spec.engine.tensorParallelSize)",
+        lambda self: _num_gpus(self) <= max(1, _num_ranks(self)),
+        "resources.gpus must not be above engine.tensorParallelSize: the engine would leave the others idle",
     ),
 )
 """On the whole object."""
@@ -117,11 +132,6 @@ RESOURCES = (
         "!has(self.profile) || !(has(self.gpus) || has(self.requests) || has(self.limits))",
         lambda self: not (_has(self, "profile") and _has(self, "gpus", "requests", "limits")),
         "resources.profile excludes resources.gpus, requests and limits: the profile says them all",
-    ),
-    Rule(
-        "!has(self.gpus) || self.gpus <= 1",
-        lambda self: not _has(self, "gpus") or self["gpus"] <= 1,
-        "resources.gpus must not be above 1: the engine of this version computes on one GPU",
     ),
 )
 """On `spec.resources`."""

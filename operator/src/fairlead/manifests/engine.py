@@ -96,6 +96,7 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
         "served-name": spec.model.served_name,
         "dtype": str(engine.dtype),
         "quantization": None if engine.quantization is None else str(engine.quantization),
+        "tensor-parallel-size": engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None,
         "max-model-len": engine.max_model_len,
         "max-num-seqs": engine.max_num_seqs,
         "max-num-batched-tokens": engine.max_num_batched_tokens,
@@ -112,8 +113,8 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
 def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
     """The pods' spec, with `spec.template.spec` laid over it.
 
-    Raises CannotBuild for an unknown profile, for more GPUs than the engine computes on, or for a template that does
-    not fit onto a pod.
+    Raises CannotBuild for an unknown profile, for another number of GPUs than the engine computes on, or for a template
+    that does not fit onto a pod.
     """
     profile = replica_profile(deployment, settings)
     volumes: list[dict[str, Any]] = [{"name": SCRATCH_VOLUME, "emptyDir": {}}, *source.volumes]
@@ -160,7 +161,7 @@ def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: Mo
     ours = pod | {field: value for field, value in placement.items() if value}
     with _template_must_fit():
         laid_over = merge(ours, deployment.spec.template.spec)
-        _check_gpus("template.spec", _engine_resources(laid_over))
+        _check_gpus("template.spec", _engine_resources(laid_over), deployment)
     return laid_over
 
 
@@ -188,19 +189,20 @@ def _engine_resources(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return engine.get("resources") or {}
 
 
-def _check_gpus(field: str, resources: Mapping[str, Any]) -> None:
-    """Raises CannotBuild for more GPUs (or slices of them) than the engine computes on: the others would be paid for
-    and idle."""
+def _check_gpus(field: str, resources: Mapping[str, Any], deployment: LLMDeployment) -> None:
+    """Raises CannotBuild for another number of GPUs (or slices of them) than the engine computes on, unless it is none:
+    more would be paid for and idle, and with fewer no engine starts."""
+    num_ranks = deployment.spec.engine.tensor_parallel_size
     for kind in ("limits", "requests"):
         asked = {name: quantity for name, quantity in (resources.get(kind) or {}).items() if _GPU.search(name)}
         try:
             num_gpus = sum(parse_quantity(str(quantity)) for quantity in asked.values())
         except ValueError as e:
             raise CannotBuild(f"{field}: {kind} of the engine: {e}") from e
-        if num_gpus > 1:
+        if num_gpus not in (0, num_ranks):
             written = ", ".join(f"{name}: {quantity}" for name, quantity in asked.items())
             raise CannotBuild(
-                f"{field}: its {kind} ask for {written}, and the engine of this version computes on one GPU: ask for 1"
+                f"{field}: its {kind} ask for {written}, and engine.tensorParallelSize is {num_ranks}: make them equal"
             )
 
 
@@ -258,13 +260,13 @@ def _container(
 
 
 def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:
-    """What one replica may use. Raises CannotBuild for a profile that the settings do not know, and for more GPUs than
-    the engine computes on."""
+    """What one replica may use. Raises CannotBuild for a profile that the settings do not know, and for another number
+    of GPUs than the engine computes on."""
     resources = deployment.spec.resources
     if resources.gpus is not None or resources.requests or resources.limits:
         gpus = {GPU_RESOURCE: str(resources.gpus)} if resources.gpus else {}
         limits = {**resources.limits, **gpus}
-        _check_gpus("resources", {"limits": limits, "requests": resources.requests})
+        _check_gpus("resources", {"limits": limits, "requests": resources.requests}, deployment)
         return Profile(requests=resources.requests, limits=limits)
     name = resources.profile or settings.default_profile
     if not name:
@@ -274,7 +276,8 @@ def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Pr
         known = ", ".join(sorted(settings.all_profiles))
         message = f"resources.profile {name!r} is not in the operator's settings: use one of {known}, "
         raise CannotBuild(message + "or write resources.requests and limits", Reason.UNKNOWN_PROFILE)
-    _check_gpus(f"resources.profile {name!r}", {"limits": profile.limits, "requests": profile.requests})
+    asked = {"limits": profile.limits, "requests": profile.requests}
+    _check_gpus(f"resources.profile {name!r}", asked, deployment)
     return profile
 
 
