@@ -15,7 +15,7 @@ from fairlead_engine.core.profile import identity
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.checkpoint import Checkpoint
-from fairlead_engine.model.quantization.registry import FORMATS
+from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.runner.model_runner import ModelRunner
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint

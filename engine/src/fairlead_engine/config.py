@@ -19,7 +19,7 @@ DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "cpu_spans", "block_tables", "triton")
 """Those of `kernels.attention.choice`, which imports torch."""
 QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
-"""Those of `model.quantization.registry`, which imports torch."""
+"""Those of `model.quantization.formats`, which imports torch."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}

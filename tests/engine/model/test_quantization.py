@@ -10,12 +10,12 @@ from fairlead_engine.config import QUANTIZATIONS
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.model.quantization import fp8, int4_weight_only, int8, int8_weight_only
 from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, decode
+from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.fp8 import DecodedFp8Linear, Fp8, ScaledFp8Linear
 from fairlead_engine.model.quantization.int4_weight_only import PackedInt4Linear, can_pack_int4, can_unpack
 from fairlead_engine.model.quantization.int8 import Int8Linear, PackedInt8Linear, can_pack_int8
 from fairlead_engine.model.quantization.int8_weight_only import MixedInt8Linear, can_multiply_mixed
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
-from fairlead_engine.model.quantization.registry import FORMATS
 
 EPSILON = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8}
 """Between one and the next number."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization import compressed_tensors, finegrained_fp8
-from fairlead_engine.model.quantization.registry import FORMATS
+from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.source import Rounded, StoredWeights, WeightSource
 
 METHODS: dict[str, Callable[[JsonFields], StoredWeights]] = {
