@@ -14,6 +14,7 @@ import openai
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from fairlead_engine.errors import EngineDead
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.faults import engine_limits, engine_protocol
 from fairlead_engine.types import EngineRequest, SequenceOutput
@@ -192,6 +193,22 @@ async def test_an_engine_that_dies_ends_a_stream_with_its_reason(start_app: Any)
             async for _ in stream:
                 pass
         await client.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_engine_that_dies_behind_its_last_step_ends_what_runs(start_app: Any, stream: bool) -> None:
+    def script(request: EngineRequest) -> Iterable[SequenceOutput]:
+        yield SequenceOutput(request_id=request.request_id, new_token_ids=[70])
+        yield SequenceOutput(request_id=request.request_id, new_token_ids=[70])
+        raise EngineDead("the engine core has died")  # comes in the same round as the output
+
+    app = start_app(ScriptedEngine(script))
+    async with served(app) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(posted("/v1/completions", {"prompt": "ahoy", "stream": stream}))
+        async with asyncio.timeout(30):
+            assert b"the engine core has died" in await reader.read()
+        writer.close()
 
 
 async def test_streams_go_on_while_a_prompt_of_some_length_is_tokenised(

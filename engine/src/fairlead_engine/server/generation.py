@@ -197,6 +197,8 @@ class Generation:
                 if delta.finish_reason is not None:
                     self._end(choice)
                     self._tell_reader()
+                elif stream.is_ready:  # of an error that came in the same round, nobody tells again
+                    self._read_soon()
         if self._events and not self._is_passed_on():
             self._tell_reader()
 
