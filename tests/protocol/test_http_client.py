@@ -1,12 +1,13 @@
 """The HTTP client against real servers: TLS, proxies, kept connections, time limits, and what it refuses to say."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -378,6 +379,41 @@ async def test_a_connection_is_kept_for_so_long_and_no_longer() -> None:
             assert num_connections == expected
 
 
+def test_a_connection_that_has_ended_leaves_no_circle(run: Any) -> None:
+    """Whichever side ends it, and whatever was left unread."""
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line, _ = await read_head(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nsome")
+        if "silent" in line:
+            await reader.read()
+
+    async def main() -> None:
+        async with listening(handler) as port:
+            client, origin = HttpClient(), Origin("127.0.0.1", port)
+
+            async def ask() -> None:
+                async with client.request(origin, "GET", "/silent", LIMITS) as response:
+                    assert await response.chunk() == b"some"
+                with suppress(ConnectionLost):
+                    await get(client, origin)
+                await asyncio.sleep(0.01)
+
+            await ask()
+            gc.collect()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            try:
+                await ask()
+                gc.collect()
+                found = {type(each).__name__ for each in gc.garbage}
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+        assert "Connection" not in found, found
+
+    run(main())
+
+
 async def test_no_more_requests_run_at_once_than_may() -> None:
     running = most = 0
 
@@ -440,6 +476,7 @@ async def test_ipv6_is_spoken() -> None:
 def test_urls_are_origins_and_targets() -> None:
     assert parse("http://a.b/c?d=e") == (Origin("a.b", 80), "/c?d=e")
     assert parse("http://[::1]:8080") == (Origin("::1", 8080), "")
+    assert parse("http://[fe80::1%25eth0]") == parse("http://[fe80::1%eth0]") == (Origin("fe80::1%eth0", 80), "")
     context = ssl.create_default_context()
     assert parse("https://a/x", context) == (Origin("a", 443, context), "/x")
     assert parse("https://a")[0].tls is not None
@@ -448,6 +485,7 @@ def test_urls_are_origins_and_targets() -> None:
         "http://a:443": "a:443",
         "https://a:443": "a",
         "https://[::1]": "[::1]",
+        "http://[fe80::1%25eth0]:8080": "[fe80::1]:8080",
         "http://ü": "xn--tda",
     }
     assert {url: parse(url)[0].host_header for url in hosts} == hosts

@@ -8,6 +8,12 @@ def authority(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def without_credentials(url: str) -> str:
+    """The URL as it may be shown: without a user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 def is_http_address(text: str) -> bool:
     """Whether it is the URL of an HTTP server."""
     try:

@@ -105,6 +105,7 @@ class Connection(asyncio.Protocol):
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self._meter = RequestMeter(max_bytes=MAX_HEAD_BYTES, max_fields=MAX_FIELDS)
+        self._is_sent = False
         self._begun = False
         self._head_complete = False
         self._complete = False
@@ -118,17 +119,18 @@ class Connection(asyncio.Protocol):
     # What users call.
 
     async def send(self, head: bytes, body: bytes, *, first_byte_timeout: float, idle_timeout: float) -> None:
-        """Writes a request. Returns early when the server answers before it has read everything.
+        """Writes a request. Returns early when the server answers before it has read everything. Raises ConnectionLost.
 
         The server may be silent for `first_byte_timeout` seconds until the body of its answer begins (engines may send
         headers before they compute), and for `idle_timeout` seconds from then on.
         """
+        if self.closed:
+            raise ConnectionLost("the connection was lost")
         self._reset()
         self._idle_timeout = idle_timeout
         self._timer.restart(first_byte_timeout)
         if len(body) <= WRITE_SLICE_BYTES:
-            self._transport.write(head + body)
-            return
+            head, body = head + body, b""
         self._transport.write(head)
         for start in range(0, len(body), WRITE_SLICE_BYTES):
             while self._write_paused and self._error is None and not self._head_complete:
@@ -136,6 +138,7 @@ class Connection(asyncio.Protocol):
             if self._head_complete or self._error is not None:
                 return
             self._transport.write(body[start : start + WRITE_SLICE_BYTES])
+        self._is_sent = True
 
     async def head(self) -> None:
         """Waits for status and headers. Raises TransportError."""
@@ -189,13 +192,15 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether the exchange is over and the server keeps the connection open."""
-        return self._complete and self._keep_alive and not self._chunks and not self.closed
+        """Whether the exchange is over and the server keeps the connection open. Of a request that was answered before
+        it was sent whole, the server may await the rest: it would take the next request for that."""
+        return self._complete and self._is_sent and self._keep_alive and not self._chunks and not self.closed
 
     def close(self) -> None:
         """Ends the connection at once; an engine notices, and stops computing."""
         self._timer.close()
         if not self.closed:
+            self.closed = True  # the transport tells of it later, when another request might have been begun
             self._transport.abort()
 
     async def _something(self) -> None:
@@ -209,8 +214,8 @@ class Connection(asyncio.Protocol):
             self._timer.end()
 
     def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if (error := self._error) is not None:  # another of the kind: what is raised knows us, by its traceback
+            raise type(error)(*error.args, begun=error.begun)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -240,10 +245,15 @@ class Connection(asyncio.Protocol):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def data_received(self, data: bytes) -> None:
+        if self.closed:
+            return
         self._begun = True
         self._meter.packet(len(data))
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._violated("it goes on in another protocol, which nobody asked for")
+            return
         except httptools.HttpParserError as error:
             self._violated(f"not HTTP: {error.__context__ or error}")  # the context: what a callback below found
             return
@@ -252,6 +262,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        self._timer.close()
+        self._parser = None  # knows us, too: garbage to look for
         if error is None and self._head_complete and not self._self_delimited:
             self._complete = True  # a body without length ends with its connection
         self._fail(ConnectionLost, f"the connection was lost{f' ({error})' if error else ''}")

@@ -8,7 +8,7 @@ import ssl
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from fairlead_protocol.http.addresses import authority
+from fairlead_protocol.http.addresses import authority, without_credentials
 from fairlead_protocol.http.client_connection import (
     ConnectFailed,
     Connection,
@@ -38,8 +38,9 @@ class Origin(NamedTuple):
 
     @property
     def host_header(self) -> str:
-        """As requests name it: without the port where that is the usual one."""
-        host = self.host if self.host.isascii() else self.host.encode("idna").decode()
+        """As requests name it: without the port where that is the usual one, or the zone of an IPv6 address, which only
+        this machine knows."""
+        host, _, _ = (self.host if self.host.isascii() else self.host.encode("idna").decode()).partition("%")
         return authority(host, self.port).removesuffix(f":{PORTS['https' if self.tls else 'http']}")
 
     @property
@@ -65,10 +66,11 @@ def parse(url: str, tls: ssl.SSLContext | None = None) -> tuple[Origin, str]:
     """
     parts = urlsplit(url)
     if parts.scheme not in PORTS or not parts.hostname:
-        raise ValueError(f"{url!r} is no http or https URL")
+        raise ValueError(f"{without_credentials(url)!r} is no http or https URL")
     context = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    return Origin(parts.hostname, parts.port or PORTS[parts.scheme], context), target
+    host = parts.hostname.replace("%25", "%", 1)  # a zone, as RFC 6874 writes it
+    return Origin(host, parts.port or PORTS[parts.scheme], context), target
 
 
 async def connect(origin: Origin, limit: float) -> Connection:
@@ -101,6 +103,8 @@ async def _open(origin: Origin) -> Connection:
         )
     except OSError as error:
         raise _failed(origin, error) from error
+    except UnicodeError as error:
+        raise _failed(origin, "that is no name of a host") from error
     return connection
 
 

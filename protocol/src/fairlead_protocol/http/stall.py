@@ -16,7 +16,7 @@ class StallTimer:
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: float, on_stall: Callable[[], object]) -> None:
         self.limit = limit
         self._loop = loop
-        self._on_stall = on_stall
+        self._on_stall: Callable[[], object] | None = on_stall
         self._since: float | None = None
         self._handle: asyncio.TimerHandle | None = None
 
@@ -32,19 +32,21 @@ class StallTimer:
 
     def restart(self, limit: float) -> None:
         """From now on another limit; nothing is awaited."""
-        self.close()
-        self.limit = limit
-
-    def close(self) -> None:
-        """No more calls."""
         self._since = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+        self.limit = limit
+
+    def close(self) -> None:
+        """No more calls. Whoever was to be called is forgotten: it mostly knows the timer, too, and only the garbage
+        collector would find the two."""
+        self.restart(self.limit)
+        self._on_stall = None
 
     def _look(self) -> None:
         self._handle = None
-        if self._since is None:
+        if self._since is None or self._on_stall is None:
             return
         remaining = self._since + self.limit - self._loop.time()
         if remaining <= 0:
