@@ -25,8 +25,8 @@ async def test_a_closed_loop_measures_and_writes_what_it_saw(fairlead, tmp_path:
     output, plot = tmp_path / "new" / "bench.json", tmp_path / "bench.png"
     async with FakeEngine() as engine:
         ended = await fairlead(
-            "bench", "--gateway", engine.url, "--model", "fake", "--num-requests", "12", "--concurrency", "3",
-            "--slo-ttft", "30s", "--output", str(output), "--plot", str(plot), *FIXED,
+            "bench", "--gateway", engine.url.replace("//", "//me:secret@"), "--model", "fake", "--num-requests", "12",
+            "--concurrency", "3", "--slo-ttft", "30s", "--output", str(output), "--plot", str(plot), *FIXED,
         )  # fmt: skip
         assert len(engine.requests) == 12
     assert ended.status == 0, ended.err
@@ -35,7 +35,7 @@ async def test_a_closed_loop_measures_and_writes_what_it_saw(fairlead, tmp_path:
     assert "100.0 % of all requests sent met TTFT ≤ 30s" in ended.out
     document = json.loads(output.read_text())
     assert document["report"]["num_completed"] == len(document["requests"]) == 12
-    assert document["arguments"]["mode"] == "closed"
+    assert document["arguments"]["mode"] == "closed" and document["arguments"]["gateway"] == engine.url
     assert document["report"]["ttft"]["p50"] > 0
     assert plot.read_bytes().startswith(b"\x89PNG")
 

@@ -122,6 +122,20 @@ async def test_a_key_is_sent_where_there_is_one() -> None:
     assert [request.headers.get("authorization") for request in asked] == expected
 
 
+async def test_a_list_of_the_wrong_shape_is_an_error_of_that_server() -> None:
+    async with serving_stream({}, b"<html>") as (url, _), OpenAIClient(url) as client:
+        with pytest.raises(ApiError, match="/models is not what OpenAI's API says"):
+            await client.models()
+
+
+@pytest.mark.parametrize("address", ["http://me:secret@127.0.0.1:1/v1", "http://me:secret@a..b/v1", "http://a/ü/v1"])
+async def test_an_address_where_nobody_can_be_asked_is_told_without_its_password(address: str) -> None:
+    async with OpenAIClient(address) as client:
+        with pytest.raises(ApiError) as failed:
+            await client.models()
+    assert "secret" not in failed.value.message and "cannot " in failed.value.message
+
+
 async def test_a_stream_without_an_end_is_an_error() -> None:
     async def respond(request: RecordedRequest, responder: Responder) -> None:
         await responder.start(200, {"content-type": "text/event-stream"})

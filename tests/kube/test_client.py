@@ -132,11 +132,12 @@ async def test_watches_keep_no_request_waiting(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_server_that_is_not_there_is_unreachable() -> None:
-    async with KubeClient(KubeConfig(server="http://127.0.0.1:1"), timeout=5) as client:
+    async with KubeClient(KubeConfig(server="http://me:secret@127.0.0.1:1"), timeout=5) as client:
         with pytest.raises(KubeError) as raised:
             await client.list(PODS)
     assert (raised.value.status, raised.value.reason) == (0, "Unreachable")
     assert raised.value.may_pass
+    assert raised.value.message.startswith("GET http://127.0.0.1:1/api/v1/pods: ")
 
 
 @pytest.mark.parametrize("answer", [{"object": "list", "data": []}, {"items": []}, {"kind": "PodList"}, [], "yes"])

@@ -64,6 +64,7 @@ def test_inline_data_is_decoded(tmp_path: Path) -> None:
         (None, {"server": "https://127.0.0.1:port"}, {}, "which is no address"),
         (None, {"server": 7443}, {}, "server is not a string"),
         (None, {}, {"token": 12345}, "token is not a string: put it in quotes"),
+        (None, {"insecure-skip-tls-verify": "false"}, {}, "insecure-skip-tls-verify is neither true nor false"),
         (None, {}, {"client-certificate-data": "UEVN"}, "the user has no client-key"),
         (None, {}, {"auth-provider": {"name": "oidc"}}, "auth-provider needs a name and a config"),
         (None, {}, {"auth-provider": "oidc"}, "auth-provider needs a name and a config"),

@@ -32,6 +32,7 @@ from fairlead.client.openai import ApiError, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, cached_tokens, draw, first_tokens, require_matplotlib
 from fairlead.client.report import DEFAULT_BLOCK_SIZE, Objectives, report
 from fairlead.client.workload import Conversation, Kind, Shape, context_tokens, conversations
+from fairlead_protocol.http.addresses import without_credentials
 
 DEFAULT_CONCURRENCY = 8
 DEFAULT_NUM_REQUESTS = 100
@@ -235,13 +236,14 @@ class Bench:
         args, samples = self.args, self.load.samples
         objectives = Objectives(ttft_seconds=args.slo_ttft, tpot_seconds=args.slo_tpot)
         found = report(samples, self.load.seconds, objectives=objectives, block_size=args.block_size)
-        self.console.print(report_table(found, f"{args.model} at {args.gateway}"))
+        self.console.print(report_table(found, f"{args.model} at {without_credentials(args.gateway)}"))
         if any(sample.error is not None and sample.error.code == TOO_LONG for sample in samples):
             hint = "prompts were too long for the model's context: lower --prefix-tokens, --turns or --output-tokens"
             self.progress.print(f"hint: {hint}", markup=False)
         written = True
         if args.output:
             given = {key: value for key, value in vars(args).items() if key not in ("run", "command")}
+            given["gateway"] = without_credentials(args.gateway)
             given["rate"] = [
                 {"rate": phase.rate, "seconds": phase.seconds if math.isfinite(phase.seconds) else None}
                 for phase in args.rate or ()

@@ -13,7 +13,7 @@ from fairlead.api.durations import parse_duration
 from fairlead.client.openai import MODEL_NOT_FOUND, ApiError, OpenAIClient
 from fairlead.kube.client import KubeError
 from fairlead.kube.kubeconfig import KubeConfigError
-from fairlead_protocol.http.addresses import is_http_address
+from fairlead_protocol.http.addresses import is_http_address, without_credentials
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 GATEWAY_VARIABLE = "FAIRLEAD_GATEWAY"
@@ -88,6 +88,7 @@ async def chosen_model(client: OpenAIClient, model: str | None) -> str:
 def tell(error: Exception, gateway: str = "") -> None:
     """The error and what to do about it, on standard error."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
+    gateway = without_credentials(gateway)
     console.print(f"error: {error}", markup=False)
     match error:
         case UsageError():
@@ -132,7 +133,7 @@ def api_key() -> str | None:
     """The one to send; None = none. Raises UsageError for one that no header may carry."""
     key = os.environ.get(KEY_VARIABLE, "")
     for position, character in enumerate(key):
-        if not character.isprintable():
+        if not (character.isprintable() and character <= "\xff"):  # headers are Latin-1
             sentence = f"{KEY_VARIABLE} has {character!r} after {position} characters, which no API key has"
             raise UsageError(sentence, "was it read from a file with several lines, or with the line ends of Windows?")
     return key or None

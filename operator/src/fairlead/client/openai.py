@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from fairlead_protocol.http.addresses import without_credentials
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import Connection, TransportError, cause_of
 from fairlead_protocol.http.lines import lines
@@ -177,7 +178,7 @@ class OpenAIClient:
     def __init__(self, base_url: str, *, api_key: str | None = None, silence_seconds: float = SILENCE_SECONDS) -> None:
         """`base_url` ends in /v1. `api_key`: None = send none. `silence_seconds`: the longest, the wait for the first
         byte included."""
-        self._base_url = base_url.rstrip("/")
+        self._base_url = without_credentials(base_url.rstrip("/"))  # as errors show it
         self._origin, self._path = parse(self._base_url)
         credentials = f"Bearer {api_key}" if api_key else basic_credentials(base_url)
         self._authorization = {"authorization": credentials} if credentials else {}
@@ -267,7 +268,9 @@ class OpenAIClient:
                     return
                 text = (await response.read(MAX_ANSWER_BYTES)).decode(errors="replace")
                 retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
-        except TransportError as error:
+        except msgspec.DecodeError:
+            raise  # whoever reads the answer says what it should have been
+        except (TransportError, ValueError) as error:  # ValueError: what HTTP cannot say
             raise ApiError(0, f"{self._base_url}: {cause_of(error)}") from error
         said = _Error(message=text.strip()[:500] or "no message")
         with suppress(msgspec.DecodeError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.kube.login import Credential, Login, LoginFailed, login_of
-from fairlead_protocol.http.addresses import authority, is_http_address
+from fairlead_protocol.http.addresses import authority, is_http_address, without_credentials
 
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _SECTIONS = ("contexts", "clusters", "users")
@@ -60,9 +60,9 @@ class KubeConfig:
         return replace(self, token=credential.token, certificate_data=certificate, key_data=key)
 
     def public(self, text: str) -> str:
-        """`text` without what shows who we are: some servers have the token in the path of their URL."""
-        shown = self.server.replace(self.token, "…") if self.token else self.server
-        return text.replace(self.server, shown)
+        """`text` without what shows who we are: some servers have it in their URL, a token in the path for instance."""
+        server = without_credentials(self.server)
+        return text.replace(self.server, server.replace(self.token, "…") if self.token else server)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For https servers; None for plain http. Raises KubeConfigError for certificates that do not load."""
@@ -138,7 +138,6 @@ def from_kubeconfigs(paths: Sequence[Path], context: str | None = None) -> KubeC
         return KubeConfig(
             **_address(cluster),
             ca_data=_data(cluster_file, cluster, "certificate-authority"),
-            insecure_skip_tls_verify=bool(cluster.get("insecure-skip-tls-verify", False)),
             namespace=_text(chosen, "namespace"),
             login=login_of(user, cluster, user_file.parent, paths, context),
             **_credentials(user_file, user),
@@ -185,7 +184,15 @@ def _address(cluster: Mapping[str, Any]) -> dict[str, Any]:
         raise KubeConfigError(f"the cluster has {given}: write https://HOST:PORT")
     if proxy is not None and not is_http_address(proxy):
         raise KubeConfigError("the cluster's proxy-url is no proxy that can be used: write http://HOST:PORT")
-    return {"server": server, "proxy": proxy, "tls_server_name": _text(cluster, "tls-server-name")}
+    insecure = cluster.get("insecure-skip-tls-verify") or False
+    if not isinstance(insecure, bool):  # "false" in quotes is as true as any text
+        raise KubeConfigError("insecure-skip-tls-verify is neither true nor false: write it without quotes")
+    return {
+        "server": server,
+        "proxy": proxy,
+        "insecure_skip_tls_verify": insecure,
+        "tls_server_name": _text(cluster, "tls-server-name"),
+    }
 
 
 def _credentials(path: Path, user: Mapping[str, Any]) -> dict[str, Any]:
