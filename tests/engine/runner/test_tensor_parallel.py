@@ -2,6 +2,9 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +17,14 @@ import torch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
-from fairlead_engine.errors import ConfigError
+from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.runner.ranks import RankLost
+from fairlead_engine.runner.model_part import PartSettings
+from fairlead_engine.runner.process_group import open_store
+from fairlead_engine.runner.rank_messages import HERE, Join, Writer
+from fairlead_engine.runner.ranks import RankLost, Ranks
 from fairlead_engine.types import Batch, EngineRequest, Pooling, SamplingParams, ScheduledSequence, Sequence
 from fairlead_engine_testing.checkpoints import (
     llama_fields,
@@ -120,6 +126,62 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
                 runner.collect(runner.launch(batch))
     finally:
         runner.close()
+
+
+def test_a_step_that_is_given_up_is_the_last_and_nobody_is_left_in_it(tmp_path: Path, monkeypatch) -> None:
+    """Ctrl-C while rank 0 chooses a token: rank 1 waits to be told it, and must not take the next step's for it."""
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
+    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2)
+    try:
+        runner.allocate_kv_cache(4, 1, 4)
+        batch = Batch([ScheduledSequence(Sequence("r", [5, 6], 2, SamplingParams(), slot=0, block_table=[0]), 2)])
+        runner.collect(runner.launch(batch))
+
+        def interrupted(*args: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as changed:
+            changed.setattr(runner._sampler, "sample", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                runner.launch(batch)
+        with pytest.raises(RankLost, match=r"a step was given up while other ranks were at it \(KeyboardInterrupt"):
+            runner.launch(batch)
+    finally:
+        runner.close()  # which waits until it has ended
+    assert runner._ranks is not None
+    assert [process.returncode for process in runner._ranks._processes] == [0]
+
+
+def test_a_rank_that_looks_for_others_ends_with_rank_0(tmp_path: Path) -> None:
+    """A core that is killed at the start leaves no process behind."""
+    command = [sys.executable, "-P", "-m", "fairlead_engine.runner.rank"]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank,
+    ):
+        try:
+            assert rank.stdin is not None and rank.stdout is not None
+            settings = PartSettings(folder=str(tmp_path), device="cpu")
+            Writer(rank.stdin).send(Join(settings, 1, 2, silent.getsockname()[1], "info"))
+            assert rank.stdout.readline() == HERE
+            rank.stdin.close()
+            assert rank.wait(60) == 0
+        finally:
+            rank.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one loopback address")
+def test_the_store_is_reached_from_this_machine_alone() -> None:
+    store = open_store()
+    socket.create_connection(("127.0.0.1", store.port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", store.port))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_named_before_any_rank_starts(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="there is no CUDA device"):
+        Ranks(PartSettings(folder=str(tmp_path), device="cuda"), 2)
 
 
 @pytest.mark.parametrize(

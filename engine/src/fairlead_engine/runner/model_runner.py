@@ -112,16 +112,13 @@ class ModelRunner:
         """Begins a batch's forward pass, and the choice of a token for each item that reaches its sequence's last one.
 
         After it the items' keys and values will be in the cache, and the next batch may begin with what was chosen.
-        Raises RankLost where the process of another rank has ended.
+        Raises RankLost where the process of another rank has ended, or the batch before this one was given up.
         """
         plan = plan_step(batch, self._part.tokens, self._most_scored)
         if self._ranks is None:
             return self._compute(batch, plan)
-        self._ranks.step(plan, batch.items)
-        try:
+        with self._ranks.step(plan, batch.items):
             return self._compute(batch, plan)
-        except RuntimeError as error:
-            raise self._ranks.explain(error) from error
 
     @torch.inference_mode()
     def _compute(self, batch: Batch, plan: StepPlan) -> Launched:

@@ -1,19 +1,23 @@
 """A rank other than the first, as a process: `python -m fairlead_engine.runner.rank`, started by rank 0 alone.
 
 It computes its part of every step that rank 0 sends, and meets the others in the sums of the layers. The end of its
-standard input, which rank 0 holds, is its own end.
+standard input, which rank 0 holds, is its own end, whatever it is at: it may be loading, or waiting for a sum that
+never comes.
 """
 
 import os
+import select
 import signal
 import sys
+import threading
 
 import torch
 
 from fairlead_engine.errors import StartError
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
-from fairlead_engine.runner.process_group import join_group
+from fairlead_engine.runner.placement import choose_device
+from fairlead_engine.runner.process_group import join_group, reach_store
 from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Join, Reader, Step
 from fairlead_protocol.logs import LogFormat, configure_logging
 
@@ -28,11 +32,12 @@ def main() -> int:
     if not isinstance(join, Join):
         print("this process is started by the engine; run `fairlead-engine serve` instead", file=sys.stderr)
         return 2
+    threading.Thread(target=_end_with_input, name="lifeline", daemon=True).start()
     configure_logging(join.log_level, LogFormat.TEXT)
     output.write(HERE)
     output.flush()
     shard = Shard(join.rank, join.size)
-    join_group(shard, join.address, join.settings.device)
+    join_group(shard, reach_store(join.port), choose_device(join.settings.device, shard))
     try:
         part = ModelPart(join.settings, shard)
     except StartError as error:
@@ -43,6 +48,14 @@ def main() -> int:
     output.flush()
     serve(part, reader)
     return 0
+
+
+def _end_with_input() -> None:
+    """Ends this process when the other end of its standard input is closed, whether or not all was read."""
+    end = select.poll()
+    end.register(sys.stdin.fileno(), 0)  # the end is told unasked
+    end.poll()
+    os._exit(0)
 
 
 @torch.inference_mode()

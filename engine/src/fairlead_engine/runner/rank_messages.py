@@ -19,8 +19,8 @@ class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
     settings: PartSettings
     rank: int
     size: int
-    address: str
-    """Where the ranks find one another (`init_method` of torch.distributed)."""
+    port: int
+    """Of the store in which the ranks find one another (`process_group`)."""
     log_level: str
 
 

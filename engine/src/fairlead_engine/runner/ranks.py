@@ -2,19 +2,20 @@
 
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import PartSettings
-from fairlead_engine.runner.process_group import join_group
+from fairlead_engine.runner.placement import choose_device
+from fairlead_engine.runner.process_group import join_group, open_store
 from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Join, Message, Step, Writer
 from fairlead_engine.runner.step_plan import SentTables, StepPlan
 from fairlead_engine.types import ScheduledSequence
@@ -29,17 +30,19 @@ _LOOKS = 50
 
 
 class RankLost(RuntimeError):
-    """A rank's process has ended; no step can be computed any more."""
+    """A rank's process has ended, or it is in a step that was given up; no step can be computed any more."""
 
 
 class Ranks:
     """Ranks 1 to size - 1, each a process of its own, which end with this one."""
 
     def __init__(self, settings: PartSettings, size: int) -> None:
-        """Starts them and waits until all have found one another. Raises ModelLoadError."""
+        """Starts them and waits until all have found one another. Raises ModelLoadError, and ConfigError where there
+        are too few GPUs."""
         self.lost: str | None = None
-        """Which rank has ended, in words."""
-        address = f"tcp://127.0.0.1:{_free_port()}"
+        """Why no step can be computed any more, in words."""
+        device = choose_device(settings.device, Shard(0, size))  # nobody is started where it cannot be
+        store = open_store()
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._writers: list[Writer] = []
@@ -54,10 +57,10 @@ class Ranks:
             assert process.stdin is not None
             self._processes.append(process)
             self._writers.append(Writer(process.stdin))
-            self._writers[-1].send(Join(settings, rank, size, address, level))
+            self._writers[-1].send(Join(settings, rank, size, store.port, level))
         try:
             self._expect(HERE)  # who has ended is waited for in vain in the group
-            join_group(Shard(0, size), address, settings.device)
+            join_group(Shard(0, size), store, device)
         except BaseException:
             self.close()
             raise
@@ -73,17 +76,19 @@ class Ranks:
         self._tables = SentTables(num_slots)
         self._send(Allocate(num_blocks, num_slots, blocks_per_slot))
 
-    def step(self, plan: StepPlan, items: list[ScheduledSequence]) -> None:
-        """Has them compute a step, which rank 0 computes next."""
+    @contextmanager
+    def step(self, plan: StepPlan, items: list[ScheduledSequence]) -> Iterator[None]:
+        """Has them compute a step, which rank 0 computes within. One that it gives up is the last: the others are
+        somewhere in it, and would take the next one's sums for those that they wait for."""
         self._send(Step(plan, self._tables.lacking(items)))
-
-    def explain(self, error: RuntimeError) -> RuntimeError:
-        """The error of a step, or that a rank was lost, if one turns out to be the reason."""
-        for _ in range(_LOOKS):
-            if self.lost is not None:
-                return RankLost(self.lost)
-            time.sleep(_LAST_WORDS_SECONDS / 2 / _LOOKS)
-        return error
+        try:
+            yield
+        except BaseException as error:
+            reason = self._explain(error) if isinstance(error, RuntimeError) else error
+            self.lost = self.lost or f"a step was given up while other ranks were at it ({error!r})"
+            if reason is error:
+                raise
+            raise reason from error
 
     def close(self) -> None:
         """Ends them."""
@@ -107,11 +112,21 @@ class Ranks:
                 raise ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"rank {rank} could not start: {said}")
 
     def _send(self, message: Message) -> None:
+        if self.lost is not None:
+            raise RankLost(self.lost)
         try:
             for writer in self._writers:
                 writer.send(message)
         except OSError as error:
-            raise self.explain(RuntimeError(f"a rank does not listen any more: {error}")) from error
+            raise self._explain(RuntimeError(f"a rank does not listen any more: {error}")) from error
+
+    def _explain(self, error: RuntimeError) -> RuntimeError:
+        """The error of a step, or that a rank was lost, if one turns out to be the reason."""
+        for _ in range(_LOOKS):
+            if self.lost is not None:
+                return RankLost(self.lost)
+            time.sleep(_LAST_WORDS_SECONDS / 2 / _LOOKS)
+        return error
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
         """A step that waits for a lost rank's sum may wait for ever: then this process ends with the reason."""
@@ -127,11 +142,3 @@ class Ranks:
 
 def _ending(status: int) -> str:
     return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe, suppress(OSError):
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-    raise OSError("no free port on the loopback address")
