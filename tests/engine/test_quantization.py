@@ -244,6 +244,8 @@ GROUP = ("config_groups", "group_0")
         ((*GROUP, "weights", "strategy"), "tensor_group", "not tensor_group"),
         ((*GROUP, "input_activations", "num_bits"), 4, "input_activations.num_bits is 4"),
         ((*GROUP, "output_activations"), {"num_bits": 8}, "output_activations"),
+        (("ignore",), ["re:("], "'re:(' is no regular expression (missing )"),
+        ((*GROUP, "targets"), ["Linear", "re:*"], "'re:*' is no regular expression (nothing to repeat"),
     ],
 )
 def test_what_no_layer_computes_is_refused_by_its_field(path, value, says: str, tmp_path: Path) -> None:
@@ -303,6 +305,53 @@ def test_a_tensor_that_is_not_what_the_config_says_is_named(name: str, tmp_path:
     save_file(weights, stored / WEIGHTS, metadata={"format": "pt"})
     with pytest.raises(ModelLoadError, match=r"no tensor model\.layers\.1\.mlp\.down_proj\.weight_scale"):
         serve(stored, PROMPTS[:1])
+
+
+@pytest.mark.parametrize("size", [16, 40])
+def test_groups_of_different_sizes_are_no_single_product(size: int, tmp_path: Path) -> None:
+    """64 inputs in groups of 40 have as many scales as in groups of 32."""
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", "int4-weight-only")
+    weights = load_file(stored / WEIGHTS)
+    weights |= {
+        key: torch.ones(len(scales), -(-64 // size))
+        for key, scales in weights.items()
+        if key.endswith("q_proj.weight_scale")
+    }
+    save_file(weights, stored / WEIGHTS, metadata={"format": "pt"})
+    group = json.loads((stored / "config.json").read_text())["quantization_config"]["config_groups"]["group_0"]
+    others = {**group, "targets": ["re:.*q_proj"], "weights": {**group["weights"], "group_size": size}}
+    change_config(stored, "config_groups", value={"others": others, "group_0": group})
+    with pytest.raises(ModelLoadError, match=f"q_proj: groups of {size}, .*k_proj: groups of 32"):
+        serve(stored, PROMPTS[:1])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", FORMATS)
+def test_scales_that_are_no_numbers_are_named(name: str, value: float, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_compressed_tensors(folder, tmp_path / "stored", name)
+    weights = load_file(stored / WEIGHTS)
+    weights["model.layers.1.mlp.down_proj.weight_scale"][3, 0] = value
+    save_file(weights, stored / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"tensor model\.layers\.1\.mlp\.down_proj\.weight_scale holds what is no"):
+        serve(stored, PROMPTS[:1])
+
+
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+def test_8_bit_floats_that_are_no_numbers_are_named(code: int, tmp_path: Path) -> None:
+    """Whoever rounds weights without bounding them to 448 stores NaN, whose bits are decoded as 480."""
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    key = "model.layers.0.mlp.up_proj.weight"
+    for stored in (
+        write_compressed_tensors(folder, tmp_path / "channels", "fp8"),
+        write_finegrained_fp8(folder, tmp_path / "blocks", (32, 32)),
+    ):
+        weights = load_file(stored / WEIGHTS)
+        weights[key].view(torch.uint8)[3, 5] = code
+        save_file(weights, stored / WEIGHTS, metadata={"format": "pt"})
+        with pytest.raises(ModelLoadError, match=rf"tensor {key} holds what is no finite number"):
+            serve(stored, PROMPTS[:1])
 
 
 def test_8_bit_floats_without_scales_are_no_weights(tmp_path: Path) -> None:

@@ -150,6 +150,10 @@ class Weights:
             problem = f"is {shard.size}, and quantised weights are not divided among ranks"
             raise ConfigError("tensor_parallel_size", problem, "set it to 1, or take weights that are not quantised")
         parts = [self._source.read(self._checkpoint, name, size, in_features) for name, size in out_features.items()]
+        if len({None if part.has_scale_per_row else part.group_size for part in parts}) > 1:
+            raise _refuse_unlike(
+                {name: f"groups of {part.group_size}" for name, part in zip(names, parts, strict=True)}
+            )
         linear = weight_format.linear(QuantizedWeight.stacked(parts), offset, self._checkpoint.dtype)
         self._num_parameters += sum(rows) * in_features
         self._weight_bytes += linear.weight_bytes
@@ -159,12 +163,7 @@ class Weights:
         """The one that all of them have: they become one product."""
         formats = {name: self._source.format_of(self._checkpoint, name, is_sensitive) for name in names}
         if len(set(formats.values())) > 1:
-            told = ", ".join(f"{name}: {each.name if each else 'none'}" for name, each in formats.items())
-            raise ModelLoadError(
-                ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
-                f"config.json: quantization_config gives projections of one input different formats ({told}), and this "
-                "engine computes them as one product; use a checkpoint that quantises all of them alike",
-            )
+            raise _refuse_unlike({name: each.name if each else "none" for name, each in formats.items()})
         return formats[names[0]]
 
     def norm(self, name: str, size: int) -> RMSNorm:
@@ -176,3 +175,13 @@ class Weights:
         """A tensor that is this rank's part of so many parameters."""
         self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
+
+
+def _refuse_unlike(told: Mapping[str, str]) -> ModelLoadError:
+    """`told`: what is said of each projection of one input."""
+    each = ", ".join(f"{name}: {formats}" for name, formats in told.items())
+    return ModelLoadError(
+        ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+        f"config.json: quantization_config gives projections of one input different formats ({each}), and this engine "
+        "computes them as one product; use a checkpoint that quantises all of them alike",
+    )

@@ -18,7 +18,7 @@ from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.int8 import Int8
 from fairlead_engine.model.quantization.int8_weight_only import Int8WeightOnly
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
-from fairlead_engine.model.quantization.source import read_scales
+from fairlead_engine.model.quantization.source import read_scales, read_values
 from fairlead_engine.model.quantization.weight_format import WeightFormat
 
 _PACKED = "pack-quantized"
@@ -77,7 +77,7 @@ class CompressedTensors:
         shape = (out_features, in_features)
         if group.packed_bits is None:
             dtype = torch.float8_e4m3fn if group.weight_format.name == Fp8.name else torch.int8
-            return QuantizedWeight(checkpoint.stored(f"{name}.weight", shape, dtypes=(dtype,)), scales, block[1])
+            return QuantizedWeight(read_values(checkpoint, f"{name}.weight", shape, dtype), scales, block[1])
         checkpoint.skip(f"{name}.weight_shape")
         words = (out_features, -(-in_features * group.packed_bits // 32))
         packed = checkpoint.stored(f"{name}.weight_packed", words, dtypes=(torch.int32,))
@@ -104,7 +104,7 @@ def parse(fields: JsonFields) -> CompressedTensors:
     layout, groups = fields.text("format") or _MIXED, fields.sections("config_groups")
     if not groups:
         raise fields.invalid("config_groups", "must name the layers that are quantised, and how")
-    return CompressedTensors(tuple(_group(fields, group, layout) for group in groups), tuple(fields.texts("ignore")))
+    return CompressedTensors(tuple(_group(fields, group, layout) for group in groups), _patterns(fields, "ignore"))
 
 
 def _group(fields: JsonFields, group: JsonFields, layout: str) -> Group:
@@ -125,14 +125,23 @@ def _group(fields: JsonFields, group: JsonFields, layout: str) -> Group:
     if group.section("output_activations") is not None:
         raise group.unsupported("output_activations", "outputs stay as they are")
     layout = group.text("format") or layout
-    if layout not in (_PACKED, *_PLAIN):
-        raise group.unsupported("format", f"supported are {', '.join((_PACKED, *_PLAIN))}, not {layout}")
+    if layout not in (_PACKED, *_PLAIN) or (layout == _PACKED and kind != "int"):
+        raise group.unsupported("format", f"supported are {', '.join((_PACKED, *_PLAIN))}, not {layout} of {kind}")
     return Group(
-        tuple(group.texts("targets")),
+        _patterns(group, "targets"),
         weight_format,
         _block(weights, weight_format.name),
         num_bits if layout == _PACKED else None,
     )
+
+
+def _patterns(fields: JsonFields, name: str) -> tuple[str, ...]:
+    for pattern in (patterns := fields.texts(name)):
+        try:
+            _matches(pattern, "")
+        except re.error as error:
+            raise fields.invalid(name, f"{pattern!r} is no regular expression ({error})") from error
+    return tuple(patterns)
 
 
 def _block(weights: JsonFields, name: str) -> tuple[int | None, int | None]:

@@ -9,7 +9,7 @@ from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.fp8 import Fp8
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
-from fairlead_engine.model.quantization.source import read_scales
+from fairlead_engine.model.quantization.source import read_scales, read_values
 from fairlead_engine.model.quantization.weight_format import WeightFormat
 
 
@@ -28,7 +28,7 @@ class FinegrainedFp8:
         block = self.block or (out_features, in_features)
         checkpoint.skip(f"{name}.activation_scale")
         return QuantizedWeight(
-            checkpoint.stored(f"{name}.weight", (out_features, in_features), dtypes=(torch.float8_e4m3fn,)),
+            read_values(checkpoint, f"{name}.weight", (out_features, in_features), torch.float8_e4m3fn),
             read_scales(checkpoint, f"{name}.weight_scale_inv", out_features, in_features, block),
             block[1],
         )

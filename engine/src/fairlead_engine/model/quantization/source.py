@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.weight_format import WeightFormat
@@ -52,6 +53,15 @@ class Rounded:
         return self.weight_format.quantize(weight)
 
 
+def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """int8 or float8_e4m3fn [out_features, in_features]; the latter hold no NaN, which decoding them would not tell
+    from a number."""
+    values = checkpoint.stored(name, shape, dtypes=(dtype,))
+    if dtype is torch.float8_e4m3fn:
+        _check_numbers(name, values.view(torch.uint8).bitwise_and(0x7F) != 0x7F)
+    return values
+
+
 def read_scales(
     checkpoint: Checkpoint, name: str, out_features: int, in_features: int, block: tuple[int, int]
 ) -> Tensor:
@@ -60,4 +70,15 @@ def read_scales(
     shape = (-(-out_features // block[0]), -(-in_features // block[1]))
     flat: tuple[tuple[int, ...], ...] = ((1,), ()) if shape == (1, 1) else ((shape[0],),) if shape[1] == 1 else ()
     scales = checkpoint.stored(name, shape, *flat).to(torch.float32).view(shape)
+    _check_numbers(name, scales.isfinite())
     return scales.repeat_interleave(block[0], dim=0)[:out_features]
+
+
+def _check_numbers(name: str, are_numbers: Tensor) -> None:
+    """Every request would end with an error, or with nonsense."""
+    if not bool(are_numbers.all()):
+        raise ModelLoadError(
+            ModelLoadReason.CHECKPOINT_INVALID,
+            f"tensor {name} holds what is no finite number. The checkpoint is damaged, or went wrong when it was "
+            "quantised: fetch it again, or use the unquantised one.",
+        )
