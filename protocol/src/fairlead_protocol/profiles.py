@@ -13,7 +13,8 @@ from fairlead_protocol.messages import NonNegative, StepCost
 
 PROFILE_VERSION = 1
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+"""Floats hold these exactly."""
 
 
 class ProfileUnreadable(ValueError):
@@ -106,7 +107,7 @@ def read_profile(path: Path) -> EngineProfile:
         profile = msgspec.json.decode(path.read_bytes(), type=EngineProfile)
     except OSError as error:
         raise ProfileUnreadable(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProfileUnreadable(f"{path} is no engine profile: {error}") from error
     if profile.profile_version != PROFILE_VERSION:
         raise ProfileUnreadable(f"{path} has profile_version {profile.profile_version}, not {PROFILE_VERSION}")

@@ -1,5 +1,6 @@
 """Profiles: the fit finds the costs that made the steps, an engine begins with them, and admits by the batch weight."""
 
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,8 @@ def test_a_profile_of_something_else_is_refused_by_the_field(tmp_path: Path, fie
         (b"\xff", "is no engine profile"),
         (b"{}", "missing required field `model`"),
         (b'{"step_cost": {"base": -1}}', "Expected `float` >= 0.0 - at `$.step_cost.base`"),
+        (b'{"num_parameters": 1' + b"0" * 400 + b"}", "Expected `int` <= 9007199254740992 - at `$.num_parameters`"),
+        (b'{"other": ' + b"[" * 100_000, "is no engine profile: maximum recursion depth exceeded"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes | None, says: str) -> None:
@@ -141,6 +144,14 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: bytes | N
     with pytest.raises(ConfigError) as refused:
         Engine(fake_config(profile=str(path)), FakeRunner(MODEL), FakeClock())
     assert says in refused.value.message and str(path) in refused.value.message
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e300])
+def test_costs_that_no_computer_has_teach_nothing_that_is_no_number(tmp_path: Path, size: float) -> None:
+    cost = messages.StepCost(**{name: size for name in COST.__struct_fields__ if name != "residual"})
+    write_profile(profile_of(FakeRunner(MODEL), block_size=4, cost=cost), tmp_path / "profile.json")
+    engine = Engine(fake_config(profile=str(tmp_path / "profile.json")), FakeRunner(MODEL), FakeClock())
+    assert all(math.isfinite(getattr(engine.load.step_cost, name)) for name in COST.__struct_fields__)
 
 
 def test_a_profile_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from fairlead_protocol.profiles import BatchWeight, EngineProfile, FitError, Pro
 _HELD_OUT = 5
 """Every so many steps, one is left out of the fit and tells its error."""
 _SHORT_TOKENS = 16
+_LEAST_SECONDS = 1e-12
+"""Nothing on a computer takes less, and a step's work over it must not overflow."""
 
 Steps = list[tuple[StepWork, float]]
 """Work and seconds."""
@@ -87,7 +89,7 @@ def prior(cost: messages.StepCost, limits: Limits) -> Steps:
         StepWork(1, 1, budget + 1, budget * budget // 2, 0, 0),
         StepWork(1, 1, short, short * longest, 0, 0),
     ]
-    return [(work, seconds) for work in works if (seconds := _seconds(cost, work)) > 0.0]
+    return [(work, seconds) for work in works if (seconds := _seconds(cost, work)) > _LEAST_SECONDS]
 
 
 def _seconds(cost: messages.StepCost, work: StepWork) -> float:
