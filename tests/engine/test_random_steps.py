@@ -1,0 +1,124 @@
+"""A real model under random requests, aborts and names used again, in random caches: each answer is what it is alone.
+
+With steps that overlap and without, so whatever a preemption, a slot's next owner or a block's takes along shows here.
+"""
+
+import random
+from array import array
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.runner import ModelRunner
+from fairlead_engine.types import EngineRequest, Pooling
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+
+VOCAB_SIZE = 61
+LONGEST = (24, 48, 100)
+
+
+@dataclass
+class Answer:
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    """Of the prompt's tokens and of those that were chosen."""
+    vector: "array[float]" = field(default_factory=lambda: array("f"))
+    end: str = ""
+
+    def check(self, whole: "Answer") -> None:
+        """It is that one, or its beginning where it was aborted."""
+        is_cut = not self.end
+        assert self.end == (whole.end if not is_cut else "")
+        assert self.tokens == whole.tokens[: len(self.tokens) if is_cut else None]
+        expected = whole.logprobs[: len(self.logprobs) if is_cut else None]
+        assert self.logprobs == pytest.approx(expected, abs=2e-3)
+        assert list(self.vector) == pytest.approx([] if is_cut else list(whole.vector), abs=1e-4)
+
+
+def serve(engine: Engine, events: dict[int, list[EngineRequest]], aborts: dict[int, list[str]]) -> list[Answer]:
+    """Both by the number of the step; a request of a name that is still there replaces the one that has it."""
+    answers: list[Answer] = []
+    by_name: dict[str, Answer] = {}
+    step = 0
+    while engine.has_work() or any(number >= step for number in (*events, *aborts)):
+        for name in [*aborts.get(step, []), *(request.request_id for request in events.get(step, []))]:
+            engine.abort(name)
+            by_name.pop(name, None)
+        for request in events.get(step, []):
+            assert engine.add(request) is None
+            answers.append(by_name.setdefault(request.request_id, Answer()))
+        for output in engine.step():
+            answer = by_name[output.request_id]
+            answer.tokens += output.new_token_ids
+            answer.logprobs += [each.logprob for each in (*(output.prompt_logprobs or ()), *(output.logprobs or ()))]
+            answer.vector.frombytes(output.embedding or b"")
+            if output.finish_reason is not None:
+                answer.end = output.finish_reason
+                del by_name[output.request_id]
+        engine.check()
+        step += 1
+    assert engine.blocks.num_free == engine.blocks.num_blocks
+    return answers
+
+
+def random_request(draw: random.Random, name: str, longest: int, prefixes: list[list[int]]) -> EngineRequest:
+    prompt = [draw.randrange(2, VOCAB_SIZE) for _ in range(draw.randint(1, longest * 2 // 3))]
+    if draw.random() < 0.5:
+        shared = draw.choice(prefixes)[: draw.randint(0, len(prompt))]
+        prompt[: len(shared)] = shared
+    common = {"arrival_time": draw.random(), "priority": draw.choice([-1, 0, 0, 0, 1])}
+    common["part_of"] = draw.choice([None, None, "one"])
+    if draw.random() < 0.1:
+        return make_request(name, prompt, max_tokens=0, pooling=draw.choice(list(Pooling)), **common)
+    most = min(longest - len(prompt), draw.choice([0, 1, 5, 12, 30, 60]))
+    choices: dict[str, list[Any]] = {
+        "temperature": [1.0, 1.5], "top_p": [0.5, 0.9], "top_k": [1, 3, 20], "min_p": [0.1], "seed": [0, 1],
+        "frequency_penalty": [-1.0, 1.5], "presence_penalty": [1.5], "repetition_penalty": [0.5, 1.3],
+        "logit_bias": [{7: 5.0}], "logprobs": [0, 2], "prompt_logprobs": [0, 2], "min_tokens": [most // 2],
+        "stop_token_ids": [(3, 30, 50)], "ignore_eos": [True],
+    }  # fmt: skip
+    sampling = {key: draw.choice(values) for key, values in choices.items() if draw.random() < 0.3}
+    return make_request(name, prompt, max_tokens=most, **common, **sampling)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("model"), llama_fields(vocab_size=VOCAB_SIZE))
+
+
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 60))])
+def test_company_and_preemption_change_no_answer(seed: int, folder: Path) -> None:
+    draw = random.Random(seed)
+    size, longest, num_seqs = draw.choice([1, 2, 4, 16]), draw.choice(LONGEST), draw.choice([1, 2, 4, 8])
+    backend = draw.choice(["cpu_spans", "block_tables"])
+    runner = ModelRunner(
+        folder, dtype="float32", device="cpu", num_threads=1, block_size=size, attention_backend=backend
+    )
+    fewest = -(-longest // size)
+    config = EngineConfig(
+        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=size, max_model_len=longest,
+        max_num_seqs=num_seqs, max_num_batched_tokens=max(num_seqs, draw.choice([1, 2, 7, 64])),
+        max_num_queued_tokens=10**6, enable_prefix_caching=draw.random() < 0.7,
+        kv_cache_memory=(fewest + draw.choice([0, 1, fewest // 2])) * runner.kv_bytes_per_block(),
+    )  # fmt: skip
+    prefixes = [[draw.randrange(2, VOCAB_SIZE) for _ in range(longest)] for _ in range(2)]
+    names = [str(draw.randrange(12)) for _ in range(draw.randint(1, 14))]
+    events: dict[int, list[EngineRequest]] = {}
+    aborts: dict[int, list[str]] = {}
+    for name in dict.fromkeys(names):
+        for step in draw.sample(range(20), names.count(name)):
+            events.setdefault(step, []).append(random_request(draw, name, longest, prefixes))
+        if draw.random() < 0.3:
+            aborts.setdefault(draw.randrange(30), []).append(name)
+    requests = [request for step in sorted(events) for request in events[step]]
+    alone = replace(config, enable_prefix_caching=False, max_num_batched_tokens=256, async_scheduling=False)
+    whole = [serve(Engine(alone, runner), {0: [request]}, {})[0] for request in requests]
+    for is_async in (False, True):
+        engine = Engine(replace(config, async_scheduling=is_async), runner)
+        for answer, expected in zip(serve(engine, events, aborts), whole, strict=True):
+            answer.check(expected)
