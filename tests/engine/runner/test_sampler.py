@@ -1,6 +1,7 @@
 """What the sampler does to logits, against the formulas written out and against transformers' processors."""
 
 import math
+import random
 
 import pytest
 import torch
@@ -140,6 +141,27 @@ def test_penalties_of_one_sequence_leave_the_others_alone():
     plain = make_sequence(greedy(), output=[likeliest] * 9, name="q")
     tokens = sample(make_sampler(), logits, [plain, penalised, plain])
     assert [token.token_id == likeliest for token in tokens] == [True, False, True]
+
+
+def test_a_long_sequence_costs_short_ones_beside_it_nothing(monkeypatch):
+    """Rows are padded to similar ones, so that a step looks at a few times the tokens there are."""
+    draw, plain, looked_at = random.Random(0), torch.searchsorted, []
+    sequences = [
+        make_sequence(
+            greedy(frequency_penalty=1.5, logprobs=0), output=draw.choices(range(VOCAB), k=length), name=str(row)
+        )
+        for row, length in enumerate([20, 9000, 30, 600, 700, 1500, 25, 40] + [10] * 40)
+    ]
+    logits = make_logits(len(sequences))
+    alone = [choose(logits[row : row + 1], sequence) for row, sequence in enumerate(sequences)]
+
+    def counted(outputs: torch.Tensor, token_ids: torch.Tensor, **options) -> torch.Tensor:
+        looked_at.append(token_ids.numel())
+        return plain(outputs, token_ids, **options)
+
+    monkeypatch.setattr(torch, "searchsorted", counted)
+    assert [token.token_id for token in sample(make_sampler(), logits, sequences)] == alone
+    assert sum(looked_at) <= 2 * 4 * sum(sequence.num_tokens for sequence in sequences)
 
 
 def test_forgotten_counts_are_taken_again_from_the_sequence():

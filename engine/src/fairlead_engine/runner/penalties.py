@@ -11,6 +11,8 @@ from fairlead_engine.types import SamplingParams, ScheduledSequence
 
 _LEAST_REPETITION_PENALTY = 1e-30
 """A smaller one ranks the seen tokens above every other anyway, and dividing by it must not overflow."""
+_SHORT = 2**9 - 1
+"""Padding to so many tokens costs less than a group of its own. Beyond, each group is four times as long."""
 
 
 def is_penalised(params: SamplingParams) -> bool:
@@ -22,8 +24,17 @@ def penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], sl
     """Changes these rows of float32 logits [rows, vocab] in place, each for what its item's sequence holds by then.
 
     `slot_tokens` int32 [slots, columns] has the sequences' tokens. Only logits of tokens that occur are looked at: a
-    sequence has hundreds of them, a vocabulary a hundred thousand.
+    sequence has hundreds of them, a vocabulary a hundred thousand. Rows are padded to the longest of a few groups of
+    similar lengths: one context of 100,000 tokens must not cost hundreds of short ones as much each.
     """
+    groups: dict[int, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(max(item.end, _SHORT).bit_length() // 2, []).append(index)
+    for indices in groups.values():
+        _penalise_padded(logits, [rows[index] for index in indices], [items[index] for index in indices], slot_tokens)
+
+
+def _penalise_padded(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
     numbers = np.array(
         [
             (row, item.sequence.slot, item.end, item.sequence.num_prompt_tokens)
