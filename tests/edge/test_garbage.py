@@ -59,8 +59,10 @@ async def test_a_gateway_leaves_what_it_was_started_with(monkeypatch: pytest.Mon
     monkeypatch.setattr(command, "Gateway", Gateway)
     monkeypatch.setattr(command, "KubeClient", Client)
     arguments = argparse.Namespace(kubeconfig=None, context=None, namespace=[])
+    usual = gc.get_threshold()
     await command._serve(arguments, GatewaySettings(), OpenAccess())
     assert frozen[0] > NUM_IMPORTED
+    assert gc.get_threshold()[:2] == usual[:2] and gc.get_threshold()[2] > usual[2]
 
 
 async def test_an_engine_leaves_its_model_and_modules() -> None:
