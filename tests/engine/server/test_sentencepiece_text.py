@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -203,6 +203,7 @@ async def test_an_echoed_prompt_may_end_inside_a_character(start_app: Any, case:
 @by_name
 @settings(deadline=None, max_examples=200)
 @given(tokens=outputs, cut=st.integers(0, 40))
+@example(tokens=[198, 172] * 5 + [243, 162, 157, 165] * 2, cut=17)  # so far back that a character is cut there, too
 def test_a_text_cut_anywhere_joins_to_that_of_the_whole(name: str, tokens: list[int], cut: int) -> None:
     vocabulary, prompt, answer = Vocabulary(TOKENIZERS[name]), tokens[:cut], tokens[cut:]
     stream = vocabulary.stream(after=prompt)

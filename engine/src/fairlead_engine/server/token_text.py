@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Protocol
 
 from fairlead_protocol.tokenizing import PromptTokenizer
@@ -57,6 +57,7 @@ class Vocabulary:
         before = [*islice(shown, _MAX_PENDING)][::-1]
         if self._is_byte_level:
             return _ByteLevelStream(self, before, skip_special_tokens)
+        before = before[self._num_ending(before) :]
         return _WindowStream(self.tokenizer, before, self._num_begun(before), skip_special_tokens)
 
     def text_before(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
@@ -82,6 +83,12 @@ class Vocabulary:
             except UnicodeDecodeError:
                 continue  # in the middle of one
         return 0
+
+    def _num_ending(self, token_ids: Sequence[int]) -> int:
+        """How many of the first tokens are single bytes that end a character which began before them."""
+        tokens = (self.tokenizer.backend.id_to_token(each) or "" for each in token_ids[:_MOST_BEGUN])
+        found = (_BYTE_TOKEN.fullmatch(token) for token in tokens)
+        return len([*takewhile(lambda byte: byte is not None and 0x80 <= int(byte[1], 16) < 0xC0, found)])
 
     def _without_begun(self, token_ids: Sequence[int], skip_special_tokens: bool) -> Sequence[int]:
         """Up to a character that begins in them, for decoders that are asked for a text as a whole: such as fall back
