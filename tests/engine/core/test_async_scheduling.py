@@ -11,29 +11,34 @@ MODEL = FakeModelConfig(vocab_size=50, max_position_embeddings=64, eos_token_ids
 
 
 class WatchedRunner(FakeRunner):
-    """Notes each launch and each collect, by the number of the batch; a launch takes a second on the device."""
+    """Notes each launch and each collect, by the number of the batch.
 
-    def __init__(self, clock: FakeClock) -> None:
+    A step takes a second when it is collected, or, `at_launch`, one for each token when it is launched, as on a CPU.
+    """
+
+    def __init__(self, clock: FakeClock, at_launch: bool = False) -> None:
         super().__init__(MODEL)
         self.clock = clock
+        self.at_launch = at_launch
         self.notes: list[str] = []
         self.num_launched = self.num_collected = 0
 
     def launch(self, batch):  # type: ignore[no-untyped-def]
+        self.clock.advance(1.0 * batch.num_tokens * self.at_launch)
         self.notes.append(f"launch {self.num_launched}")
         self.num_launched += 1
         return super().launch(batch)
 
     def collect(self, launched):  # type: ignore[no-untyped-def]
-        self.clock.advance(1.0)
+        self.clock.advance(0.0 if self.at_launch else 1.0)
         self.notes.append(f"collect {self.num_collected}")
         self.num_collected += 1
         return super().collect(launched)
 
 
-def make_engine(**changes: object) -> tuple[Engine, WatchedRunner]:
+def make_engine(at_launch: bool = False, **changes: object) -> tuple[Engine, WatchedRunner]:
     clock = FakeClock()
-    runner = WatchedRunner(clock)
+    runner = WatchedRunner(clock, at_launch)
     engine = Engine(fake_config(**{"async_scheduling": True, **changes}), runner, clock)  # type: ignore[arg-type]
     runner.notes.clear()
     runner.num_launched = runner.num_collected = 0
@@ -58,6 +63,20 @@ def test_a_step_is_launched_before_the_one_before_it_is_collected() -> None:
     assert runner.notes == ["launch 0", "launch 1", "collect 0", "launch 2", "collect 1", "collect 2"]
     assert engine.load.num_steps == 3
     assert engine.load.last_step_seconds == pytest.approx(1.0), "each is as long as the device was at it"
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_launch_that_does_all_the_work_is_the_launched_steps_time(async_scheduling: bool) -> None:
+    engine, _ = make_engine(at_launch=True, async_scheduling=async_scheduling, max_num_batched_tokens=8)
+    engine.add(make_request("a", range(20), max_tokens=4))
+    seconds = []
+    while engine.has_work():
+        num_steps = engine.load.num_steps
+        engine.step()
+        if engine.load.num_steps > num_steps:
+            assert engine.load.last_step_seconds == engine.load.last_step_tokens
+            seconds.append(engine.load.last_step_seconds)
+    assert seconds == [8.0, 8.0, 4.0, 1.0, 1.0, 1.0]
 
 
 def test_a_cpu_waits_for_each_step_unless_told_otherwise() -> None:

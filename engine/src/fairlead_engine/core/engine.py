@@ -16,6 +16,7 @@ from fairlead_engine.core.profile import load_profile, prior
 from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
+from fairlead_engine.core.step_watch import StepWatch
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.types import (
@@ -99,6 +100,7 @@ class Engine:
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, size.num_blocks, self.clock))
         if profile is not None:  # measured for longer than a warm-up
             self.step_cost.set_prior(prior(profile.step_cost, limits), profile.step_cost.residual)
+        self._watch = StepWatch(self.clock)
         self._under_way: _Step | None = None
         """With asynchronous scheduling, the step that the device is at."""
         self.num_failed_checks = 0
@@ -110,17 +112,18 @@ class Engine:
         With asynchronous scheduling it begins a step and returns what the one before it did.
         """
         if self._under_way is None:
-            self.clock.start()
-        batch = self.scheduler.schedule()  # decides tokens; never touches tensors
-        step = _Step(batch, self.runner.launch(batch)) if batch else None  # forward and draw; the device may be at it
+            self._watch.start()
+        batch, step = self.scheduler.schedule(), None  # decides tokens; never touches tensors
+        if batch:
+            with self._watch.launching():
+                step = _Step(batch, self.runner.launch(batch))  # forward and draw; the device may be at it
         if self.config.async_scheduling:
             self._under_way, step = step, self._under_way
         if step is None:
             return []
         batch, sampled = _wanted(step.batch, self.runner.collect(step.launched))  # waits for the device; never decides
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
-        self.step_cost.observe(step.batch, self.clock.elapsed())
-        self.clock.start()
+        self.step_cost.observe(step.batch, self._watch.end())
         return self.outputs(batch, sampled, finished)
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
