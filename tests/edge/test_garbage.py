@@ -17,6 +17,7 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.server.server_process import ServerProcess
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.scripted_engine import scripted_info
+from fairlead_testing.garbage import kinds_left_behind
 
 NUM_IMPORTED = 50_000
 """Objects; the modules alone have more."""
@@ -91,15 +92,6 @@ async def test_a_connection_that_has_ended_leaves_no_circle(program: Any) -> Non
             while program.connections():
                 await asyncio.sleep(0.01)
 
-    for _ in range(2):
-        await ask()
-    gc.collect()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        await ask()
-        gc.collect()
-        found = {type(each).__name__ for each in gc.garbage}
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
+    await ask()
+    found = await kinds_left_behind(ask)
     assert not found & {"Protocol", "Inlet", "RequestResponseCycle", "Generation", "Exchange"}, found

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from fairlead_engine.__main__ import main
 from fairlead_engine.config import QUANTIZATIONS
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
+from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import write_compressed_tensors
 
@@ -49,13 +51,14 @@ def test_errors_of_every_format_stay_within_bounds(family: str, tmp_path: Path, 
 
 
 def test_a_model_equals_itself_and_the_figures_are_what_they_say(folder: Path, reference) -> None:
-    model = LogitModel(folder, dtype="float32", device="cpu")
+    settings = PartSettings(folder=str(folder), dtype="float32", device="cpu", num_threads=1)
+    model = LogitModel(settings)
     prompts = random_prompts(256, 3, 20, seed=1)
     assert prompts == random_prompts(256, 3, 20, seed=1) != random_prompts(256, 3, 20, seed=2)
     torch.testing.assert_close(model.logits(prompts[0]), reference.logits(folder, prompts[0]), rtol=1e-3, atol=1e-3)
     same = compare(model, model, prompts)
     assert (same.mean_logit_error, same.max_kl_divergence, same.top1_agreement_ratio) == (0.0, 0.0, 1.0)
-    other = LogitModel(folder, dtype="float32", device="cpu", quantization="int4-weight-only")
+    other = LogitModel(replace(settings, quantization="int4-weight-only"))
     found = compare(other, model, prompts)
     theirs = torch.cat([other.logits(prompt) for prompt in prompts])
     ours = torch.cat([model.logits(prompt) for prompt in prompts])

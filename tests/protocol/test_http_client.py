@@ -1,13 +1,12 @@
 """The HTTP client against real servers: TLS, proxies, kept connections, time limits, and what it refuses to say."""
 
 import asyncio
-import gc
 import hashlib
 import os
 import shutil
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,32 +17,14 @@ from cluster import pki
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import ConnectFailed, ConnectionLost, ServerSilent, cause_of, request_head
 from fairlead_protocol.http.origin import Origin, parse
+from fairlead_testing.garbage import kinds_left_behind
+from fairlead_testing.raw_server import Handler, listening
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
 LIMITS = TimeLimits(connect=5.0, first_byte=5.0, silence=5.0)
 BODY = os.urandom(3_000_000)
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Heads = list[tuple[str, dict[str, str]]]
 """Request lines and headers, as servers saw them."""
-
-
-@asynccontextmanager
-async def listening(handler: Handler, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[int]:
-    """The port where every connection is handled by `handler`, and then closed."""
-
-    async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await handler(reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(guarded, host, 0, ssl=tls)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
 
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
@@ -399,16 +380,7 @@ def test_a_connection_that_has_ended_leaves_no_circle(run: Any) -> None:
                     await get(client, origin)
                 await asyncio.sleep(0.01)
 
-            await ask()
-            gc.collect()
-            gc.set_debug(gc.DEBUG_SAVEALL)
-            try:
-                await ask()
-                gc.collect()
-                found = {type(each).__name__ for each in gc.garbage}
-            finally:
-                gc.set_debug(0)
-                gc.garbage.clear()
+            found = await kinds_left_behind(ask)
         assert "Connection" not in found, found
 
     run(main())

@@ -18,30 +18,20 @@ from fairlead_protocol.http.client_connection import (
     TransportError,
 )
 from fairlead_protocol.http.origin import Origin
+from fairlead_testing.raw_server import Handler, listening
 
 LIMITS = TimeLimits(connect=1.0, first_byte=0.5, silence=0.2)
 PATIENT = replace(LIMITS, first_byte=10.0)
 HEAD = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
-Raw = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @pytest.fixture
-async def serve() -> AsyncIterator[Callable[[Raw], Awaitable[Origin]]]:
+async def serve() -> AsyncIterator[Callable[[Handler], Awaitable[Origin]]]:
     """`await serve(handler)`: the origin of a server that does with each connection what `handler` does."""
     async with AsyncExitStack() as stack:
 
-        async def start(handler: Raw) -> Origin:
-            async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                try:
-                    await handler(reader, writer)
-                except (ConnectionError, asyncio.IncompleteReadError):
-                    pass
-                finally:
-                    writer.close()
-
-            server = await asyncio.start_server(guarded, "127.0.0.1", 0)
-            stack.callback(server.close)
-            return Origin(*server.sockets[0].getsockname()[:2])
+        async def start(handler: Handler) -> Origin:
+            return Origin("127.0.0.1", await stack.enter_async_context(listening(handler)))
 
         yield start
 
@@ -59,7 +49,7 @@ async def ask(client: HttpClient, origin: Origin, *, body: bytes = b"", limit: i
         return response.status, await response.read(limit)
 
 
-def always(answer: bytes) -> Raw:
+def always(answer: bytes) -> Handler:
     """A server that answers every request with the same bytes, and then closes unless there is another."""
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -3,6 +3,8 @@
 import argparse
 import json
 
+import msgspec
+
 from fairlead_engine.config import DEVICES, DTYPES, QUANTIZATIONS
 from fairlead_engine.errors import ConfigError, StartError
 from fairlead_engine.server import termination
@@ -38,21 +40,21 @@ def run(args: argparse.Namespace) -> int:
     """Returns the exit status: 0 done, 1 a model cannot be loaded or the two do not belong together."""
     from fairlead_engine.demo import resolve_model
     from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
-    from fairlead_engine.runner.placement import set_num_threads
+    from fairlead_engine.runner.model_part import PartSettings
 
     settings = {"dtype": args.dtype, "device": args.device}
     formats: list[str | None] = args.quantization or ([None] if args.reference else list(QUANTIZATIONS))
     results = {}
     try:
-        set_num_threads(args.num_threads)
-        folder = resolve_model(args.model)
-        reference = LogitModel(resolve_model(args.reference) if args.reference else folder, **settings)
+        of_model = PartSettings(folder=str(resolve_model(args.model)), num_threads=args.num_threads, **settings)
+        folder = str(resolve_model(args.reference)) if args.reference else of_model.folder
+        reference = LogitModel(msgspec.structs.replace(of_model, folder=folder))
         vocab_size, longest = reference.config.vocab_size, reference.config.max_position_embeddings
         if args.prompt_tokens > longest:
             raise ConfigError("prompt_tokens", f"{args.prompt_tokens} is more than the model's context of {longest}")
         prompts = random_prompts(vocab_size, args.num_prompts, args.prompt_tokens, args.seed)
         for name in formats:
-            model = LogitModel(folder, quantization=name, **settings)
+            model = LogitModel(msgspec.structs.replace(of_model, quantization=name))
             if model.config.vocab_size != vocab_size:
                 raise ConfigError(
                     "reference",

@@ -32,6 +32,13 @@ def configure_logging(level: str, format: str = LogFormat.TEXT) -> None:
         logging.getLogger(name).setLevel(level.upper())
 
 
+def configured_logging() -> tuple[str, LogFormat]:
+    """Level and format that were configured, for a process of ours that is to log as this one does."""
+    level = logging.getLevelName(logging.getLogger("fairlead_engine").getEffectiveLevel()).lower()
+    is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in logging.root.handlers)
+    return level, LogFormat.JSON if is_json else LogFormat.TEXT
+
+
 class _FactsFormatter(logging.Formatter):
     """Takes a record apart: `ts`, `level`, `logger`, `msg`, what it was given as `extra`, `exception`."""
 

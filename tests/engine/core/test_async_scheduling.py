@@ -3,8 +3,9 @@
 import pytest
 
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.types import FinishReason, SequenceOutput
+from fairlead_engine.types import FinishReason
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing.checked_steps import run_checked
 from fairlead_engine_testing.fake_engine import fake_config
 
 MODEL = FakeModelConfig(vocab_size=50, max_position_embeddings=64, eos_token_ids=())
@@ -45,20 +46,12 @@ def make_engine(at_launch: bool = False, **changes: object) -> tuple[Engine, Wat
     return engine, runner
 
 
-def run(engine: Engine) -> list[SequenceOutput]:
-    outputs = []
-    while engine.has_work():
-        outputs += engine.step()
-        engine.check()
-    return outputs
-
-
 def test_a_step_is_launched_before_the_one_before_it_is_collected() -> None:
     engine, runner = make_engine()
     prompt = [1, 2, 3]
     engine.add(make_request("a", prompt, max_tokens=3))
     assert engine.step() == [], "nobody knows yet what the first step did"
-    outputs = run(engine)
+    outputs = run_checked(engine)
     assert [token for output in outputs for token in output.new_token_ids] == runner.generate(prompt, 3)
     assert runner.notes == ["launch 0", "launch 1", "collect 0", "launch 2", "collect 1", "collect 2"]
     assert engine.load.num_steps == 3
@@ -82,7 +75,7 @@ def test_a_launch_that_does_all_the_work_is_the_launched_steps_time(async_schedu
 def test_a_cpu_waits_for_each_step_unless_told_otherwise() -> None:
     engine, runner = make_engine(async_scheduling=None)
     engine.add(make_request("a", max_tokens=2))
-    run(engine)
+    run_checked(engine)
     assert runner.notes == ["launch 0", "collect 0", "launch 1", "collect 1"]
 
 
@@ -91,7 +84,7 @@ def test_what_was_computed_for_a_sequence_that_has_ended_is_dropped() -> None:
     prompt = [1, 2, 3]
     first, second = runner.generate(prompt, 2)
     engine.add(make_request("a", prompt, max_tokens=9, stop_token_ids=[second]))
-    outputs = run(engine)
+    outputs = run_checked(engine)
     assert [output.new_token_ids for output in outputs] == [[first], [second]]
     assert outputs[-1].finish_reason is FinishReason.STOP
     assert runner.num_launched == 3, "the third step began before the second was known"
@@ -106,7 +99,7 @@ def test_a_request_that_is_aborted_under_way_says_nothing_more_and_its_name_is_f
     engine.abort("a")
     assert engine.has_work(), "the device is still at it"
     engine.add(make_request("a", [4, 5], max_tokens=2))
-    outputs = run(engine)
+    outputs = run_checked(engine)
     assert [token for output in outputs for token in output.new_token_ids] == runner.generate([4, 5], 2)
     assert engine.blocks.num_free == engine.blocks.num_blocks
 
@@ -116,7 +109,7 @@ def test_a_sequence_that_is_preempted_under_way_keeps_its_token() -> None:
     prompts = {"a": list(range(1, 30)), "b": list(range(9, 31))}  # together 14 blocks, and 12 tokens more each
     for index, (name, prompt) in enumerate(prompts.items()):
         engine.add(make_request(name, prompt, max_tokens=12, arrival_time=float(index)))
-    outputs = run(engine)
+    outputs = run_checked(engine)
     assert engine.load.num_preemptions == 1
     for name, prompt in prompts.items():
         tokens = [token for output in outputs if output.request_id == name for token in output.new_token_ids]
@@ -128,7 +121,7 @@ def test_logits_that_leave_no_choice_end_a_sequence_whose_next_step_is_under_way
     runner.is_spoilt = lambda sequence: sequence.request_id == "a" and sequence.num_output_tokens == 1
     engine.add(make_request("a", [1, 2, 3], max_tokens=9))
     engine.add(make_request("b", [1, 2, 3], max_tokens=9))
-    outputs = run(engine)
+    outputs = run_checked(engine)
     assert [output.finish_reason for output in outputs if output.finish_reason] == [
         FinishReason.ERROR,
         FinishReason.LENGTH,

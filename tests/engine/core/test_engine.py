@@ -13,6 +13,7 @@ from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.server.kv_mirror import KVMirror
 from fairlead_engine.types import NO_LOAD, FinishReason, SequenceOutput
 from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing.checked_steps import run_checked
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.fake_engine import fake_config
 
@@ -23,14 +24,6 @@ def make_engine(clock: FakeClock | None = None, **changes: object) -> tuple[Engi
     runner = FakeRunner(MODEL)
     engine = Engine(fake_config(**changes), runner, clock or FakeClock())  # type: ignore[arg-type]
     return engine, runner
-
-
-def run(engine: Engine) -> list[SequenceOutput]:
-    outputs = []
-    while engine.has_work():
-        outputs += engine.step()
-        engine.check()
-    return outputs
 
 
 def test_info_reports_what_was_settled_at_start() -> None:
@@ -67,7 +60,7 @@ def test_warm_up_fits_the_smallest_cache_that_is_allowed(max_model_len: int, blo
     config = fake_config(num_blocks=num_blocks, block_size=block_size, max_model_len=max_model_len)
     engine = Engine(config, runner, FakeClock())
     engine.add(make_request(prompt=[1]))
-    assert run(engine)[-1].finish_reason is FinishReason.LENGTH
+    assert run_checked(engine)[-1].finish_reason is FinishReason.LENGTH
 
 
 def test_a_cache_too_small_for_one_sequence_is_an_error_at_start() -> None:
@@ -78,7 +71,7 @@ def test_a_cache_too_small_for_one_sequence_is_an_error_at_start() -> None:
 def test_outputs_carry_each_new_token_and_end_with_a_reason() -> None:
     engine, runner = make_engine()
     engine.add(make_request("a", [5, 6, 7], max_tokens=3))
-    outputs = run(engine)
+    outputs = run_checked(engine)
     assert [output.new_token_ids for output in outputs] == [[token] for token in runner.generate([5, 6, 7], 3)]
     assert [output.finish_reason for output in outputs] == [None, None, FinishReason.LENGTH]
     assert runner.forgotten[-1] == "a"
@@ -90,7 +83,7 @@ def test_the_first_output_says_when_it_was_scheduled_and_what_was_cached() -> No
     for arrival in (1.0, 2.0):
         clock.advance(10.0)
         engine.add(make_request(f"at-{arrival}", range(9), arrival_time=arrival, max_tokens=2))
-        first, second = run(engine)
+        first, second = run_checked(engine)
     assert (first.first_scheduled_time, second.first_scheduled_time) == (520.0, None)
     assert first.num_cached_tokens == second.num_cached_tokens == 8
 
@@ -99,7 +92,7 @@ def test_logprobs_come_with_their_tokens_when_asked_for() -> None:
     engine, _ = make_engine()
     engine.add(make_request("with", [1, 2], max_tokens=1, logprobs=0))
     engine.add(make_request("without", [1, 2], max_tokens=1))
-    with_logprobs, without = run(engine)
+    with_logprobs, without = run_checked(engine)
     assert with_logprobs.logprobs is not None
     assert with_logprobs.logprobs[0].token_id == with_logprobs.new_token_ids[0]
     assert without.logprobs is None
@@ -109,7 +102,7 @@ def test_a_stop_token_is_named() -> None:
     engine, runner = make_engine()
     stop = runner.generate([1, 2, 3], 2)[1]
     engine.add(make_request(prompt=[1, 2, 3], stop_token_ids=(stop,)))
-    last = run(engine)[-1]
+    last = run_checked(engine)[-1]
     assert (last.finish_reason, last.stop_token_id, last.new_token_ids) == (FinishReason.STOP, stop, [stop])
 
 
@@ -151,7 +144,7 @@ def test_a_request_without_finite_logits_ends_alone_and_leaves_nothing_to_reuse(
     spoilt.clear()
     engine.blocks.listener = None
     engine.add(make_request("again", shared + [10] * 5, max_tokens=3))
-    assert run(engine)[0].num_cached_tokens == 0, "nothing that it was computed from is trusted"
+    assert run_checked(engine)[0].num_cached_tokens == 0, "nothing that it was computed from is trusted"
 
 
 def test_a_full_queue_is_answered_with_rejected() -> None:
@@ -173,7 +166,7 @@ def test_who_asks_the_engine_itself_waits_as_long_as_it_may() -> None:
 
     for name in map(chr, range(65, 165)):
         assert add(name, 0.0) is None, "an empty queue takes any request"
-        run(engine)
+        run_checked(engine)
     assert engine.predicted_wait == 0.0
     taken = [add(name, 0.2) is None for name in map(chr, range(200, 240))]
     num_taken = sum(taken)
@@ -212,7 +205,7 @@ def test_load_shows_the_moment_and_the_history() -> None:
     load = engine.load
     assert (load.running, load.waiting, load.queued_prefill_tokens, load.kv_tokens) == (1, 1, 6, 20)
     assert (load.kv_blocks_free, load.kv_blocks_total) == (59, 64)
-    run(engine)
+    run_checked(engine)
     load = engine.load
     assert (load.running, load.waiting, load.queued_prefill_tokens, load.kv_tokens) == (0, 0, 0, 0)
     assert (load.num_steps, load.prompt_tokens, load.generation_tokens, load.last_step_tokens) == (4, 26, 4, 1)
@@ -235,7 +228,7 @@ def test_the_step_cost_is_known_from_warm_up_and_follows_the_clock() -> None:
     engine = Engine(fake_config(), TickingRunner(clock), clock)
     assert engine.load.step_cost.prefill_token == pytest.approx(0.001, rel=0.05)
     engine.add(make_request("a", range(12), max_tokens=40))
-    run(engine)
+    run_checked(engine)
     load = engine.load
     assert load.last_step_seconds == pytest.approx(0.001)
     assert set(load.step_cost.__struct_fields__) == {*StepWork._fields, "residual"}
@@ -260,7 +253,7 @@ def test_a_listener_hears_of_published_blocks_and_never_of_warm_up() -> None:
     engine.blocks.listener = recorder
     assert recorder.num_stored == 0
     engine.add(make_request("a", range(9), max_tokens=4))
-    run(engine)
+    run_checked(engine)
     assert recorder.num_stored == 3
 
 
@@ -270,5 +263,5 @@ def test_one_prompt_under_two_adapters_shares_no_block() -> None:
     found = []
     for index, adapter in enumerate((None, "pirate", "poet", "pirate", None)):
         engine.add(make_request(str(index), prompt, adapter=adapter, max_tokens=1))
-        found.append(run(engine)[-1].num_cached_tokens)
+        found.append(run_checked(engine)[-1].num_cached_tokens)
     assert found == [0, 0, 0, 16, 16]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.profile import batch_weight, fit, prior
+from fairlead_engine.core.profile import batch_weight, fit, prior, step_seconds
 from fairlead_engine.core.scheduler import Limits
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.errors import ConfigError
@@ -36,10 +36,6 @@ costs = st.builds(
 )
 
 
-def seconds(cost: messages.StepCost, work: StepWork) -> float:
-    return float(sum(getattr(cost, name) * amount for name, amount in work._asdict().items()))
-
-
 def works(draw: random.Random) -> list[StepWork]:
     """Steps as engines run them."""
     found = []
@@ -54,18 +50,18 @@ def works(draw: random.Random) -> list[StepWork]:
 @given(cost=costs, seed=st.integers(0, 2**16))
 def test_the_fit_recovers_the_costs_that_made_the_steps(cost: messages.StepCost, seed: int) -> None:
     # A microsecond is nothing to a step, and all there is of some beside others that take a second.
-    steps = [(work, seconds(cost, work)) for work in works(random.Random(seed))]
+    steps = [(work, step_seconds(cost, work)) for work in works(random.Random(seed))]
     found, error = fit(steps)
     assert error.p90 < 1e-3 and found.residual == error.median
     assert error.num_steps == len(steps) // 5
     for work, took in steps:
-        assert seconds(found, work) == pytest.approx(took, rel=1e-3, abs=1e-6)
+        assert step_seconds(found, work) == pytest.approx(took, rel=1e-3, abs=1e-6)
 
 
 def test_the_error_is_that_of_steps_the_fit_has_not_seen() -> None:
     """With noise, it is about as large as the noise."""
     draw = random.Random(0)
-    found, error = fit([(work, seconds(COST, work) * draw.uniform(0.8, 1.2)) for work in works(draw)])
+    found, error = fit([(work, step_seconds(COST, work) * draw.uniform(0.8, 1.2)) for work in works(draw)])
     assert 0.05 < error.median < 0.15 < error.p90 < 0.25
     assert found.base == pytest.approx(COST.base, rel=0.3)
 
@@ -92,7 +88,7 @@ def test_a_step_cost_that_begins_with_a_profile_predicts_what_the_profile_does(
     begun.set_prior(prior(cost, limits), 0.25)
     assert begun.coefficients["residual"] == 0.25
     for work in (StepWork(1, 0, 0, 0, seqs, seqs * longest), StepWork(1, 1, seqs + more, (seqs + more) ** 2 / 2, 0, 0)):
-        assert begun.predict(work) == pytest.approx(seconds(cost, work), rel=1e-2, abs=1e-6)
+        assert begun.predict(work) == pytest.approx(step_seconds(cost, work), rel=1e-2, abs=1e-6)
 
 
 def make_engine(folder: Path, runner: FakeRunner | None = None, **changes: Any) -> Engine:
@@ -165,7 +161,7 @@ def test_the_batch_weight_is_the_greatest_that_keeps_both_bounds(target: float |
 
     def keeps(weight: int) -> bool:
         num_seqs = min(6, -(-weight // 100))
-        step = seconds(COST, StepWork(1, 0, 0, 0, num_seqs, weight))
+        step = step_seconds(COST, StepWork(1, 0, 0, 0, num_seqs, weight))
         return weight <= 2000 and (target is None or step <= target or weight <= 100)
 
     assert found.most == max(weight for weight in range(1, 3000) if keeps(weight))

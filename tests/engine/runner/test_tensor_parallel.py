@@ -162,7 +162,7 @@ def test_a_rank_that_looks_for_others_ends_with_rank_0(tmp_path: Path) -> None:
         try:
             assert rank.stdin is not None and rank.stdout is not None
             settings = PartSettings(folder=str(tmp_path), device="cpu")
-            Writer(rank.stdin).send(Join(settings, 1, 2, silent.getsockname()[1], "info"))
+            Writer(rank.stdin).send(Join(settings, 1, 2, silent.getsockname()[1], "info", "text"))
             assert rank.stdout.readline() == HERE
             rank.stdin.close()
             assert rank.wait(60) == 0
@@ -192,3 +192,10 @@ def test_a_model_that_cannot_be_divided_so_is_refused_by_the_setting(size: int, 
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     with pytest.raises(ConfigError, match=f"tensor-parallel-size: {message}"):
         ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=size)
+
+
+def test_a_rank_that_ends_before_it_says_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", llama_fields())
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(ModelLoadError, match=r"rank 1 could not start: its process ended with status 1"):
+        ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)

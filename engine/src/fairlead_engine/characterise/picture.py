@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
+from fairlead_engine.core.profile import step_seconds
+from fairlead_engine.core.step_cost import StepWork
 from fairlead_protocol.messages import StepCost
 from fairlead_protocol.profiles import EngineProfile, Measured
 
@@ -49,16 +51,13 @@ def draw(profile: EngineProfile) -> str:
 
 def decode_seconds(cost: StepCost, num_seqs: float, context: float) -> float:
     """A step that continues so many sequences, each with so many tokens in the cache."""
-    return cost.base + num_seqs * (cost.decode_seq + cost.kv_token * context)
+    return step_seconds(cost, StepWork(1, 0, 0, 0, num_seqs, num_seqs * context))
 
 
 def prompt_seconds(cost: StepCost, num_tokens: float, budget: int) -> float:
     """One prompt alone, in as many steps as the token budget makes of it."""
-    context = num_tokens * (num_tokens - 1) / 2
     num_steps = math.ceil(num_tokens / budget)
-    return (
-        num_steps * (cost.base + cost.prefill_step) + cost.prefill_token * num_tokens + cost.prefill_context * context
-    )
+    return step_seconds(cost, StepWork(num_steps, num_steps, num_tokens, num_tokens * (num_tokens - 1) / 2, 0, 0))
 
 
 def _most_common(measured: Sequence[Measured], key: Callable[[Measured], tuple[int, int]]) -> list[Measured]:

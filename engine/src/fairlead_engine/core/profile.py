@@ -1,6 +1,6 @@
 """A profile's two uses: a step cost before the first request, and the batch weight that admission keeps to.
 
-`characterise` makes profiles with `fit` and `batch_weight`; the engine checks one with `refuse_foreign` and learns its
+`characterise` makes profiles with `fit` and `batch_weight`; the engine reads one with `load_profile` and learns its
 costs through `prior`. The model of cost is `step_cost`'s in both.
 """
 
@@ -89,10 +89,11 @@ def prior(cost: messages.StepCost, limits: Limits) -> Steps:
         StepWork(1, 1, budget + 1, budget * budget // 2, 0, 0),
         StepWork(1, 1, short, short * longest, 0, 0),
     ]
-    return [(work, seconds) for work in works if (seconds := _seconds(cost, work)) > _LEAST_SECONDS]
+    return [(work, seconds) for work in works if (seconds := step_seconds(cost, work)) > _LEAST_SECONDS]
 
 
-def _seconds(cost: messages.StepCost, work: StepWork) -> float:
+def step_seconds(cost: messages.StepCost, work: StepWork) -> float:
+    """What steps with this work take together."""
     return float(sum(getattr(cost, name) * amount for name, amount in work._asdict().items()))
 
 
@@ -126,7 +127,7 @@ def batch_weight(
         while low < high:
             middle = (low + high + 1) // 2
             num_seqs = min(max_num_seqs, -(-middle // request_weight))
-            if _seconds(cost, StepWork(1, 0, 0, 0, num_seqs, middle)) <= tpot_target:
+            if step_seconds(cost, StepWork(1, 0, 0, 0, num_seqs, middle)) <= tpot_target:
                 low = middle
             else:
                 high = middle - 1

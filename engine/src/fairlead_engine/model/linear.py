@@ -4,7 +4,6 @@ Packing wins on CPUs because oneDNN otherwise reorders the weight inside every c
 bfloat16 (3072 x 512: 239 us packed against 299 us plain, one thread, AVX512-BF16), more in float32.
 """
 
-import logging
 import os
 from functools import cache
 from typing import Protocol
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-logger = logging.getLogger(__name__)
+from fairlead_engine.model.product_trial import is_right
 
 NUM_SHAPES = 128
 """Products that oneDNN and torch each keep a compiled routine for, one for every number of rows and every shape of a
@@ -75,8 +74,5 @@ def can_pack(dtype: torch.dtype) -> bool:
     """
     weight = (torch.arange(1024, dtype=torch.float32) % 7 - 3).view(32, 32).to(dtype)
     x = (torch.arange(64, dtype=torch.float32) % 5 - 2).view(2, 32).to(dtype)
-    try:
-        return bool(torch.equal(PackedLinear(weight)(x), functional.linear(x, weight)))
-    except (AttributeError, NotImplementedError, RuntimeError) as error:
-        logger.info("oneDNN cannot pack %s weights here, using plain products: %s", dtype, error)
-        return False
+    otherwise = f"oneDNN cannot pack {dtype} weights here, using plain products"
+    return is_right(lambda: PackedLinear(weight)(x), functional.linear(x, weight), otherwise=otherwise)

@@ -5,18 +5,14 @@
 
 import random
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
-from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
-from fairlead_engine.model import load_model, read_config
-from fairlead_engine.model.layers import ForwardInput
-from fairlead_engine.runner.placement import choose_device, choose_dtype
-
-_BLOCK_SIZE = 16
+from fairlead_engine.model.shard import ALONE
+from fairlead_engine.runner.model_part import ModelPart, PartSettings
+from fairlead_engine.runner.slot_tokens import NewTokens
+from fairlead_engine.runner.step_plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,42 +40,29 @@ class Comparison:
 class LogitModel:
     """A model that tells the logits of every position of a prompt. Raises ModelLoadError or ConfigError."""
 
-    def __init__(
-        self, folder: Path, *, dtype: str = "auto", device: str = "auto", quantization: str | None = None
-    ) -> None:
-        """Loads the model; settings as in `EngineConfig`."""
-        self.config = config = read_config(folder)
-        self._device = choose_device(device)
-        self._layout = CacheLayout(
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            block_size=_BLOCK_SIZE,
-            dtype=choose_dtype(dtype, config.dtype, self._device),
-            device=self._device,
-        )
-        self._backend = BACKENDS[choose_backend_name("auto", self._device)]()
-        self._model = load_model(folder, config, self._layout.dtype, self._device, quantization)
-        self.weight_bytes = self._model.weight_bytes
+    def __init__(self, settings: PartSettings) -> None:
+        self._part = ModelPart(settings, ALONE)
+        self.config = self._part.config
+        self.weight_bytes = self._part.model.weight_bytes
 
     @torch.inference_mode()
     def logits(self, token_ids: list[int]) -> Tensor:
         """float32 [tokens, vocab]: row i says what comes after token i."""
         num_tokens = len(token_ids)
-        num_blocks = -(-num_tokens // _BLOCK_SIZE)
-        batch = DeviceBatch(
-            slots=[0], num_queries=[num_tokens], context_lens=[num_tokens], block_tables=[list(range(num_blocks))]
+        num_blocks = -(-num_tokens // self._part.layout.block_size)
+        self._part.allocate(num_blocks, num_slots=1, blocks_per_slot=num_blocks)
+        plan = StepPlan(
+            slots=[0],
+            num_queries=[num_tokens],
+            context_lens=[num_tokens],
+            samples=[False],
+            score_rows=list(range(num_tokens)),
+            score_sizes=[num_tokens],
+            pool_rows=[],
+            new_tokens=NewTokens([(0, 0, num_tokens)], token_ids, num_tokens),
         )
-        rows = torch.arange(num_tokens, device=self._device)
-        step = ForwardInput(
-            token_ids=torch.tensor(token_ids, device=self._device),
-            positions=rows,
-            logit_rows=rows,
-            backend=self._backend,
-            attention=self._backend.prepare(batch, self._backend.tables(self._layout, 1, num_blocks)),
-        )
-        return self._model.logits(self._model(step, self._backend.allocate(self._layout, num_blocks))).float()
+        computed = self._part.compute(plan, [list(range(num_blocks))])
+        return next(self._part.scored_logits(plan, computed))
 
 
 def random_prompts(vocab_size: int, num_prompts: int, num_tokens: int, seed: int) -> list[list[int]]:

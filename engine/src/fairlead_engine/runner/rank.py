@@ -19,7 +19,7 @@ from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, reach_store
 from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Join, Reader, Step
-from fairlead_protocol.logs import LogFormat, configure_logging
+from fairlead_protocol.logs import configure_logging
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
         print("this process is started by the engine; run `fairlead-engine serve` instead", file=sys.stderr)
         return 2
     threading.Thread(target=_end_with_input, name="lifeline", daemon=True).start()
-    configure_logging(join.log_level, LogFormat.TEXT)
+    configure_logging(join.log_level, join.log_format)
     output.write(HERE)
     output.flush()
     shard = Shard(join.rank, join.size)

@@ -22,6 +22,8 @@ class Join(msgspec.Struct, frozen=True, tag=True, array_like=True):
     port: int
     """Of the store in which the ranks find one another (`process_group`)."""
     log_level: str
+    log_format: str
+    """As rank 0 writes its log."""
 
 
 class Allocate(msgspec.Struct, frozen=True, tag=True, array_like=True):

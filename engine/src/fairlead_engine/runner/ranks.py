@@ -19,14 +19,14 @@ from fairlead_engine.runner.process_group import join_group, open_store
 from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Join, Message, Step, Writer
 from fairlead_engine.runner.step_plan import SentTables, StepPlan
 from fairlead_engine.types import ScheduledSequence
+from fairlead_protocol.logs import configured_logging
 
 logger = logging.getLogger(__name__)
 
 _LAST_WORDS_SECONDS = 5.0
 """For which a step may go on after a rank was lost, until it fails by itself with a reason."""
-
-
 _LOOKS = 50
+"""In half that time, for the reason why a step failed."""
 
 
 class RankLost(RuntimeError):
@@ -47,18 +47,19 @@ class Ranks:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._writers: list[Writer] = []
         self._tables = SentTables(0)
-        level = logging.getLevelName(logging.getLogger().level).lower()
-        for rank in range(1, size):
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "fairlead_engine.runner.rank"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-            assert process.stdin is not None
-            self._processes.append(process)
-            self._writers.append(Writer(process.stdin))
-            self._writers[-1].send(Join(settings, rank, size, store.port, level))
+        log_level, log_format = configured_logging()
         try:
+            for rank in range(1, size):
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "fairlead_engine.runner.rank"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+                assert process.stdin is not None
+                self._processes.append(process)
+                self._writers.append(Writer(process.stdin))
+                with suppress(OSError):  # it has ended, which is told below
+                    self._writers[-1].send(Join(settings, rank, size, store.port, log_level, log_format))
             self._expect(HERE)  # who has ended is waited for in vain in the group
             join_group(Shard(0, size), store, device)
         except BaseException:

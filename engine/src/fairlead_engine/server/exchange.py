@@ -141,11 +141,8 @@ class Exchange:
             for task in (worker, watcher):
                 task.cancel()
             await asyncio.gather(worker, watcher, return_exceptions=True)
-            del (
-                worker,
-                watcher,
-                task,
-            )  # an error, its traceback and its task would hold one another: garbage to look for
+            # An error, its traceback and its task would hold one another: garbage to look for.
+            del worker, watcher, task
 
     async def answer(self, work: Awaitable[None]) -> None:
         """Awaits `work`, which answers, and turns what it raises into an answer."""

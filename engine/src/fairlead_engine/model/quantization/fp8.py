@@ -1,19 +1,17 @@
 """8-bit floats (e4m3, arXiv 2209.05433) on both sides. Weights are scaled by output channel or in blocks, activations
 by token, or by token and as many columns as a block has, as they come."""
 
-import logging
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, decode
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.scaled_rows import scaled_rows
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
-
-logger = logging.getLogger(__name__)
 
 LARGEST = 448.0
 """The largest number that e4m3 has."""
@@ -82,9 +80,8 @@ def can_multiply_fp8(device: torch.device) -> bool:
     """Whether the device has the product: it is tried, since it takes a GPU and a build of torch that both know it."""
     one = torch.ones(32, 32, device=device)
     weight = QuantizedWeight(one.to(torch.float8_e4m3fn), one[:, :1].contiguous(), 32)
-    try:
-        found = ScaledFp8Linear(weight, None, torch.bfloat16)(one.to(torch.bfloat16))
-        return bool(torch.equal(found.float(), one @ one))
-    except (AttributeError, NotImplementedError, RuntimeError) as error:
-        logger.info("%s cannot multiply 8-bit floats, decoding weights: %s", device, error)
-        return False
+    return is_right(
+        lambda: ScaledFp8Linear(weight, None, torch.bfloat16)(one.to(torch.bfloat16)).float(),
+        one @ one,
+        otherwise=f"{device} cannot multiply 8-bit floats, decoding weights",
+    )

@@ -4,7 +4,6 @@ The group size is a compromise of its makers' (AWQ, GPTQ: 128) where a checkpoin
 without looking at activations take small groups, whose error is less.
 """
 
-import logging
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,11 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.dequantized_linear import PART_ELEMENTS, DequantizedLinear
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
-
-logger = logging.getLogger(__name__)
 
 _LARGEST = 7.5
 """Integers go from -8 to 7, and the scale as if to 7.5: compressed-tensors' rule, which cuts a little off one side for
@@ -113,8 +111,8 @@ def can_pack_int4(dtype: torch.dtype) -> bool:
     values = (torch.arange(64 * 64) % 15 - 8).view(64, 64).to(torch.int8)
     weight = QuantizedWeight(values, torch.ones(64, 2), 32)
     x = (torch.arange(2 * 64) % 3 - 1).view(2, 64).to(dtype)
-    try:
-        return bool(torch.equal(PackedInt4Linear(weight, None, dtype)(x), functional.linear(x, values.to(dtype))))
-    except (AttributeError, NotImplementedError, RuntimeError) as error:
-        logger.info("torch cannot multiply %s with 4-bit integers here, decoding weights: %s", dtype, error)
-        return False
+    return is_right(
+        lambda: PackedInt4Linear(weight, None, dtype)(x),
+        functional.linear(x, values.to(dtype)),
+        otherwise=f"torch cannot multiply {dtype} with 4-bit integers here, decoding weights",
+    )

@@ -3,18 +3,16 @@
 (LLM.int8, arXiv 2208.07339, and SmoothQuant, arXiv 2211.10438, without their treatment of outliers.)
 """
 
-import logging
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.scaled_rows import scaled_rows
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
-
-logger = logging.getLogger(__name__)
 
 _LARGEST = 127.0
 _ZERO = 128
@@ -96,8 +94,8 @@ def can_pack_int8() -> bool:
     signs = torch.where(torch.arange(64 * 32).view(64, 32) % 3 == 0, -1, 1)
     weight = QuantizedWeight((127 * signs).to(torch.int8), torch.ones(64, 1), 32)
     x = torch.full((2, 32), 127.0)
-    try:
-        return bool(torch.equal(PackedInt8Linear(weight, None, x.dtype)(x), x @ weight.dequantized().t()))
-    except (AttributeError, NotImplementedError, RuntimeError) as error:
-        logger.info("oneDNN cannot multiply 8-bit integers here, using torch's product: %s", error)
-        return False
+    return is_right(
+        lambda: PackedInt8Linear(weight, None, x.dtype)(x),
+        x @ weight.dequantized().t(),
+        otherwise="oneDNN cannot multiply 8-bit integers here, using torch's product",
+    )

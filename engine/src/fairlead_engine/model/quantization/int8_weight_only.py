@@ -1,17 +1,15 @@
 """8-bit integer weights, scaled by output channel; activations stay as they are."""
 
-import logging
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
-
-logger = logging.getLogger(__name__)
 
 _LARGEST = 127.0
 _MOST_ROWS = 4
@@ -49,8 +47,8 @@ def can_multiply_mixed() -> bool:
     """Whether torch has the product here and gets a small one right, since it is not its public interface."""
     weight = QuantizedWeight((torch.arange(64 * 64) % 7 - 3).view(64, 64).to(torch.int8), torch.ones(64, 1), 64)
     x = (torch.arange(2 * 64) % 5 - 2).view(2, 64).to(torch.bfloat16)
-    try:
-        return bool(torch.equal(MixedInt8Linear(weight, None, x.dtype)(x), x @ weight.dequantized(x.dtype).t()))
-    except (AttributeError, NotImplementedError, RuntimeError) as error:
-        logger.info("torch cannot multiply bfloat16 with 8-bit integers here, decoding weights: %s", error)
-        return False
+    return is_right(
+        lambda: MixedInt8Linear(weight, None, x.dtype)(x),
+        x @ weight.dequantized(x.dtype).t(),
+        otherwise="torch cannot multiply bfloat16 with 8-bit integers here, decoding weights",
+    )
