@@ -5,6 +5,7 @@ The runner calls it once per step. It knows no requests: which token belongs to 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 from torch.nn import functional
@@ -15,6 +16,14 @@ from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import Shard
+
+
+class BetweenAttentions(Protocol):
+    """What a step computes of each token by itself: the decoder, or what repeats it for it."""
+
+    def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def following(self, index: int, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +43,32 @@ class Decoder:
     weight_bytes: int
     """Memory the weights of this part take as loaded; a tied projection that had to be packed counts again."""
 
-    def __call__(self, step: ForwardInput, caches: Sequence[LayerCache]) -> Tensor:
-        """Runs one step and returns the last hidden states of its logit rows, normalised: [rows, hidden]."""
+    def __call__(
+        self, step: ForwardInput, caches: Sequence[LayerCache], between: "BetweenAttentions | None" = None
+    ) -> Tensor:
+        """Runs one step and returns the last hidden states of its logit rows, normalised: [rows, hidden].
+
+        `between` computes what comes before each layer's attention; None = the decoder does.
+        """
+        between = between or self
         rotation = Rotation(*self.rotary(step.positions, self.embedding.weight.dtype))
-        update, stream = None, self.embedding(step.token_ids)
-        for layer, cache in zip(self.layers[:-1], caches[:-1], strict=True):
-            update, stream = layer(update, stream, step, rotation, cache)
-        update, stream = self.layers[-1](update, stream, step, rotation, caches[-1], step.logit_rows)
-        hidden, _ = self.final_norm(update, stream)
+        heads, stream = between.first(step.token_ids)
+        for index, (layer, cache) in enumerate(zip(self.layers[:-1], caches[:-1], strict=True)):
+            attended = layer.attention.attend(heads, step, rotation, cache)
+            heads, stream = between.following(index, attended, stream)
+        last = self.layers[-1]
+        attended = last.attention.attend(heads, step, rotation, caches[-1])
+        rows = step.logit_rows  # nobody asks for what comes after the last attention of the others
+        hidden, _ = self.final_norm(*last.after_attention(attended[rows], stream[rows]))
         return hidden
+
+    def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Up to the first attention: its heads [tokens, all heads, head_dim], and the stream [tokens, hidden]."""
+        return self.layers[0].before_attention(None, self.embedding(token_ids))
+
+    def following(self, index: int, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+        """From what layer `index` has attended [tokens, heads x head_dim] up to the next one's attention."""
+        return self.layers[index + 1].before_attention(*self.layers[index].after_attention(attended, stream))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → logits [rows, vocab], in the weights' dtype."""

@@ -109,38 +109,34 @@ class Attention:
     num_kv_heads: int
     head_dim: int
 
-    def __call__(self, x: Tensor, step: ForwardInput, rotation: Rotation, cache: LayerCache) -> Tensor:
-        """x [tokens, hidden] → the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
-        heads = self.qkv(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
+    def heads(self, x: Tensor) -> Tensor:
+        """x [tokens, hidden] → heads of queries, keys and values side by side [tokens, all heads, head_dim]."""
+        return self.qkv(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotation: Rotation, cache: LayerCache) -> Tensor:
+        """From those to the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
         query, key, value = norm_rope(heads, self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
         return step.backend.forward(query, key, value, cache, step.attention).flatten(1)
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Attention, then feed-forward, each on a normalised copy of the residual stream."""
+    """Attention, then feed-forward, each on a normalised copy of the residual stream.
+
+    Tokens meet in the attention alone: what is before and after it does to each row the same.
+    """
 
     attention_norm: RMSNorm
     attention: Attention
     feed_forward_norm: RMSNorm
     feed_forward: FeedForward
 
-    def __call__(
-        self,
-        update: Tensor | None,
-        stream: Tensor,
-        step: ForwardInput,
-        rotation: Rotation,
-        cache: LayerCache,
-        rows: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """update and stream [tokens, hidden] → what is to be added next, and to what; or only the given rows of them.
-
-        Tokens meet in the attention alone, so a caller that wants few rows spares the others everything after it.
-        """
+    def before_attention(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
+        """update and stream [tokens, hidden] → the attention's heads [tokens, all heads, head_dim], and the stream."""
         normed, stream = self.attention_norm(update, stream)
-        attended = self.attention(normed, step, rotation, cache)
-        if rows is not None:
-            stream, attended = stream[rows], attended[rows]
+        return self.attention.heads(normed), stream
+
+    def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+        """What is to be added next, and to what, each [tokens, hidden], or as few rows as were given."""
         normed, stream = self.feed_forward_norm(self.attention.output(attended), stream)
         return self.feed_forward(normed), stream
