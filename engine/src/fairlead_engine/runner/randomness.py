@@ -28,7 +28,16 @@ def uniforms(keys: list[int], positions: list[int]) -> npt.NDArray[np.float64]:
 
     The counter-based generator SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
     """
-    state = np.array(keys, np.uint64) + (np.array(positions, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return _drawn(np.array(keys, np.uint64), np.array(positions, np.uint64))
+
+
+def other_uniforms(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1) that the given ones decide, [rows], where a draw needs one more."""
+    return _drawn(numbers.view(np.uint64), np.uint64(0))
+
+
+def _drawn(keys: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.float64]:
+    state = keys + (counters + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     state ^= state >> np.uint64(31)
