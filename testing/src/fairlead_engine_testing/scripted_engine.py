@@ -108,6 +108,7 @@ class ScriptedEngine:
         self.aborted: list[str] = []
         self.running: set[str] = set()
         self.num_commands = 0
+        self.num_reports = 0
         self._listener: StepListener | None = None
         self._may_go_on = asyncio.Event()
         self._may_go_on.set()
@@ -190,5 +191,6 @@ class ScriptedEngine:
             self._tasks.pop(request.request_id, None)
 
     def _report(self, changed: BlocksChanged | None = None) -> None:
+        self.num_reports += 1
         if self._listener is not None:
             self._listener.stepped(changed, self.num_commands)

@@ -31,14 +31,16 @@ def test_an_eviction_after_a_store_in_the_same_step_is_a_defect() -> None:
 class PlayedChannel:
     """Hands out one list of commands per call, then `Stop`."""
 
+    num_clients = 1
+
     def __init__(self, *rounds: list[Command]) -> None:
         self.rounds = list(rounds)
         self.steps: list[Stepped] = []
 
-    def receive(self, timeout: float | None) -> list[Command]:
-        return self.rounds.pop(0) if self.rounds else [Stop()]
+    def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
+        return [(0, command) for command in (self.rounds.pop(0) if self.rounds else [Stop()])]
 
-    def send(self, reply: Reply) -> None:
+    def send(self, client: int, reply: Reply) -> None:
         if isinstance(reply, Stepped):
             self.steps.append(reply)
 

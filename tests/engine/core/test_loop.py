@@ -26,16 +26,18 @@ from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
 class PlayedChannel:
     """Hands out one list of commands per call, then `Stop`; remembers timeouts and replies."""
 
+    num_clients = 1
+
     def __init__(self, *rounds: list[Command]) -> None:
         self.rounds = list(rounds)
         self.timeouts: list[float | None] = []
         self.replies: list[Reply] = []
 
-    def receive(self, timeout: float | None) -> list[Command]:
+    def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
         self.timeouts.append(timeout)
-        return self.rounds.pop(0) if self.rounds else [Stop()]
+        return [(0, command) for command in (self.rounds.pop(0) if self.rounds else [Stop()])]
 
-    def send(self, reply: Reply) -> None:
+    def send(self, client: int, reply: Reply) -> None:
         self.replies.append(reply)
 
 

@@ -25,6 +25,7 @@ class ChannelClient(ABC):
         self._death: str | None = "the engine core has not been started"
         self._listener: StepListener | None = None
         self._num_sent = 0
+        self._num_reports = 0
         # Monotonic seconds since when the core has owed the next reply; None = it owes nothing.
         self._owed_since: float | None = None
 
@@ -75,6 +76,10 @@ class ChannelClient(ABC):
         return self._load
 
     @property
+    def num_reports(self) -> int:
+        return self._num_reports
+
+    @property
     def alive(self) -> bool:
         return self._death is None
 
@@ -103,8 +108,8 @@ class ChannelClient(ABC):
     def _handle(self, reply: Reply) -> None:
         starting = self._started if self._started is not None and not self._started.done() else None
         match reply:
-            case Stepped(outputs, load, num_commands, changed):
-                self._load = load
+            case Stepped(outputs, load, num_commands, changed, number):
+                self._load, self._num_reports = load, number
                 owes = num_commands < self._num_sent or load.num_sequences > 0
                 self._owed_since = time.monotonic() if owes else None
                 for output in outputs:

@@ -1,6 +1,6 @@
 """What the server sees of an engine: `EngineClient`, an asyncio interface to a core that runs somewhere else.
 
-`InProcessClient` keeps the core in a thread, `ProcessClient` in a child process, and
+`InProcessClient` keeps the core in a thread, `ProcessClient` in a child process, `SocketClient` shares one, and
 `fairlead_engine_testing.ScriptedEngine` has none at all. Nothing here imports torch, so the HTTP process never does.
 """
 
@@ -57,6 +57,11 @@ class EngineClient(Protocol):
     @property
     def load(self) -> EngineLoad:
         """The newest load the core reported."""
+        ...
+
+    @property
+    def num_reports(self) -> int:
+        """The number of the newest report; clients of one core count the same ones."""
         ...
 
     @property

@@ -45,7 +45,9 @@ class InProcessClient(ChannelClient):
 
 
 class _ThreadChannel:
-    """The core's end, used on its thread."""
+    """The core's end, used on its thread; there is one client."""
+
+    num_clients = 1
 
     def __init__(
         self,
@@ -57,14 +59,14 @@ class _ThreadChannel:
         self._loop = loop
         self._handle = handle
 
-    def receive(self, timeout: float | None) -> list[Command]:
-        commands: list[Command] = []
+    def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
+        commands: list[tuple[int, Command]] = []
         while True:
             try:
-                commands.append(self._commands.get(timeout=timeout))
+                commands.append((0, self._commands.get(timeout=timeout)))
             except queue.Empty:
                 return commands
             timeout = 0.0
 
-    def send(self, reply: Reply) -> None:
+    def send(self, client: int, reply: Reply) -> None:
         self._loop.call_soon_threadsafe(self._handle, reply)

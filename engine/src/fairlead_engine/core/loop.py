@@ -1,15 +1,15 @@
 """The core loop: commands in, steps, replies out. It runs in a thread or in a process of its own.
 
-It knows neither asyncio nor sockets: a channel carries the messages.
+It knows neither asyncio nor sockets: a channel carries the messages, and `Clients` knows who is to have them.
 """
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from fairlead_engine.core.block_changes import BlockChanges
+from fairlead_engine.core.clients import Channel, Clients
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped, Stop
+from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Forget, Started, Stop
 from fairlead_engine.errors import StartError
 from fairlead_engine.types import SequenceOutput
 
@@ -19,65 +19,69 @@ _QUIET_SECONDS = 1.0
 """Idle for this long, the engine checks its invariants: milliseconds that no request should wait for."""
 
 
-class Channel(Protocol):
-    """The core's end of the line to its client."""
-
-    def receive(self, timeout: float | None) -> list[Command]:
-        """The commands that came since the last call; waits up to `timeout` seconds for one, None = for ever."""
-        ...
-
-    def send(self, reply: Reply) -> None:
-        """Sends without waiting for the client."""
-        ...
-
-
 def run_core(make_engine: Callable[[], Engine], channel: Channel) -> bool:
     """Makes the engine and serves the channel until `Stop`; True when it ended because it was asked to.
 
-    Every failure is told to the client first, so that no request ends in silence.
+    Every failure is told to all clients first, so that no request ends in silence.
     """
+    clients = Clients(channel)
     try:
         engine = make_engine()
     except StartError as error:
-        channel.send(Failed(**error.to_dict()))
+        clients.tell_all(Failed(**error.to_dict()))
         return False
     except Exception as error:
         logger.exception("the engine core could not start")
-        channel.send(Failed(StartError.reason, f"the engine core could not start: {_described(error)}"))
+        clients.tell_all(Failed(StartError.reason, f"the engine core could not start: {_described(error)}"))
         return False
     try:
-        _serve(engine, channel)
+        _serve(engine, channel, clients)
     except Exception as error:
         logger.exception("a step of the engine core failed")
-        channel.send(Died(f"the engine core has died: {_described(error)}"))
+        clients.tell_all(Died(f"the engine core has died: {_described(error)}"))
         return False
     return True
 
 
-def _serve(engine: Engine, channel: Channel) -> None:
+def _serve(engine: Engine, channel: Channel, clients: Clients) -> None:
     changes = BlockChanges()
     engine.blocks.listener = changes
-    channel.send(Started(engine.info, engine.load))
-    num_commands = 0
+    clients.tell_all(Started(engine.info, engine.load))
     while True:
-        commands = channel.receive(timeout=0.0 if engine.has_work() else _QUIET_SECONDS)
-        if not commands and not engine.has_work():
+        was_busy = engine.has_work()
+        commands = channel.receive(timeout=0.0 if was_busy else _QUIET_SECONDS)
+        if not commands and not was_busy:
             if not engine.recheck():
-                channel.send(Stepped([], engine.load, num_commands, changes.take()))
+                clients.report([], engine.load, changes.take())
             commands = channel.receive(timeout=None)
-        if any(isinstance(command, Stop) for command in commands):
+        if any(isinstance(command, Stop) for _, command in commands):
             return
-        outputs: list[SequenceOutput] = []
-        for command in commands:
-            match command:
-                case Add(request):
-                    outputs += filter(None, [engine.add(request)])
-                case Abort(request_id):
-                    engine.abort(request_id)
-        num_commands += len(commands)
+        outputs = _obey(commands, engine, clients)
         if engine.has_work():
+            if clients.are_several and not was_busy:
+                # The first client says how long a step takes, and knows of no step that others have caused.
+                clients.report(outputs, engine.load)
+                outputs = []
             outputs += engine.step()
-        channel.send(Stepped(outputs, engine.load, num_commands, changes.take()))
+        clients.report(outputs, engine.load, changes.take())
+
+
+def _obey(commands: list[tuple[int, Command]], engine: Engine, clients: Clients) -> list[SequenceOutput]:
+    """Returns the last outputs of the requests that were refused."""
+    outputs: list[SequenceOutput] = []
+    for client, command in commands:
+        match command:
+            case Add(request):
+                clients.added(client, request.request_id)
+                outputs += filter(None, [engine.add(request)])
+            case Abort(request_id):
+                clients.aborted(request_id)
+                engine.abort(request_id)
+            case Forget(other):
+                for request_id in clients.forget(other):
+                    engine.abort(request_id)
+        clients.obeyed(client)
+    return outputs
 
 
 def _described(error: Exception) -> str:

@@ -1,7 +1,9 @@
-"""What a client and a core say to each other, whether they share a process or not.
+"""What clients and a core say to each other, whether they share a process or not.
 
 A client sends commands; the core answers with `Started` or `Failed`, and from then on with one `Stepped` for each step
-and for each round of commands that needs no step. Not to be confused with the HTTP protocol between gateway and engine.
+and for each round of commands that needs no step. Where several clients share a core, the first of them, which has
+started it, hears all of that; the others what is theirs. Not to be confused with the HTTP protocol between gateway and
+engine.
 """
 
 import msgspec
@@ -22,11 +24,18 @@ class Abort(msgspec.Struct, frozen=True, tag=True, array_like=True):
     request_id: str
 
 
+class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Another client of the core is gone: end what it has asked for, and tell it nothing more. The first client's."""
+
+    client: int
+    """Its place among the clients; the first has 0."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """End the core now, whatever runs."""
+    """End the core now, whatever runs. The first client's."""
 
 
-Command = Add | Abort | Stop
+Command = Add | Abort | Forget | Stop
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -52,14 +61,16 @@ class BlocksChanged(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """All outputs of one step, and of the requests that were refused before it."""
+    """A client's outputs of one step, and of its requests that were refused before it."""
 
     outputs: list[SequenceOutput]
     load: EngineLoad
     num_commands: int
-    """Commands obeyed since the start; the core owes an answer while this is less than was sent."""
+    """The client's commands obeyed since the start; the core owes an answer while this is less than was sent."""
     changed: BlocksChanged | None = None
-    """None when no reusable block came or went."""
+    """None when no reusable block came or went, and for all clients but the first."""
+    number: int = 0
+    """Of this report, from 1; all who hear of it hear the same number."""
 
 
 class Died(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -1,7 +1,8 @@
 """The core as a process of its own: `python -m fairlead_engine.core`, started by `ProcessClient` and by nobody else.
 
 Its parent writes one line to standard input, `Launch`, and then keeps the pipe open for as long as it lives: the end of
-that pipe is the end of this process. Everything else goes over a ZeroMQ socket that the parent has bound.
+that pipe is the end of this process. Everything else goes over ZeroMQ sockets: one that the parent has bound, and one
+for each other process that serves its model over HTTP.
 """
 
 import ctypes
@@ -32,8 +33,8 @@ _LINGER_MS = 2000
 class Launch(msgspec.Struct, frozen=True):
     """What a core needs to know to start."""
 
-    address: str
-    """ZeroMQ address of the parent's socket."""
+    addresses: list[str]
+    """ZeroMQ addresses of the clients' sockets, the parent's first."""
     launched_at: float
     """When the parent started this process, in seconds of `time.time`."""
     parent_pid: int
@@ -52,7 +53,7 @@ def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[
     launch = msgspec.json.decode(_read_line(), type=Launch)
     configure_logging(launch.log_level, launch.log_format)
     _die_with(launch.parent_pid)
-    channel = _SocketChannel(launch.address)
+    channel = _SocketChannel(launch.addresses)
     try:
         return 0 if run_core(lambda: _started(make_engine, launch, modules), channel) else 1
     finally:
@@ -105,30 +106,41 @@ def _started(make_engine: Callable[[EngineConfig], Engine], launch: Launch, modu
 
 
 class _SocketChannel:
-    """The core's end of a ZeroMQ pair; waiting for commands blocks without using the CPU."""
+    """The core's ends of ZeroMQ pairs; waiting for commands blocks without using the CPU."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.num_clients = len(addresses)
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # the client merges what its consumers leave, so it always reads
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.connect(address)
+        self._poller = zmq.Poller()
+        self._sockets = [self._connected(address) for address in addresses]
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 
-    def receive(self, timeout: float | None) -> list[Command]:
+    def receive(self, timeout: float | None) -> list[tuple[int, Command]]:
         if timeout != 0.0:
-            self._socket.poll(None if timeout is None else int(timeout * 1000))
-        commands: list[Command] = []
-        while True:
-            try:
-                commands.append(self._decoder.decode(self._socket.recv(zmq.NOBLOCK)))
-            except zmq.Again:
-                return commands
+            self._poller.poll(None if timeout is None else int(timeout * 1000))
+        commands: list[tuple[int, Command]] = []
+        for client, socket in enumerate(self._sockets):
+            while True:
+                try:
+                    commands.append((client, self._decoder.decode(socket.recv(zmq.NOBLOCK))))
+                except zmq.Again:
+                    break
+        return commands
 
-    def send(self, reply: Reply) -> None:
-        self._socket.send(self._encoder.encode(reply))
+    def send(self, client: int, reply: Reply) -> None:
+        self._sockets[client].send(self._encoder.encode(reply))
 
     def close(self) -> None:
-        self._socket.close(linger=_LINGER_MS)
+        for socket in self._sockets:
+            socket.close(linger=_LINGER_MS)
         self._context.term()
+
+    def _connected(self, address: str) -> "zmq.Socket[bytes]":
+        """Connected rather than bound: so what is sent to a client that has died waits, and does not block."""
+        socket = self._context.socket(zmq.PAIR)
+        socket.setsockopt(zmq.SNDHWM, 0)  # clients merge what their consumers leave, so they always read
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.connect(address)
+        self._poller.register(socket, zmq.POLLIN)
+        return socket

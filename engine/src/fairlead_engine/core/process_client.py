@@ -1,6 +1,7 @@
 """An engine client whose core is a child process: what the HTTP server uses. It never imports torch.
 
-Messages are msgspec structs as msgpack over a ZeroMQ pair on a Unix socket in a private folder.
+Client and core talk as `SocketClient` says, over sockets in a private folder: our own, and one for each peer, a process
+that shares the core.
 """
 
 import asyncio
@@ -14,12 +15,10 @@ from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 import msgspec
-import zmq
-import zmq.asyncio
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.channel_client import ChannelClient
-from fairlead_engine.core.messages import Command, Died, Failed, Reply, Stop
+from fairlead_engine.core.messages import Forget, Stop
+from fairlead_engine.core.socket_client import SocketClient
 from fairlead_engine.types import EngineInfo
 from fairlead_protocol.logs import LogFormat
 
@@ -31,7 +30,7 @@ _LONGEST_SOCKET_PATH = 100
 """A Unix socket's path is limited to 107 bytes on Linux and 103 on macOS."""
 
 
-class ProcessClient(ChannelClient):
+class ProcessClient(SocketClient):
     """Runs `python -m module`, a program that calls `serve_core`, and talks to it."""
 
     def __init__(
@@ -41,19 +40,20 @@ class ProcessClient(ChannelClient):
         module: str = "fairlead_engine.core",
         log_level: str = "info",
         log_format: str = LogFormat.TEXT,
+        num_peers: int = 0,
     ) -> None:
-        """The core logs to stderr as the server does: by `log_level` and `log_format`."""
+        """The core logs to stderr as the server does: by `log_level` and `log_format`. `num_peers`: other processes
+        that will talk to it, each with a `SocketClient`."""
         super().__init__()
+        self.peer_addresses: list[str] = []
+        """For the peers' clients, once `start` has begun."""
+        self._num_peers = num_peers
         self._config = config
         self._log = {"log_level": log_level, "log_format": log_format}
         self._module = module
         self._process: Process | None = None
         self._folder: Path | None = None
-        self._context: zmq.asyncio.Context | None = None
-        self._socket: zmq.asyncio.Socket | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -63,37 +63,37 @@ class ProcessClient(ChannelClient):
     async def start(self) -> EngineInfo:
         """Starts the core; see `EngineClient.start`."""
         info = await super().start()
-        self._remove_folder()  # both ends are connected, and a server that is killed cannot clean up
+        if not self._num_peers:
+            self.all_connected()
         return info
+
+    def all_connected(self) -> None:
+        """The peers have heard of the core, too: nobody needs the sockets' names any more, and a server that is killed
+        could not remove them."""
+        self._remove_folder()
+
+    def forget(self, peer: int) -> None:
+        """A peer has died: what it has asked for ends. `peer`: its place in `peer_addresses`."""
+        if self.alive:
+            self._send(Forget(peer + 1))
 
     async def _launch(self) -> None:
         self._folder = _private_folder()
-        address = f"ipc://{self._folder}/core"
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.bind(address)
+        own, *self.peer_addresses = (f"ipc://{self._folder}/{index}" for index in range(1 + self._num_peers))
+        receiving = self._bind(own)
         launched_at = time.time()
         # -P: modules come from where this program's own do, never from the folder it happens to run in.
         self._process = await asyncio.create_subprocess_exec(sys.executable, "-P", "-m", self._module, stdin=PIPE)
         assert self._process.stdin is not None
         launch = {
-            "address": address,
+            "addresses": [own, *self.peer_addresses],
             "launched_at": launched_at,
             "parent_pid": os.getpid(),
             "config": self._config,
             **self._log,
         }
         self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
-        receiving = asyncio.create_task(self._receive(self._socket))
-        self._tasks = [receiving, asyncio.create_task(self._watch(self._process, receiving))]
-
-    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
-        reply: Reply | None = None
-        while not isinstance(reply, Failed | Died):
-            reply = self._decoder.decode(await socket.recv())
-            self._handle(reply)
+        self._watching = asyncio.create_task(self._watch(self._process, receiving))
 
     async def _watch(self, process: Process, receiving: "asyncio.Task[None]") -> None:
         """Notices the core's end. One that ended by itself has mostly said why, so its last words go first."""
@@ -101,10 +101,6 @@ class ProcessClient(ChannelClient):
         if status >= 0:
             await asyncio.wait([receiving], timeout=_FAREWELL_TIMEOUT)
         self._die(f"the engine core has died: {_described(status)}")
-
-    def _transmit(self, command: Command) -> None:
-        assert self._socket is not None
-        self._socket.send(self._encoder.encode(command))
 
     async def _shut_down(self) -> None:
         process = self._process
@@ -118,14 +114,11 @@ class ProcessClient(ChannelClient):
                 await process.wait()
             process.stdin.close()
             self._process = None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        if self._socket is not None and self._context is not None:
-            self._socket.close(linger=0)
-            self._context.term()
-            self._socket = self._context = None
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
+        await super()._shut_down()
         self._remove_folder()
 
     def _remove_folder(self) -> None:
@@ -137,7 +130,7 @@ class ProcessClient(ChannelClient):
 def _private_folder() -> Path:
     """A folder only this user may enter, with a path short enough for a socket in it."""
     folder = Path(tempfile.mkdtemp(prefix="fairlead-core-"))
-    if len(os.fsencode(folder)) <= _LONGEST_SOCKET_PATH - len("/core"):
+    if len(os.fsencode(folder)) <= _LONGEST_SOCKET_PATH - len("/1000"):
         return folder
     folder.rmdir()
     return Path(tempfile.mkdtemp(prefix="fairlead-core-", dir="/tmp"))
