@@ -74,7 +74,7 @@ class PackedInt8Linear:
         if not len(x):
             return x.new_empty(0, len(self._scales))
         rows, scales = scaled_rows(x, _LARGEST)
-        values = rows.round_().add_(_ZERO).to(torch.uint8)
+        values = rows.round_().to(torch.int8).view(torch.uint8).bitwise_xor_(_ZERO)  # torch is slow from float to uint8
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
             values, 1.0, _ZERO, self._packed, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
