@@ -72,6 +72,9 @@ class EngineConfig:
     num_threads: int | None = None
     """CPU threads for one operation; more than there are CPUs to run them slow every engine of the machine down. The
     operator sets it from the pod's CPU limit or request. None = the cores this process may use."""
+    pin_threads: bool | None = None
+    """Whether each of those threads keeps to a core of its own, which no other engine may be bound to as well. None =
+    where this process has been given some of the machine's cores, as by Kubernetes' static CPU manager."""
     tensor_parallel_size: int = 1
     """Ranks that the model is divided among, each a process with a GPU of its own, or with its share of the threads on
     a CPU. They must divide the model's heads. `kv_cache_memory` is each rank's."""

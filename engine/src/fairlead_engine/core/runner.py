@@ -100,6 +100,7 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         device=config.device,
         block_size=config.block_size,
         num_threads=config.num_threads,
+        pin_threads=config.pin_threads,
         seed=config.seed,
         attention_backend=config.attention_backend,
         quantization=config.quantization,

@@ -15,6 +15,7 @@ from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.batch import prepare
+from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
@@ -28,6 +29,7 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
     block_size: int = 16
     num_threads: int | None = None
+    pin_threads: bool | None = None
     attention_backend: str = "auto"
     quantization: str | None = None
 
@@ -55,6 +57,8 @@ class ModelPart:
         self.config = read_config(folder)
         _check_divisible(self.config, shard.size)
         self.device = choose_device(settings.device, shard)
+        if self.device.type == "cpu":
+            pin_threads(settings.pin_threads, shard)
         self.dtype = choose_dtype(settings.dtype, self.config.dtype, self.device)
         heads, kv_heads = shard.part(self.config.num_heads), shard.key_heads(self.config.num_kv_heads)
         self.layout = CacheLayout(

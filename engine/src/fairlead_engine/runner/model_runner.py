@@ -54,6 +54,7 @@ class ModelRunner:
         device: str = "auto",
         block_size: int = 16,
         num_threads: int | None = None,
+        pin_threads: bool | None = None,
         seed: int = 0,
         attention_backend: str = "auto",
         quantization: str | None = None,
@@ -66,6 +67,7 @@ class ModelRunner:
             device=device,
             block_size=block_size,
             num_threads=num_threads,
+            pin_threads=pin_threads,
             attention_backend=attention_backend,
             quantization=quantization,
         )
