@@ -68,6 +68,9 @@ class IdleRunner:
         self._tables = self._backend.tables(self._layout, num_slots, blocks_per_slot)
         self._tokens = SlotTokens(num_slots, blocks_per_slot * self._layout.block_size, self._layout.device)
 
+    def capture_graphs(self, max_num_batched_tokens: int) -> None:
+        """There is no device."""
+
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         return self._backend.allocator(num_blocks)
 

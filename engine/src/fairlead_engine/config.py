@@ -81,6 +81,10 @@ class EngineConfig:
     async_scheduling: bool | None = None
     """Whether the next step is planned and begun while the device still computes one, so that it never waits for the
     host; what ended is then known one step later. None = yes on CUDA, no on a CPU, which would wait for nothing."""
+    enforce_eager: bool = False
+    """Whether every step is launched operation by operation. Otherwise steps are captured as CUDA graphs at the start,
+    on CUDA, and repeated: that takes seconds and up to a GiB, and saves the host most of what a step costs it. Nothing
+    is captured on a CPU, of models with experts, or where attention does not run in Triton."""
     profile: str | None = None
     """File that `fairlead-engine characterise` wrote about this model on this kind of machine: its costs are known
     before the first request, and its batch weight bounds what runs at once. None = costs are learnt from the warm-up

@@ -71,6 +71,9 @@ class FakeRunner:
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._store = [None] * (num_blocks * self.block_size)
 
+    def capture_graphs(self, max_num_batched_tokens: int) -> None:
+        """There is no device."""
+
     def launch(self, batch: Batch) -> list[SampledToken | None]:
         """Writes all items' new slots, as a layer of attention does before it attends; then reads each item's whole
         table, and chooses tokens by what is there."""

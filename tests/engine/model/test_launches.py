@@ -1,68 +1,23 @@
 """What a layer asks of a GPU: how many launches, and that it never waits. Counted with kernels that are interpreted."""
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from fairlead_engine.kernels import draw_kernel, norm_rope_kernel, rms_norm_kernel, silu_mul_kernel
 from fairlead_engine.kernels.attention import paged_attention, store_kernel
 from fairlead_engine.model import layers
-from fairlead_engine.runner import ModelRunner, drawing, sampler
+from fairlead_engine.runner import ModelRunner, drawing, model_part, sampler, step_graphs
 from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.launches import WAITING, Counted, Launches, host_reads
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for CUDA where there is one")
 
 MOST_LAUNCHES = 10
-FREE = {
-    *("empty", "empty_like", "view", "_unsafe_view", "slice", "select", "split", "split_with_sizes", "transpose", "t"),
-    *("as_strided", "alias", "reshape", "unsqueeze", "expand", "detach", "chunk", "squeeze", "permute", "flatten"),
-}
-"""Operations that touch no memory of the device."""
-WAITING = {"_local_scalar_dense", "item", "nonzero", "moved", "is_nonzero", "equal", "masked_select", "unique"}
-"""Operations for whose result the host waits, or that copy between host and device."""
-
-
-HOST_READS = {name: getattr(torch.Tensor, name) for name in ("tolist", "numpy", "cpu", "item", "__bool__", "__index__")}
-"""Methods that hand values to the host, which no operation of torch tells."""
-
-
-class Launches(TorchDispatchMode):
-    """Counts operations of torch, and kernels of Triton as one each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_name: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.split("::")[1]
-        kwargs = kwargs or {}
-        if name == "_to_copy" and kwargs.get("device") is not None:
-            name = "moved"
-        if name not in FREE:
-            self.by_name[name] += 1
-        return func(*args, **kwargs)
-
-
-class Counted:
-    """A kernel whose launches are counted."""
-
-    def __init__(self, kernel: Any, name: str, launches: Launches) -> None:
-        self._kernel, self._name, self._launches = kernel, name, launches
-
-    def __getitem__(self, grid: Any) -> Any:
-        def launch(*args: Any, **kwargs: Any) -> None:
-            self._launches.by_name[self._name] += 1
-            with _disable_current_modes(), pytest.MonkeyPatch.context() as patch:
-                for name, method in HOST_READS.items():
-                    patch.setattr(torch.Tensor, name, method)
-                self._kernel[grid](*args, **kwargs)
-
-        return launch
 
 
 @pytest.fixture
@@ -159,13 +114,8 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
         sequence.num_computed_tokens = 0
     runner.allocate_kv_cache(20, 3, 4)
 
-    def read(tensor: torch.Tensor, *args: Any) -> Any:
-        raise AssertionError("the host looks at a tensor of the device")
-
     monkeypatch.setattr(sampler, "is_on_host", lambda tensor: False)
-    with pytest.MonkeyPatch.context() as patch, launches:
-        for name in HOST_READS:
-            patch.setattr(torch.Tensor, name, read)
+    with host_reads(allowed=False), launches:
         first = batch()
         under_way = [runner.launch(first)]
         for item in first.items:
@@ -174,3 +124,41 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
         under_way.append(runner.launch(second))
     assert not WAITING & launches.by_name.keys(), launches.by_name
     assert [runner.collect(each) for each in under_way] == expected
+
+
+@pytest.mark.parametrize("num_sequences", [1, 5])
+def test_a_captured_decode_is_one_launch(num_sequences, launches, monkeypatch, tmp_path: Path) -> None:
+    """Beside it: what is staged for it and for the block tables, the projection to logits, and the choice of tokens."""
+    folder = write_random_checkpoint(tmp_path / "model", qwen3_fields())
+    graphs = CPUGraphs()
+    monkeypatch.setattr(model_part, "choose_recorder", lambda *args, **settings: graphs)
+    monkeypatch.setattr(sampler, "is_on_host", lambda tensor: False)
+    monkeypatch.setattr(step_graphs, "_TOKEN_SIZES", (4,))
+    found: list[Any] = []
+    for is_captured in (False, True):
+        runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
+        runner.allocate_kv_cache(20, num_sequences, 4)
+        if is_captured:
+            runner.capture_graphs(max_num_batched_tokens=64)
+        sequences = [
+            Sequence(f"r{i}", [5, 6, 7 + i], 3, SamplingParams(temperature=0.0), slot=i, block_table=[i])
+            for i in range(num_sequences)
+        ]
+        for _ in range(3):  # what is counted is a decode that knows its blocks
+            batch = Batch([ScheduledSequence(sequence, sequence.num_uncomputed_tokens) for sequence in sequences])
+            launches.by_name.clear()
+            graphs.num_replays = 0
+            with launches:
+                launched = runner.launch(batch)
+            tokens = runner.collect(launched)
+            found.append(tokens)
+            for sequence, token in zip(sequences, tokens, strict=True):
+                sequence.num_computed_tokens = sequence.num_tokens
+                sequence.token_ids.append(token.token_id)
+    assert found[3:] == found[:3]
+    assert graphs.num_replays == 1
+    for name in ("to", "lift_fresh", "unbind", "view_as"):  # views, and conversions to what it is already
+        del launches.by_name[name]
+    staged, head = {"copy_": 1}, {"_linear_pointwise": 1}
+    greedy = {"argmax": 1, "gather": 1, "isfinite": 1, "where": 1, "clamp": 1, "index_put_": 1}
+    assert launches.by_name == {**staged, **head, **greedy}

@@ -18,7 +18,7 @@ from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.step_watch import StepWatch
 from fairlead_engine.core.warm_up import warm_up
-from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.types import (
     Batch,
     EngineInfo,
@@ -96,6 +96,11 @@ class Engine:
             now=self.clock.now,
             predict_wait=lambda: self.predicted_wait,
         )
+        try:
+            self.runner.capture_graphs(limits.max_num_batched_tokens)
+        except RuntimeError as error:
+            hint = "set it to launch every step, or lower gpu-memory-utilization if memory is what was missing"
+            raise ConfigError("enforce_eager", f"is off, and steps cannot be captured ({error})", hint) from error
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, size.num_blocks, self.clock))
         if profile is not None:  # measured for longer than a warm-up

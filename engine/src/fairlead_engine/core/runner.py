@@ -63,6 +63,11 @@ class Runner(Protocol[Launched]):
         them; called once, before the first `launch`."""
         ...
 
+    def capture_graphs(self, max_num_batched_tokens: int) -> None:
+        """Has the device remember steps that are repeated, where that pays; between `allocate_kv_cache` and the first
+        `launch`. Raises RuntimeError where it cannot."""
+        ...
+
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Which free block a table gets next, as suits what computes; all blocks are empty."""
         ...
@@ -105,4 +110,5 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         attention_backend=config.attention_backend,
         quantization=config.quantization,
         tensor_parallel_size=config.tensor_parallel_size,
+        enforce_eager=config.enforce_eager,
     )

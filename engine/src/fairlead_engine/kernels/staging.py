@@ -20,3 +20,9 @@ def to_device(numbers: npt.NDArray[Any], device: torch.device) -> Tensor:
     """
     tensor = torch.from_numpy(numbers)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def stage(numbers: npt.NDArray[Any], place: Tensor) -> None:
+    """Writes them into a tensor of the device, of as many numbers of the same type, without waiting for it."""
+    tensor = torch.from_numpy(numbers).view_as(place)
+    place.copy_(tensor.pin_memory() if place.is_cuda else tensor, non_blocking=True)

@@ -43,6 +43,11 @@ class Decoder:
     weight_bytes: int
     """Memory the weights of this part take as loaded; a tied projection that had to be packed counts again."""
 
+    @property
+    def can_be_captured(self) -> bool:
+        """Whether a step is launched without a look at what it computes: then it can be repeated as it is."""
+        return not any(layer.feed_forward.waits_for_device for layer in self.layers)
+
     def __call__(
         self, step: ForwardInput, caches: Sequence[LayerCache], between: "BetweenAttentions | None" = None
     ) -> Tensor:

@@ -5,7 +5,7 @@ What they compute beside matrix products is in `kernels/`.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -60,6 +60,9 @@ class RMSNorm:
 class FeedForward(Protocol):
     """What a layer does to each token by itself: x [rows, hidden] → the same shape."""
 
+    waits_for_device: ClassVar[bool]
+    """Whether the host looks at what was computed before it goes on, so that it cannot be captured."""
+
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
@@ -69,6 +72,7 @@ class GatedFeedForward:
 
     gate_up: Linear
     down: Linear
+    waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(silu_mul(self.gate_up(x)))
@@ -83,6 +87,7 @@ class SparseExperts:
     num_experts_per_token: int
     shard: Shard
     """Which part of each expert this is."""
+    waits_for_device: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rows are sorted by expert, so that each expert is one product; the sum over a token's experts has a fixed

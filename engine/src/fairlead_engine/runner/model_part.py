@@ -5,19 +5,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.kernels.attention.backend import CacheLayout, LayerCache
+from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
+from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.batch import prepare
+from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.runner.step_plan import StepPlan
 
 
@@ -32,6 +36,7 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     pin_threads: bool | None = None
     attention_backend: str = "auto"
     quantization: str | None = None
+    enforce_eager: bool = False
 
 
 class Computed(NamedTuple):
@@ -73,25 +78,58 @@ class ModelPart:
         self.attention_backend = choose_backend_name(settings.attention_backend, self.device)
         self.backend = BACKENDS[self.attention_backend]()
         self.model = load_model(folder, self.config, self.dtype, self.device, settings.quantization, shard)
+        self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
+        self._graphs: StepGraphs | None = None
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
         self._caches: list[LayerCache] = []
         self._tables: Any = None
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for so many blocks and slots; forgets what an earlier cache held."""
-        self._caches = []  # frees the earlier one first
-        self._caches = self.backend.allocate(self.layout, num_blocks)
-        self._tables = self.backend.tables(self.layout, num_slots, blocks_per_slot)
-        self.tokens = SlotTokens(num_slots, blocks_per_slot * self.layout.block_size, self.device)
+        self._caches, self._graphs = [], None  # frees the earlier one first
+        stays = self._recorder is not None  # what graphs read must stay where it is, and they need a slot to spare
+        self._caches = self.backend.allocate(self.layout, num_blocks + stays)
+        self._tables = self.backend.tables(self.layout, num_slots + stays, blocks_per_slot)
+        self.tokens = SlotTokens(num_slots + stays, blocks_per_slot * self.layout.block_size, self.device, stays=stays)
+        if stays:
+            self._tables.rows[num_slots] = num_blocks
+
+    def capture(self, most_tokens: int) -> None:
+        """Captures steps of up to so many tokens, where graphs are used. Raises RuntimeError where one cannot be."""
+        if self._recorder is not None:
+            assert isinstance(self.backend, CapturableBackend)
+            self._graphs = StepGraphs(
+                self._recorder, self.model, self.backend, self._caches, self._tables, self.tokens,
+                most_tokens=most_tokens,
+            )  # fmt: skip
 
     def compute(self, plan: StepPlan, block_tables: list[list[int]]) -> Computed:
         """Begins a step's forward pass; its keys and values will be in the cache after it."""
+        computed = None if self._graphs is None else self._decode(self._graphs, plan, block_tables)
+        if computed is not None:
+            return computed
         step, sample_slots, sample_ends = prepare(
             plan, block_tables, self.backend, self._tables, self.tokens, self.device
         )
-        hidden = self.model(step, self._caches)
-        sizes = [len(sample_slots), len(plan.score_rows), len(plan.pool_rows)]
-        sampled, scored, pooled = torch.split(hidden, sizes)
+        between = None if self._graphs is None else self._graphs.between_attentions(len(step.positions))
+        return self._read(plan, self.model(step, self._caches, between), sample_slots, sample_ends)
+
+    def _decode(self, graphs: StepGraphs, plan: StepPlan, block_tables: list[list[int]]) -> Computed | None:
+        """A step that computes one token of each sequence, if there is a graph for it."""
+        if len(plan.slots) != sum(plan.num_queries) or not graphs.fits_decodes(len(plan.slots)):
+            return None
+        self.tokens.add(plan.new_tokens)
+        self._tables.update(plan.slots, block_tables)
+        hidden, slots, ends = graphs.decode(plan.slots, plan.context_lens)
+        if all(plan.samples) and not plan.score_rows and not plan.pool_rows:
+            return self._read(plan, hidden, slots, ends)
+        sampling = np.flatnonzero(plan.samples)
+        rows = to_device(np.concatenate((sampling, plan.score_rows, plan.pool_rows)).astype(np.int64), self.device)
+        return self._read(plan, hidden[rows], *(each[rows[: len(sampling)]] for each in (slots, ends)))
+
+    def _read(self, plan: StepPlan, hidden: Tensor, sample_slots: Tensor, sample_ends: Tensor) -> Computed:
+        """Hidden states [rows, hidden] are of those that sample, then of those that score, then of those that pool."""
+        sampled, scored, pooled = torch.split(hidden, [len(sample_slots), len(plan.score_rows), len(plan.pool_rows)])
         return Computed(self.model.logits(sampled), scored, pooled, sample_slots, sample_ends)
 
     def settle(self, computed: Computed, token_ids: Tensor) -> None:

@@ -59,6 +59,7 @@ class ModelRunner:
         attention_backend: str = "auto",
         quantization: str | None = None,
         tensor_parallel_size: int = 1,
+        enforce_eager: bool = False,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately."""
         settings = PartSettings(
@@ -70,6 +71,7 @@ class ModelRunner:
             pin_threads=pin_threads,
             attention_backend=attention_backend,
             quantization=quantization,
+            enforce_eager=enforce_eager,
         )
         self._ranks = Ranks(settings, tensor_parallel_size) if tensor_parallel_size > 1 else None
         try:  # the others load theirs meanwhile
@@ -105,6 +107,15 @@ class ModelRunner:
         if self._ranks is not None:
             self._ranks.allocate(num_blocks, num_slots, blocks_per_slot)
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
+
+    def capture_graphs(self, max_num_batched_tokens: int) -> None:
+        """On CUDA, captures the steps that are repeated as graphs; after `allocate_kv_cache`, before the first step.
+
+        Raises RuntimeError where one cannot be captured.
+        """
+        if self._ranks is not None:
+            self._ranks.capture(max_num_batched_tokens)
+        self._part.capture(max_num_batched_tokens)
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Places tables as suits the attention backend."""

@@ -18,7 +18,7 @@ from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, reach_store
-from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Join, Reader, Step
+from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Reader, Step
 from fairlead_protocol.logs import configure_logging
 
 
@@ -67,6 +67,8 @@ def serve(part: ModelPart, reader: Reader) -> None:
             case Allocate(num_blocks, num_slots, blocks_per_slot):
                 part.allocate(num_blocks, num_slots, blocks_per_slot)
                 block_tables = [[] for _ in range(num_slots)]
+            case Capture(max_num_batched_tokens):
+                part.capture(max_num_batched_tokens)
             case Step(plan, new_blocks):
                 for new in new_blocks:
                     if new.is_another:

@@ -34,6 +34,12 @@ class Allocate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     blocks_per_slot: int
 
 
+class Capture(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Capture the steps that are repeated."""
+
+    max_num_batched_tokens: int
+
+
 class Step(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Compute a step."""
 
@@ -41,7 +47,7 @@ class Step(msgspec.Struct, frozen=True, tag=True, array_like=True):
     new_blocks: list[NewBlocks]
 
 
-Message = Join | Allocate | Step
+Message = Join | Allocate | Capture | Step
 
 
 class Writer:

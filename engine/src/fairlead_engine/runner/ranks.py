@@ -16,7 +16,7 @@ from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, open_store
-from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Join, Message, Step, Writer
+from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Message, Step, Writer
 from fairlead_engine.runner.step_plan import SentTables, StepPlan
 from fairlead_engine.types import ScheduledSequence
 from fairlead_protocol.logs import configured_logging
@@ -76,6 +76,10 @@ class Ranks:
         """Has them make room for the cache, as rank 0 does."""
         self._tables = SentTables(num_slots)
         self._send(Allocate(num_blocks, num_slots, blocks_per_slot))
+
+    def capture(self, max_num_batched_tokens: int) -> None:
+        """Has them capture their graphs, as rank 0 does: each runs what it captures, and they meet in its sums."""
+        self._send(Capture(max_num_batched_tokens))
 
     @contextmanager
     def step(self, plan: StepPlan, items: list[ScheduledSequence]) -> Iterator[None]:

@@ -31,11 +31,13 @@ class SlotTokens:
     it, so that the next step can begin with it.
     """
 
-    def __init__(self, num_slots: int, most_tokens: int, device: torch.device) -> None:
-        """`most_tokens`: of one sequence; memory is taken as sequences get longer."""
+    def __init__(self, num_slots: int, most_tokens: int, device: torch.device, *, stays: bool = False) -> None:
+        """`most_tokens`: of one sequence. Memory is taken as sequences get longer, or all of it at once where the rows
+        must stay where they are."""
         self._most_tokens = most_tokens
         self._device = device
-        self.rows = torch.zeros((num_slots, 0), dtype=torch.int32, device=device)
+        num_columns = most_tokens + 1 if stays else 0  # a step has room for the token that it may choose
+        self.rows = torch.zeros((num_slots, num_columns), dtype=torch.int32, device=device)
         """[slots, columns]: what is beyond a sequence's end is anything."""
         self._owners: list[Sequence | None] = [None] * num_slots
         self._num_known = [0] * num_slots

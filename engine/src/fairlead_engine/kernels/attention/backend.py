@@ -5,7 +5,7 @@ scheduling stay outside: a step is rows of tokens, and for each sequence how man
 """
 
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -87,4 +87,17 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         query [tokens, heads, head_dim]; key and value [tokens, kv_heads, head_dim]; returns [tokens, heads, head_dim].
         Query head h uses key head h // (heads / kv_heads). Slots outside a sequence's context are never used for it.
         """
+        ...
+
+
+@runtime_checkable
+class CapturableBackend(AttentionBackend[Tables, Metadata], Protocol[Tables, Metadata]):
+    """A backend whose decodes can be captured and repeated: the host looks at nothing in which two of them differ."""
+
+    pads_contexts: ClassVar[bool]
+    """Whether a captured decode takes as long as the longest context would, so that launching it is better."""
+
+    def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: Tables) -> Metadata:
+        """As `prepare`, for a step of one query of each sequence, from int64 tensors [sequences] alone; the tables are
+        up to date already. Contexts may be as long as a table, so whatever is chosen by length is chosen for that."""
         ...

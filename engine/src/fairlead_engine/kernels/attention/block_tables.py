@@ -115,6 +115,8 @@ def allocate_blocks(layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
 class BlockTables:
     """Keys and values of a layer: [blocks, block_size, kv_heads, head_dim]; any free block is as good as another."""
 
+    pads_contexts = True
+
     def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
         return allocate_blocks(layout, num_blocks)
 
@@ -147,6 +149,23 @@ class BlockTables:
             sequence_of=sequence_of,
             positions=positions,
             slot_mapping=block_tables[sequence_of, positions // size] * size + positions % size,
+        )
+
+    def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> BlockTableMetadata:
+        """Every context is padded to the longest that there may be, and masked."""
+        size, num_sequences = tables.layout.block_size, len(slots)
+        longest = tables.rows.shape[1] * size
+        block_tables, positions = tables.rows[slots], context_lens - 1
+        query_starts = torch.arange(num_sequences + 1, device=slots.device)
+        return BlockTableMetadata(
+            batch=DeviceBatch([], [1] * num_sequences, [longest] * num_sequences, []),
+            block_size=size,
+            block_tables=block_tables,
+            context_lens=context_lens,
+            query_starts=query_starts,
+            sequence_of=query_starts[:-1],
+            positions=positions,
+            slot_mapping=block_tables[query_starts[:-1], positions // size] * size + positions % size,
         )
 
     def forward(

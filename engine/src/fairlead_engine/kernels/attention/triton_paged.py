@@ -34,6 +34,8 @@ _MAX_PARTS = 4096
 class TritonPaged:
     """Keys and values of a layer: [blocks, block_size, kv_heads, head_dim]; any free block is as good as another."""
 
+    pads_contexts = False
+
     def __init__(self, num_programs: int | None = None) -> None:
         """`num_programs`: how many fill the device; None = four per multiprocessor, or one where there is none."""
         if num_programs is None:
@@ -90,6 +92,24 @@ class TritonPaged:
             tile_starts=on_device[4],
             slot_mapping=tables.rows[row_slots, row_positions // size] * size + row_positions % size,
             grids=tuple(grids),
+        )
+
+    def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> PagedStep:
+        """A tile for each sequence. Contexts are split as the longest that there may be would be: a split of a shorter
+        one may get nothing to do."""
+        size, num_sequences = tables.layout.block_size, len(slots)
+        rows, positions = torch.arange(num_sequences + 1, dtype=torch.int32, device=slots.device), context_lens - 1
+        longest = np.full(num_sequences, tables.rows.shape[1] * size)
+        grid, _, _ = self._grid(tables.layout, np.arange(num_sequences + 1), longest, [])
+        return PagedStep(
+            table_rows=tables.rows,
+            slots=slots.int(),
+            context_lens=context_lens.int(),
+            query_starts=rows,
+            tile_sequences=rows[:-1],
+            tile_starts=rows[:-1],
+            slot_mapping=tables.rows[slots, positions // size] * size + positions % size,
+            grids=(grid,),
         )
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: PagedStep) -> Tensor:

@@ -1,0 +1,228 @@
+"""Steps that are captured at the start and then repeated: what was hundreds of launches is one.
+
+A step of decodes is one graph, from the tokens of its slots to the hidden states. A step with prompts in it is a graph
+for all that lies between two attentions, whose shapes no number of tokens tells. Both are captured for a few sizes, and
+a step is padded to the next: rows that nobody asked for belong to a slot of their own, with a block of its own.
+
+A graph reads and writes addresses. So all that goes in or comes out lies in buffers that live as long as the graphs,
+and nothing that a graph keeps for itself is read by anybody else: graphs may use the same memory, one after the other.
+"""
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead_engine.kernels.attention.backend import CapturableBackend, LayerCache
+from fairlead_engine.kernels.attention.block_tables import DeviceTables
+from fairlead_engine.kernels.staging import stage
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.layers import ForwardInput
+from fairlead_engine.runner.slot_tokens import SlotTokens
+
+logger = logging.getLogger(__name__)
+
+_DECODE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+"""Sequences of steps of decodes. Up to a few hundred rows a product takes as long as its weights take to be read, so
+that padding costs next to nothing."""
+_TOKEN_SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Tokens of steps with prompts. Beyond the last of either, a layer computes for longer than its launches
+take."""
+_REPORT_SECONDS = 2.0
+
+Replay = Callable[[], None]
+Captured = TypeVar("Captured")
+
+
+class Recorder(Protocol):
+    """What captures work on a device."""
+
+    def record(self, run: Callable[[], None]) -> Replay:
+        """Runs it, so that everything it needs is compiled; captures it; returns what repeats it. Raises RuntimeError
+        for what cannot be captured."""
+        ...
+
+    def num_bytes(self) -> int:
+        """Memory of the device that all captured together take."""
+        ...
+
+
+def decode_sizes(most: int) -> list[int]:
+    """Numbers of sequences to capture steps of decodes for; a step has at most `most`."""
+    return _sizes(_DECODE_SIZES, most)
+
+
+def token_sizes(most: int) -> list[int]:
+    """Numbers of tokens to capture steps with prompts for; a step has at most `most`."""
+    return _sizes(_TOKEN_SIZES, most)
+
+
+def _sizes(sizes: tuple[int, ...], most: int) -> list[int]:
+    return [*(size for size in sizes if size < most), *([most] if most <= sizes[-1] else [])]
+
+
+class Decoded(NamedTuple):
+    """What a graph of decodes computed; it stays until the next step."""
+
+    hidden: Tensor
+    """[sequences, hidden]."""
+    slots: Tensor
+    """int64 [sequences]."""
+    context_lens: Tensor
+    """int64 [sequences]."""
+
+
+class StepGraphs:
+    """The graphs of one rank's part of a model with its cache, which must both stay where they are."""
+
+    @torch.inference_mode()
+    def __init__(
+        self,
+        recorder: Recorder,
+        model: Decoder,
+        backend: CapturableBackend[DeviceTables, Any],
+        caches: list[LayerCache],
+        tables: DeviceTables,
+        tokens: SlotTokens,
+        *,
+        most_tokens: int,
+    ) -> None:
+        """Captures them all: for steps of up to `most_tokens` tokens, and for decodes of all slots but the last one,
+        which is nobody's, as are the blocks of its table. Nothing of other slots is touched.
+
+        Raises RuntimeError where something cannot be captured.
+        """
+        self._recorder = recorder
+        self._model = model
+        self._backend = backend
+        self._caches = caches
+        self._tables = tables
+        self._tokens = tokens
+        self._spare_slot = len(tables.rows) - 1
+        decodes, pieces = decode_sizes(self._spare_slot), token_sizes(most_tokens)
+        self._buffers = _Buffers(model, decodes[-1], pieces[-1], tables.rows.device)
+        self._decodes = self._captured("decode", decodes, self._capture_decode)
+        """By the number of sequences, ascending."""
+        self._pieces = self._captured("piecewise", pieces, self._capture_pieces)
+        """By the number of tokens, ascending; the pieces in their order."""
+
+    def fits_decodes(self, num_sequences: int) -> bool:
+        """Whether there is a graph for a step of one query of so many sequences."""
+        return _next_size(self._decodes, num_sequences) is not None
+
+    def decode(self, slots: list[int], context_lens: list[int]) -> Decoded:
+        """Computes a step of one query of each sequence. Tables and tokens are up to date, and there is a graph."""
+        size = _next_size(self._decodes, len(slots))
+        assert size is not None
+        padding = size - len(slots)
+        numbers = np.array([slots + [self._spare_slot] * padding, context_lens + [1] * padding])
+        rows = self._buffers.rows_of(size)
+        stage(numbers, rows)
+        self._decodes[size]()
+        return Decoded(self._buffers.hidden[: len(slots)], *rows[:, : len(slots)])
+
+    def between_attentions(self, num_tokens: int) -> "PaddedPieces | None":
+        """What computes a step of so many tokens but for its attentions; None = there are no graphs of so many."""
+        size = _next_size(self._pieces, num_tokens)
+        return None if size is None else PaddedPieces(self._pieces[size], self._buffers, num_tokens)
+
+    def _captured(self, kind: str, sizes: list[int], capture: Callable[[int], Captured]) -> dict[int, Captured]:
+        """The largest comes first: the others then fit into the memory that it has taken."""
+        captured: dict[int, Captured] = {}
+        last_report = time.monotonic()
+        for size in reversed(sizes):
+            captured[size] = capture(size)
+            if time.monotonic() - last_report > _REPORT_SECONDS or len(captured) == len(sizes):
+                num_bytes, last_report = self._recorder.num_bytes(), time.monotonic()
+                logger.info("captured %d of %d %s graphs, %.2f GiB", len(captured), len(sizes), kind, num_bytes / 2**30)
+        return dict(sorted(captured.items()))
+
+    def _capture_decode(self, size: int) -> Replay:
+        stage(np.array([[self._spare_slot] * size, [1] * size]), self._buffers.rows_of(size))
+        return self._recorder.record(lambda: self._compute_decodes(size))
+
+    def _capture_pieces(self, size: int) -> list[Replay]:
+        return [self._recorder.record(piece) for piece in self._pieces_of(size)]
+
+    def _compute_decodes(self, size: int) -> None:
+        slots, context_lens = self._buffers.rows_of(size)
+        positions = context_lens - 1
+        step = ForwardInput(
+            token_ids=self._tokens.at(slots, positions),
+            positions=positions,
+            logit_rows=torch.arange(size, device=slots.device),
+            backend=self._backend,
+            attention=self._backend.prepare_decodes(slots, context_lens, self._tables),
+        )
+        self._buffers.hidden[:size].copy_(self._model(step, self._caches))
+
+    def _pieces_of(self, size: int) -> Iterator[Callable[[], None]]:
+        """Each writes the heads that its attention takes, and the stream, which the next one reads."""
+        buffers, model = self._buffers, self._model
+
+        def write(heads: Tensor, stream: Tensor) -> None:
+            buffers.heads[:size].copy_(heads)
+            buffers.stream[:size].copy_(stream)
+
+        def following(index: int) -> None:
+            write(*model.following(index, buffers.attended[:size], buffers.stream[:size]))
+
+        yield lambda: write(*model.first(buffers.token_ids[:size]))
+        yield from (partial(following, index) for index in range(len(model.layers) - 1))
+
+
+class _Buffers:
+    """What goes into graphs and comes out of them."""
+
+    def __init__(self, model: Decoder, most_sequences: int, most_tokens: int, device: torch.device) -> None:
+        dtype, attention = model.embedding.weight.dtype, model.layers[0].attention
+
+        def buffer(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self._rows = torch.zeros(2 * most_sequences, dtype=torch.int64, device=device)
+        self.hidden = buffer(most_sequences, model.config.hidden_size)
+        """Of decodes."""
+        self.token_ids = torch.zeros(most_tokens, dtype=torch.int32, device=device)
+        self.heads = buffer(most_tokens, attention.num_heads + 2 * attention.num_kv_heads, attention.head_dim)
+        self.attended = buffer(most_tokens, attention.num_heads * attention.head_dim)
+        self.stream = buffer(most_tokens, model.config.hidden_size)
+
+    def rows_of(self, size: int) -> Tensor:
+        """int64 [2, size], of decodes: the slots, then the context lengths. They lie side by side for one copy."""
+        return self._rows[: 2 * size].view(2, size)
+
+
+class PaddedPieces:
+    """A step's pieces between attentions, computed by graphs of at least as many tokens (`BetweenAttentions`)."""
+
+    def __init__(self, pieces: list[Replay], buffers: _Buffers, num_tokens: int) -> None:
+        self._pieces = pieces
+        self._buffers = buffers
+        self._num_tokens = num_tokens
+
+    def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        self._buffers.token_ids[: self._num_tokens].copy_(token_ids)
+        return self._computed(0)
+
+    def following(self, index: int, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
+        """The stream is where the piece before has left it."""
+        self._buffers.attended[: self._num_tokens].copy_(attended)
+        return self._computed(index + 1)
+
+    def _computed(self, piece: int) -> tuple[Tensor, Tensor]:
+        self._pieces[piece]()
+        return self._buffers.heads[: self._num_tokens], self._buffers.stream[: self._num_tokens]
+
+
+def _next_size(captured: dict[int, Any], wanted: int) -> int | None:
+    """The least size that is not below; None where all are."""
+    sizes = list(captured)
+    index = bisect_left(sizes, wanted)
+    return sizes[index] if index < len(sizes) else None

@@ -1,0 +1,77 @@
+"""What is asked of a device, counted on a CPU: operations of torch, and kernels of Triton that are interpreted."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+FREE = {
+    *("empty", "empty_like", "view", "_unsafe_view", "slice", "select", "split", "split_with_sizes", "transpose", "t"),
+    *("as_strided", "alias", "reshape", "unsqueeze", "expand", "detach", "chunk", "squeeze", "permute", "flatten"),
+}
+"""Operations that touch no memory of the device."""
+WAITING = {"_local_scalar_dense", "item", "nonzero", "moved", "is_nonzero", "equal", "masked_select", "unique"}
+"""Operations for whose result the host waits, or that copy between host and device."""
+
+
+HOST_READS = {name: getattr(torch.Tensor, name) for name in ("tolist", "numpy", "cpu", "item", "__bool__", "__index__")}
+"""Methods that hand values to the host, which no operation of torch tells."""
+CAPTURES: list[Callable[[Callable[[], None]], None]] = []
+"""Who is to be told of each kernel's launch, as something that repeats it."""
+
+
+@contextmanager
+def host_reads(allowed: bool) -> Iterator[None]:
+    """Whether the host may look at tensors meanwhile; where it may not, AssertionError."""
+
+    def refuse(tensor: torch.Tensor, *args: Any) -> Any:
+        raise AssertionError("the host looks at a tensor of the device")
+
+    before = {name: getattr(torch.Tensor, name) for name in HOST_READS}
+    for name, method in HOST_READS.items():
+        setattr(torch.Tensor, name, method if allowed else refuse)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(torch.Tensor, name, method)
+
+
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations of torch, and kernels of Triton as one each."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.by_name: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.split("::")[1]
+        kwargs = kwargs or {}
+        if name == "_to_copy" and kwargs.get("device") is not None:
+            name = "moved"
+        if name not in FREE:
+            self.by_name[name] += 1
+        return func(*args, **kwargs)
+
+
+class Counted:
+    """A kernel whose launches are counted."""
+
+    def __init__(self, kernel: Any, name: str, launches: Launches) -> None:
+        self._kernel, self._name, self._launches = kernel, name, launches
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            def run() -> None:
+                with _disable_current_modes(), host_reads(allowed=True):
+                    self._kernel[grid](*args, **kwargs)
+
+            self._launches.by_name[self._name] += 1
+            run()
+            for note in CAPTURES:
+                note(run)
+
+        return launch

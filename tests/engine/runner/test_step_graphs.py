@@ -1,0 +1,153 @@
+"""Captured steps answer as launched ones do: on a CPU by what plays CUDA's graphs there, and on CUDA by themselves."""
+
+import random
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.runner import ModelRunner, model_part
+from fairlead_engine.runner.cuda_graphs import choose_recorder
+from fairlead_engine.runner.step_graphs import decode_sizes, token_sizes
+from fairlead_engine.types import EngineRequest, Pooling
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checkpoints import llama_fields, mixtral_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
+
+VOCAB_SIZE = 61
+HAS_CUDA = torch.cuda.is_available()
+on_each_device = pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=pytest.mark.skipif(HAS_CUDA, reason="CUDA captures where there is one")),
+        pytest.param(
+            "cuda", marks=(pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
+        ),
+    ],
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("model"), qwen3_fields(vocab_size=VOCAB_SIZE))
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[CPUGraphs]:
+    """Has runners on a CPU capture their steps; what captured them."""
+    made: list[CPUGraphs] = []
+
+    def choose(device: torch.device, model: Any, backend: Any, *, enforce_eager: bool) -> CPUGraphs | None:
+        if enforce_eager:
+            return None
+        made.append(CPUGraphs())
+        return made[-1]
+
+    monkeypatch.setattr(model_part, "choose_recorder", choose)
+    return made
+
+
+def test_sizes_end_with_the_most_there_can_be() -> None:
+    assert decode_sizes(1) == token_sizes(1) == [1]
+    assert decode_sizes(2) == [1, 2]
+    assert decode_sizes(30) == [1, 2, 4, 8, 16, 24, 30]
+    assert decode_sizes(256)[-3:] == [240, 248, 256]
+    assert decode_sizes(10_000)[-1] == token_sizes(10_000)[-1] == 512
+    assert token_sizes(50) == [8, 16, 32, 48, 50]
+
+
+@pytest.mark.parametrize(
+    ("fields", "backend", "enforce_eager", "said"),
+    [
+        (llama_fields(), "triton", True, ""),
+        (llama_fields(), "cpu_spans", False, "only triton"),
+        (llama_fields(), "block_tables", False, "only triton"),
+        (mixtral_fields(), "triton", False, "experts"),
+    ],
+)
+def test_what_cannot_be_captured_is_launched_and_said(
+    fields: dict[str, Any], backend: str, enforce_eager: bool, said: str, tmp_path: Path, caplog: Any
+) -> None:
+    model_folder = write_random_checkpoint(tmp_path / "model", fields)
+    part = ModelRunner(model_folder, device="cpu", num_threads=1, attention_backend=backend)._part
+    cuda = torch.device("cuda")
+    assert choose_recorder(cuda, part.model, part.backend, enforce_eager=enforce_eager) is None
+    assert said in caplog.text and bool(said) == bool(caplog.text)
+
+
+def test_a_step_that_looks_at_what_it_computed_is_not_captured(tmp_path: Path, captures: list[CPUGraphs]) -> None:
+    """What plays graphs on a CPU refuses what CUDA would: the routing of experts is read by the host."""
+    model_folder = write_random_checkpoint(tmp_path / "model", mixtral_fields())
+    runner = ModelRunner(model_folder, device="cpu", num_threads=1, attention_backend="block_tables")
+    runner.allocate_kv_cache(4, 2, 2)
+    with pytest.raises(AssertionError, match="the host looks at a tensor of the device"):
+        runner.capture_graphs(8)
+
+
+def random_requests(draw: random.Random, longest: int) -> list[EngineRequest]:
+    requests = []
+    for index in range(draw.randint(10, 16)):
+        prompt = [draw.randrange(2, VOCAB_SIZE) for _ in range(draw.randint(1, longest * 2 // 3))]
+        if draw.random() < 0.15:
+            whole = (prompt * longest)[: draw.choice([longest - 1, len(prompt)])]
+            requests.append(make_request(f"r{index}", whole, max_tokens=0, pooling=draw.choice(list(Pooling))))
+            continue
+        choices: dict[str, list[Any]] = {
+            "temperature": [1.0], "seed": [0, 1], "top_p": [0.8], "logprobs": [0, 2], "prompt_logprobs": [1],
+            "frequency_penalty": [1.5], "logit_bias": [{7: 5.0}],
+        }  # fmt: skip
+        sampling = {key: draw.choice(values) for key, values in choices.items() if draw.random() < 0.3}
+        most = draw.randint(1, longest - len(prompt))
+        requests.append(make_request(f"r{index}", prompt, max_tokens=most, ignore_eos=True, **sampling))
+    return requests
+
+
+def serve(engine: Engine, requests: list[EngineRequest], draw: random.Random) -> dict[str, list[Any]]:
+    """What each request got; they come while others run."""
+    waiting: list[EngineRequest] = list(requests)
+    got: dict[str, list[Any]] = {}
+    while waiting or engine.has_work():
+        while waiting and draw.random() < 0.6:
+            request = waiting.pop(0)
+            assert engine.add(request) is None
+        for output in engine.step():
+            told = got.setdefault(output.request_id, [])
+            told += output.new_token_ids
+            told += [each.logprob for each in (*(output.prompt_logprobs or ()), *(output.logprobs or ()))]
+            told += array("f", output.embedding or b"")
+        engine.check()
+    return got
+
+
+@on_each_device
+@pytest.mark.parametrize("seed", range(12))
+def test_random_traffic_gets_the_tokens_of_steps_that_are_launched(
+    device: str, seed: int, folder: Path, captures: list[CPUGraphs]
+) -> None:
+    draw = random.Random(seed)
+    size, longest, num_seqs = draw.choice([1, 2, 4, 16]), draw.choice([16, 48]), draw.choice([1, 3, 5, 6, 7, 11])
+    settings: dict[str, Any] = {
+        "dtype": "float32", "device": device, "block_size": size, "num_threads": 1,
+        "attention_backend": "block_tables" if device == "cpu" else "triton",
+    }  # fmt: skip
+    fewest = -(-longest // size)
+    answers = []
+    for enforce_eager in (True, False):
+        runner = ModelRunner(folder, **settings, enforce_eager=enforce_eager)
+        config = EngineConfig(
+            model=str(folder), max_model_len=longest, max_num_seqs=num_seqs,
+            max_num_batched_tokens=max(num_seqs, random.Random(seed).choice([1, 2, 7, 20, 64])),
+            max_num_queued_tokens=10**6, async_scheduling=seed % 2 == 0,
+            kv_cache_memory=fewest * [1, 2, 5][seed % 3] * runner.kv_bytes_per_block(), **settings,
+        )  # fmt: skip
+        traffic = random.Random(seed)
+        answers.append(serve(Engine(config, runner), random_requests(traffic, longest), traffic))
+    assert answers[1].keys() == answers[0].keys()
+    for name, told in answers[0].items():
+        assert answers[1][name] == pytest.approx(told, abs=1e-3)
+    if device == "cpu":
+        assert len(captures) == 1 and captures[0].num_replays > 10
