@@ -14,7 +14,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import identity
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model import load_model, read_config
-from fairlead_engine.model.checkpoint import Checkpoint
+from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.runner.model_runner import ModelRunner
 from fairlead_engine_testing import make_request
@@ -191,7 +191,7 @@ def test_blocks_of_8_bit_floats_give_the_weights_that_they_mean(family: str, blo
         with Checkpoint(stored, torch.float32, torch.device("cpu")) as checkpoint:
             for key, weight in load_file(meant / WEIGHTS).items():
                 if is_quantized(key):
-                    found = config.quantization.read(checkpoint, key.removesuffix(".weight"), *weight.shape)
+                    found = config.quantization.read(checkpoint, key.removesuffix(".weight"), *weight.shape, WHOLE)
                     assert torch.equal(found.dequantized(), weight)
         return
     check_rounded(reference, meant, outputs, "fp8", block and block[1])

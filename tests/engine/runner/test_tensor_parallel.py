@@ -1,5 +1,6 @@
 """A model divided among ranks, each a real process: it answers as the whole does, and says which rank is lost."""
 
+import math
 import os
 import signal
 import socket
@@ -33,6 +34,7 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_fields,
     write_random_checkpoint,
 )
+from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
 
 FAMILIES = {
     "llama": llama_fields(num_attention_heads=8, num_key_value_heads=4, attention_bias=True, mlp_bias=True),
@@ -41,6 +43,9 @@ FAMILIES = {
     "qwen3": qwen3_fields(),
     "mixtral": mixtral_fields(),
 }
+QUANTIZED = llama_fields(
+    num_attention_heads=8, num_key_value_heads=4, hidden_size=64, intermediate_size=128, head_dim=8, attention_bias=True
+)
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.0, "max_tokens": 12},
     {"temperature": 0.0, "max_tokens": 9, "frequency_penalty": 1.0, "logprobs": 1},
@@ -100,6 +105,45 @@ def test_ranks_give_the_tokens_of_one(family: str, size: int, settings: dict[str
     found, vector_of_ranks = serve(folder, tensor_parallel_size=size, **settings)
     assert found == tokens
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["int8-weight-only", "int4-weight-only"])
+def test_ranks_have_the_quantised_weights_of_one(name: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
+    tokens, vector = serve(folder, quantization=name)
+    found, vector_of_ranks = serve(folder, quantization=name, tensor_parallel_size=2)
+    assert found == tokens
+    assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_ranks_err_no_more_than_one_where_activations_are_rounded(name: str, tmp_path: Path) -> None:
+    """Each rounds its part of them by a scale of its own, so tokens may differ, but by no larger error."""
+    folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
+    _, meant = serve(folder)
+    vectors = [serve(folder, quantization=name, tensor_parallel_size=size)[1] for size in (1, 2)]
+    one, two = (math.dist(vector, meant) for vector in vectors)
+    assert vectors[0] != vectors[1]
+    assert 0.0 < two < 1.5 * one
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_has_its_part_of_what_one_has(rank: int, tmp_path: Path) -> None:
+    """Stored in blocks of 16 rows and columns; and what would divide one of them is refused by the setting."""
+    folder = write_random_checkpoint(tmp_path / "floats", QUANTIZED)
+    stored = write_finegrained_fp8(folder, tmp_path / "stored", (16, 16))
+    config, cpu = read_config(stored), torch.device("cpu")
+    whole = load_model(stored, config, torch.float32, cpu)
+    part = load_model(stored, config, torch.float32, cpu, shard=Shard(rank, 2))
+    assert part.num_parameters == whole.num_parameters
+    assert part.weight_bytes < 0.55 * whole.weight_bytes
+    x = torch.randn(3, config.hidden_size, generator=torch.Generator().manual_seed(0))
+    inner = config.intermediate_size
+    rows = [*range(rank * inner // 2, (rank + 1) * inner // 2)]
+    both = whole.layers[0].feed_forward.gate_up(x)[:, rows + [inner + row for row in rows]]
+    assert torch.equal(part.layers[0].feed_forward.gate_up(x), both)
+    with pytest.raises(ConfigError, match=r"tensor-parallel-size: is 8, which divides groups of 16 columns .*o_proj"):
+        load_model(stored, config, torch.float32, cpu, shard=Shard(rank, 8))
 
 
 def test_every_rank_reads_its_part_alone(tmp_path: Path) -> None:

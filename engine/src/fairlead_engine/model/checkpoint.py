@@ -84,9 +84,12 @@ class Checkpoint:
             place.copy_(self._find(name, [(size, *columns)], FLOATS, (part, column_part)[: 1 + len(columns)]))
         return stack
 
-    def stored(self, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATS) -> Tensor:
-        """The tensor of that name on our device, in one of those shapes and one of those dtypes, as it is stored."""
-        return self._find(name, shapes, dtypes).to(self.device)
+    def stored(
+        self, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATS, rows: slice = WHOLE
+    ) -> Tensor:
+        """The tensor of that name on our device, in one of those shapes and one of those dtypes, as it is stored; of
+        its rows only those, and no others are read."""
+        return self._find(name, shapes, dtypes, (rows,)).to(self.device)
 
     def skip(self, name: str) -> None:
         """Lets a tensor be left over, if it is there."""

@@ -132,32 +132,51 @@ class Weights:
         `row_parts`: which outputs of each this rank has; `column_part`: which inputs, whose products the ranks sum,
         unless that is left to others.
         """
-        names, rows, shard = list(out_features), list(out_features.values()), self.shard
+        names, rows = list(out_features), list(out_features.values())
         offset = None
         if bias:
             offset = self._checkpoint.stacked([f"{name}.bias" for name in names], rows, row_parts=row_parts)
             self._count(offset, sum(rows))
+        is_summed = self.shard.size > 1 and column_part != WHOLE and sums
+        own_offset = None if is_summed else offset  # or each rank would add it
         weight_format = self._format_of(names, is_sensitive)
+        linear: Linear
         if weight_format is None:
             weight = self._checkpoint.stacked(
                 [f"{name}.weight" for name in names], rows, in_features, row_parts=row_parts, column_part=column_part
             )
             self._count(weight, sum(rows) * in_features)
-            if shard.size == 1 or column_part == WHOLE or not sums:
-                return make_linear(weight, offset)
-            return SummedLinear(make_linear(weight), offset, shard)
-        if shard.size > 1:
-            problem = f"is {shard.size}, and quantised weights are not divided among ranks"
-            raise ConfigError("tensor_parallel_size", problem, "set it to 1, or take weights that are not quantised")
-        parts = [self._source.read(self._checkpoint, name, size, in_features) for name, size in out_features.items()]
-        if len({None if part.has_scale_per_row else part.group_size for part in parts}) > 1:
-            raise _refuse_unlike(
-                {name: f"groups of {part.group_size}" for name, part in zip(names, parts, strict=True)}
-            )
-        linear = weight_format.linear(QuantizedWeight.stacked(parts), offset, self._checkpoint.dtype)
-        self._num_parameters += sum(rows) * in_features
-        self._weight_bytes += linear.weight_bytes
-        return linear
+            linear = make_linear(weight, own_offset)
+        else:
+            quantized = self._quantized(out_features, in_features, row_parts, column_part)
+            linear = layer = weight_format.linear(quantized, own_offset, self._checkpoint.dtype)
+            self._num_parameters += sum(rows) * in_features
+            self._weight_bytes += layer.weight_bytes
+        return SummedLinear(linear, offset, self.shard) if is_summed else linear
+
+    def _quantized(
+        self,
+        out_features: Mapping[str, int],
+        in_features: int,
+        row_parts: Sequence[slice] | None,
+        column_part: slice,
+    ) -> QuantizedWeight:
+        """Several below one another. Raises ConfigError where ranks would divide columns that have one scale."""
+        row_parts = row_parts or [WHOLE] * len(out_features)
+        read = {
+            name: self._source.read(self._checkpoint, name, size, in_features, rows)
+            for (name, size), rows in zip(out_features.items(), row_parts, strict=True)
+        }
+        if len({None if part.has_scale_per_row else part.group_size for part in read.values()}) > 1:
+            raise _refuse_unlike({name: f"groups of {part.group_size}" for name, part in read.items()})
+        weight = QuantizedWeight.stacked(list(read.values()))
+        try:
+            return weight.columns(*column_part.indices(in_features)[:2])
+        except ValueError as error:
+            problem = f"is {self.shard.size}, which divides groups of {weight.group_size} columns with one scale"
+            raise ConfigError(
+                "tensor_parallel_size", f"{problem} ({next(iter(read))})", "lower it, or take other weights"
+            ) from error
 
     def _format_of(self, names: Sequence[str], is_sensitive: bool) -> WeightFormat | None:
         """The one that all of them have: they become one product."""

@@ -68,19 +68,21 @@ class CompressedTensors:
         group = self._group(name)
         return None if group is None else group.weight_format
 
-    def read(self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int) -> QuantizedWeight:
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
         group = self._group(name)
         assert group is not None
         block = (group.block[0] or out_features, group.block[1] or in_features)
-        scales = read_scales(checkpoint, f"{name}.weight_scale", out_features, in_features, block)
+        scales = read_scales(checkpoint, f"{name}.weight_scale", out_features, in_features, block, rows)
         checkpoint.skip(f"{name}.input_scale")
         shape = (out_features, in_features)
         if group.packed_bits is None:
             dtype = torch.float8_e4m3fn if group.weight_format.name == Fp8.name else torch.int8
-            return QuantizedWeight(read_values(checkpoint, f"{name}.weight", shape, dtype), scales, block[1])
+            return QuantizedWeight(read_values(checkpoint, f"{name}.weight", shape, dtype, rows), scales, block[1])
         checkpoint.skip(f"{name}.weight_shape")
         words = (out_features, -(-in_features * group.packed_bits // 32))
-        packed = checkpoint.stored(f"{name}.weight_packed", words, dtypes=(torch.int32,))
+        packed = checkpoint.stored(f"{name}.weight_packed", words, dtypes=(torch.int32,), rows=rows)
         return QuantizedWeight(unpack(packed, group.packed_bits)[:, :in_features], scales, block[1])
 
     def _group(self, name: str) -> Group | None:

@@ -24,12 +24,14 @@ class FinegrainedFp8:
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return Fp8() if checkpoint.has(f"{name}.weight_scale_inv") else None
 
-    def read(self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int) -> QuantizedWeight:
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
         block = self.block or (out_features, in_features)
         checkpoint.skip(f"{name}.activation_scale")
         return QuantizedWeight(
-            read_values(checkpoint, f"{name}.weight", (out_features, in_features), torch.float8_e4m3fn),
-            read_scales(checkpoint, f"{name}.weight_scale_inv", out_features, in_features, block),
+            read_values(checkpoint, f"{name}.weight", (out_features, in_features), torch.float8_e4m3fn, rows),
+            read_scales(checkpoint, f"{name}.weight_scale_inv", out_features, in_features, block, rows),
             block[1],
         )
 

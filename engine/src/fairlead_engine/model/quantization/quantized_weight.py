@@ -26,6 +26,16 @@ class QuantizedWeight:
         values = torch.cat([part.values.view(torch.int8) for part in parts]).view(parts[0].values.dtype)
         return QuantizedWeight(values, torch.cat([part.scales for part in parts]), parts[0].group_size)
 
+    def columns(self, first: int, end: int) -> "QuantizedWeight":
+        """Those of the weight as a weight of their own. Raises ValueError where that would divide a group."""
+        if self.has_scale_per_row:
+            return QuantizedWeight(self.values[:, first:end].contiguous(), self.scales, end - first)
+        size, num_columns = self.group_size, self.values.shape[1]
+        if first % size or (end % size and end < num_columns):
+            raise ValueError(f"columns {first} to {end} divide groups of {size}")
+        scales = self.scales[:, first // size : -(-end // size)]
+        return QuantizedWeight(self.values[:, first:end].contiguous(), scales.contiguous(), size)
+
     @property
     def has_scale_per_row(self) -> bool:
         """Whether all columns share a scale."""

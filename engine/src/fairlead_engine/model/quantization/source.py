@@ -22,8 +22,11 @@ class WeightSource(Protocol):
         """
         ...
 
-    def read(self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int) -> QuantizedWeight:
-        """The weight of a layer that has a format. Raises ModelLoadError, naming the tensor that does not fit."""
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
+        """The weight of a layer that has a format, of its outputs only `rows`. Raises ModelLoadError, naming the tensor
+        that does not fit."""
         ...
 
 
@@ -47,31 +50,33 @@ class Rounded:
     def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
         return None if is_sensitive else self.weight_format
 
-    def read(self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int) -> QuantizedWeight:
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
         assert self.weight_format is not None
-        weight = checkpoint.stored(f"{name}.weight", (out_features, in_features))
+        weight = checkpoint.stored(f"{name}.weight", (out_features, in_features), rows=rows)
         return self.weight_format.quantize(weight)
 
 
-def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """int8 or float8_e4m3fn [out_features, in_features]; the latter hold no NaN, which decoding them would not tell
-    from a number."""
-    values = checkpoint.stored(name, shape, dtypes=(dtype,))
+def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype: torch.dtype, rows: slice) -> Tensor:
+    """int8 or float8_e4m3fn [rows, in_features] of a tensor of that shape; the latter hold no NaN, which decoding them
+    would not tell from a number."""
+    values = checkpoint.stored(name, shape, dtypes=(dtype,), rows=rows)
     if dtype is torch.float8_e4m3fn:
         _check_numbers(name, values.view(torch.uint8).bitwise_and(0x7F) != 0x7F)
     return values
 
 
 def read_scales(
-    checkpoint: Checkpoint, name: str, out_features: int, in_features: int, block: tuple[int, int]
+    checkpoint: Checkpoint, name: str, out_features: int, in_features: int, block: tuple[int, int], rows: slice
 ) -> Tensor:
-    """float32 [out_features, groups] of a tensor with a scale for each block of rows and columns; what has one for all
+    """float32 [rows, groups] of a tensor with a scale for each block of rows and columns; what has one for all
     may be stored with any number of dimensions."""
     shape = (-(-out_features // block[0]), -(-in_features // block[1]))
     flat: tuple[tuple[int, ...], ...] = ((1,), ()) if shape == (1, 1) else ((shape[0],),) if shape[1] == 1 else ()
     scales = checkpoint.stored(name, shape, *flat).to(torch.float32).view(shape)
     _check_numbers(name, scales.isfinite())
-    return scales.repeat_interleave(block[0], dim=0)[:out_features]
+    return scales.repeat_interleave(block[0], dim=0)[:out_features][rows]
 
 
 def _check_numbers(name: str, are_numbers: Tensor) -> None:
