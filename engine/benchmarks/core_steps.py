@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import torch
 
+from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.engine import Engine
@@ -28,8 +29,8 @@ from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
-from fairlead_engine.runner.step_plan import plan_step
-from fairlead_engine.types import Batch, EngineRequest, SampledToken, SamplingParams
+from fairlead_engine.runner.step_plan import SentSlots, plan_step
+from fairlead_engine.types import EngineRequest, SampledToken, SamplingParams
 
 VOCAB = 151_936
 
@@ -66,6 +67,7 @@ class IdleRunner:
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._tables = self._backend.tables(self._layout, num_slots, blocks_per_slot)
+        self._sent = SentSlots(num_slots)
         self._tokens = SlotTokens(num_slots, blocks_per_slot * self._layout.block_size, self._layout.device)
 
     def capture_graphs(self, max_num_batched_tokens: int) -> None:
@@ -75,14 +77,14 @@ class IdleRunner:
         return self._backend.allocator(num_blocks)
 
     def launch(self, batch: Batch) -> Batch:
-        plan = plan_step(batch, self._tokens, most_scored=1)
-        block_tables = [item.block_table for item in batch.items]
-        prepare(plan, block_tables, self._backend, self._tables, self._tokens, self._layout.device)
+        plan = plan_step(batch, self._sent, most_scored=1)
+        prepare(plan, self._backend, self._tables, self._tokens, self._layout.device)
         return batch
 
     def collect(self, launched: Batch) -> list[SampledToken | None]:
         draw = self._random.randrange
-        return [SampledToken(draw(VOCAB - 1)) if item.samples else None for item in launched.items]
+        tokens: list[SampledToken | None] = [SampledToken(draw(VOCAB - 1)) for _ in range(len(launched.decodes))]
+        return tokens + [SampledToken(draw(VOCAB - 1)) if item.samples else None for item in launched.chunks]
 
     def forget(self, request_ids: Collection[str]) -> None:
         """Nothing was kept."""

@@ -2,9 +2,10 @@
 
 import pytest
 
+from fairlead_engine.batch import Batch
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.scheduler import Limits, Scheduler
-from fairlead_engine.types import Batch, FinishReason, SampledToken, SamplingParams, Sequence
+from fairlead_engine.types import FinishReason, SampledToken, SamplingParams, Sequence
 
 EOS = 0
 TOKEN = 5

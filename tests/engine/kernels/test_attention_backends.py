@@ -15,6 +15,7 @@ from fairlead_engine.kernels import dispatch
 from fairlead_engine.kernels.attention import block_tables
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
+from fairlead_engine_testing.device_batches import device_batch
 
 CPU = torch.device("cpu")
 NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
@@ -82,11 +83,11 @@ def make_conversations(lengths: list[int], layout: CacheLayout, scatter: bool) -
 def run_step(backend, tables, cache, shares: list[tuple[Conversation, int]]) -> None:
     """One step computes so many further tokens of each; what comes out is the definition's."""
     ends = [each.num_done + num for each, num in shares]
+    num_known = [len(each.table) for each, _ in shares]
     for (each, _), end in zip(shares, ends, strict=True):
         each.grow(end, tables.layout.block_size)
-    batch = DeviceBatch(
-        [each.slot for each, _ in shares], [num for _, num in shares], ends, [each.table for each, _ in shares]
-    )
+    slots, tables_now = [each.slot for each, _ in shares], [each.table for each, _ in shares]
+    batch = device_batch(slots, [num for _, num in shares], ends, tables_now, num_known)
     parts = [slice(each.num_done, end) for (each, _), end in zip(shares, ends, strict=True)]
     query, key, value = (
         torch.cat([getattr(each, name)[part] for (each, _), part in zip(shares, parts, strict=True)])
@@ -148,7 +149,7 @@ def test_one_spoilt_sequence_spoils_no_other(name):
     spoilt.key.fill_(float("nan"))
     spoilt.value.fill_(float("inf"))
     shares = [(spoilt, 6), (short, 5), (long, 9)]
-    batch = DeviceBatch([0, 1, 2], [6, 5, 9], [6, 5, 9], [each.blocks for each, _ in shares])
+    batch = device_batch([0, 1, 2], [6, 5, 9], [6, 5, 9], [each.blocks for each, _ in shares])
     metadata = backend.prepare(batch, backend.tables(layout, 3, NUM_BLOCKS))
     query, key, value = (torch.cat([getattr(each, kind) for each, _ in shares]) for kind in ("query", "key", "value"))
     found = backend.forward(query, key, value, spoilt_cache(backend, layout), metadata)
@@ -180,7 +181,7 @@ def block_table_metadata(batch: DeviceBatch) -> block_tables.BlockTableMetadata:
 
 
 def test_block_tables_hold_what_a_kernel_needs():
-    found = block_table_metadata(DeviceBatch([1, 0], [1, 3], [6, 3], [[7, 2, 9], [5]]))
+    found = block_table_metadata(device_batch([1, 0], [1, 3], [6, 3], [[7, 2, 9], [5]]))
     assert [row[:num] for row, num in zip(found.block_tables.tolist(), (2, 1), strict=True)] == [[7, 2], [5]]
     assert found.context_lens.tolist() == [6, 3]
     assert found.query_starts.tolist() == [0, 1, 4]
@@ -188,7 +189,9 @@ def test_block_tables_hold_what_a_kernel_needs():
 
 
 def test_single_queries_are_not_padded_to_chunks():
-    groups = block_table_metadata(DeviceBatch([0, 1, 2, 3], [1, 1, 3, 2], [6, 2, 3, 2], [[7, 2], [1], [5], [4]])).groups
+    groups = block_table_metadata(
+        device_batch([0, 1, 2, 3], [1, 1, 3, 2], [6, 2, 3, 2], [[7, 2], [1], [5], [4]])
+    ).groups
     assert [tuple(group.visible.shape) for group in groups] == [(2, 1, 6), (2, 3, 3)]
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
 from fairlead_engine.kernels.attention.cpu_spans import CPUSpans, SpanMetadata, causal_mask
+from fairlead_engine_testing.device_batches import device_batch
 
 
 def make_layout(block_size: int, dtype: torch.dtype = torch.float32) -> CacheLayout:
@@ -31,7 +32,7 @@ def prepare(layout: CacheLayout, batch: DeviceBatch) -> SpanMetadata:
 def test_contexts_and_slots_follow_the_block_table(table, block_size, data):
     context = data.draw(st.integers(1, block_size * len(table)))
     start = data.draw(st.integers(0, context - 1))
-    step = prepare(make_layout(block_size), DeviceBatch([0], [context - start], [context], [list(table)]))
+    step = prepare(make_layout(block_size), device_batch([0], [context - start], [context], [list(table)]))
     expected = [table[i // block_size] * block_size + i % block_size for i in range(context)]
     assert step.slots.tolist() == expected[start:]
     (span,) = step.spans
@@ -42,7 +43,7 @@ def test_contexts_and_slots_follow_the_block_table(table, block_size, data):
 
 
 def test_blocks_beyond_the_tokens_do_not_make_a_table_scattered():
-    (span,) = prepare(make_layout(16), DeviceBatch([0], [1], [32], [[7, 8, 2]])).spans
+    (span,) = prepare(make_layout(16), device_batch([0], [1], [32], [[7, 8, 2]])).spans
     assert span.slots is None
     assert span.first_slot == 112
 
@@ -50,7 +51,7 @@ def test_blocks_beyond_the_tokens_do_not_make_a_table_scattered():
 def test_only_a_chunk_that_looks_back_needs_a_mask():
     whole, later, single = ([0], 3, 3), ([1], 4, 3), ([2], 4, 1)
     tables, contexts, queries = (list(each) for each in zip(whole, later, single, strict=True))
-    spans = prepare(make_layout(4, torch.bfloat16), DeviceBatch([0, 1, 2], queries, contexts, tables)).spans
+    spans = prepare(make_layout(4, torch.bfloat16), device_batch([0, 1, 2], queries, contexts, tables)).spans
     assert [span.mask is None for span in spans] == [True, False, True]
     assert spans[1].mask.shape == (3, 4)
     assert spans[1].mask.dtype == torch.bfloat16

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
+from fairlead_engine.kernels.attention.backend import CacheLayout
+from fairlead_engine_testing.device_batches import device_batch
 from fairlead_engine_testing.gpu_code import compiled
 
 HAS_CUDA = torch.cuda.is_available()
@@ -93,7 +94,7 @@ def run_kernel(
         cache.values.flatten(0, 1)[slots.to(device)] = value
         expected.append(attention_written_out(query, key, value, **options))  # type: ignore[arg-type]
         queries.append(query)
-    batch = DeviceBatch(list(range(len(contexts))), num_queries, contexts, tables)
+    batch = device_batch(list(range(len(contexts))), num_queries, contexts, tables)
     step = backend.prepare(batch, backend.tables(layout, len(contexts), max(map(len, tables))))
     query = torch.cat(queries)
     output = torch.full_like(query, float("nan"))

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.kernels import draw_kernel, norm_rope_kernel, rms_norm_kernel, silu_mul_kernel
 from fairlead_engine.kernels.attention import paged_attention, store_kernel
 from fairlead_engine.model import layers
 from fairlead_engine.runner import ModelRunner, drawing, model_part, sampler, step_graphs
-from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine.types import SamplingParams, Sequence
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.launches import WAITING, Counted, Launches, host_reads

@@ -2,11 +2,12 @@
 
 import torch
 
+from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.kernels.attention.backend import DeviceBatch
 from fairlead_engine.runner.batch import PreparedBatch, prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
-from fairlead_engine.runner.step_plan import plan_step
-from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine.runner.step_plan import SentSlots, plan_step
+from fairlead_engine.types import SamplingParams, Sequence
 
 CPU = torch.device("cpu")
 
@@ -26,8 +27,8 @@ def make_item(tokens: list[int], table: list[int], start: int, num_tokens: int, 
 
 def prepare_batch(batch: Batch) -> PreparedBatch:
     tokens = SlotTokens(6, 8, CPU)
-    plan = plan_step(batch, tokens, most_scored=2)
-    return prepare(plan, [item.block_table for item in batch.items], Recording(), None, tokens, CPU)
+    plan = plan_step(batch, SentSlots(6), most_scored=2)
+    return prepare(plan, Recording(), None, tokens, CPU)
 
 
 def test_a_batch_is_flattened_in_item_order():
@@ -37,7 +38,9 @@ def test_a_batch_is_flattened_in_item_order():
     assert step.token_ids.tolist() == [7, 1, 2, 3, 4, 5, 6]
     assert step.positions.tolist() == [2, 0, 1, 2, 3, 4, 5]
     assert step.logit_rows.tolist() == [0, 6]
-    assert step.attention == DeviceBatch([5, 2], [1, 6], [3, 6], [[4], [0, 2]])
+    told = step.attention
+    assert (told.slots.tolist(), told.num_queries.tolist(), told.context_lens.tolist()) == ([5, 2], [1, 6], [3, 6])
+    assert told.new_blocks == [(5, 0, [4]), (2, 0, [0, 2])]
     assert (sample_slots.tolist(), sample_ends.tolist()) == ([5, 2], [3, 6])
 
 

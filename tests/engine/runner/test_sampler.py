@@ -6,9 +6,11 @@ import random
 import pytest
 import torch
 
+from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
-from fairlead_engine.types import NO_TOKEN, SampledToken, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine.runner.step_plan import SentSlots
+from fairlead_engine.types import NO_TOKEN, SampledToken, SamplingParams, Sequence
 
 VOCAB = 50
 EOS = 7
@@ -33,7 +35,7 @@ def sample(sampler: Sampler, logits: torch.Tensor, sequences: list[Sequence]) ->
     for slot, sequence in enumerate(sequences):
         sequence.slot = slot
     items = [ScheduledSequence(sequence, sequence.num_tokens) for sequence in sequences]
-    tokens.add(tokens.lacking(items))
+    tokens.add(SentSlots(len(sequences)).new_tokens(Batch(items)))
     return sampler.sample(logits, items, tokens.rows).read()
 
 

@@ -7,6 +7,7 @@ runner and step cost together and reports what happened; each decision is one of
 import logging
 from typing import Any, NamedTuple
 
+from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size
@@ -20,13 +21,11 @@ from fairlead_engine.core.step_watch import StepWatch
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.types import (
-    Batch,
     EngineInfo,
     EngineLoad,
     EngineRequest,
     FinishReason,
     SampledToken,
-    ScheduledSequence,
     Sequence,
     SequenceOutput,
 )
@@ -167,11 +166,11 @@ class Engine:
         """What a step did, for each sequence that got a token, log-probabilities of its prompt, or its end."""
         if finished:
             self.runner.forget([sequence.request_id for sequence in finished])
-        return [
-            _output(item, token)
-            for item, token in zip(batch.items, sampled, strict=True)
-            if token is not None or item.scores or item.sequence.finish_reason is not None
-        ]
+        found = [_output(*pair) for pair in zip(batch.decodes.sequences, sampled, strict=False)]
+        for item, token in zip(batch.chunks, sampled[len(batch.decodes) :], strict=True):
+            if token is not None or item.scores or item.sequence.finish_reason is not None:
+                found.append(_output(item.sequence, token, item))
+        return found
 
     @property
     def load(self) -> EngineLoad:
@@ -274,28 +273,32 @@ class Engine:
 
 
 def _wanted(batch: Batch, sampled: list[SampledToken | None]) -> tuple[Batch, list[SampledToken | None]]:
-    """Without the items of sequences that ended while the step was under way."""
-    if all(item.sequence.finish_reason is None for item in batch.items):
+    """Without those that ended while the step was under way."""
+    sequences = [*batch.decodes.sequences, *[item.sequence for item in batch.chunks]]
+    if all(sequence.finish_reason is None for sequence in sequences):
         return batch, sampled
-    pairs = [pair for pair in zip(batch.items, sampled, strict=True) if pair[0].sequence.finish_reason is None]
-    return Batch([item for item, _ in pairs]), [token for _, token in pairs]
+    rows = [row for row, sequence in enumerate(sequences) if sequence.finish_reason is None]
+    num_decodes = len(batch.decodes)
+    chunks = [batch.chunks[row - num_decodes] for row in rows if row >= num_decodes]
+    decodes = batch.decodes.pick([row for row in rows if row < num_decodes])
+    return Batch(chunks, decodes), [sampled[row] for row in rows]
 
 
-def _output(item: ScheduledSequence, token: SampledToken | None) -> SequenceOutput:
-    sequence = item.sequence
+def _output(sequence: Sequence, token: SampledToken | None, item: ScheduledSequence | None = None) -> SequenceOutput:
+    """What a step did for a sequence; `item`: its share, where that was not a decode."""
     if sequence.finish_reason is FinishReason.ERROR:
         return SequenceOutput(
             request_id=sequence.request_id, new_token_ids=[], finish_reason=sequence.finish_reason, message=_NO_TOKEN
         )
-    is_first = item.end == sequence.num_prompt_tokens
+    is_first = item is not None and item.end == sequence.num_prompt_tokens
     return SequenceOutput(
         request_id=sequence.request_id,
         new_token_ids=[token.token_id] if token is not None else [],
         finish_reason=sequence.finish_reason,
         num_cached_tokens=sequence.num_cached_tokens,
         logprobs=[token.logprobs] if token is not None and token.logprobs is not None else None,
-        prompt_logprobs=item.prompt_logprobs or None,
-        embedding=item.embedding,
+        prompt_logprobs=item.prompt_logprobs or None if item is not None else None,
+        embedding=item.embedding if item is not None else None,
         stop_token_id=token.token_id if token is not None and sequence.finish_reason is FinishReason.STOP else None,
         first_scheduled_time=sequence.first_scheduled_time if is_first else None,
     )

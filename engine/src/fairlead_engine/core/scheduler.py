@@ -10,9 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+import numpy as np
+
+from fairlead_engine.batch import Batch, Decodes, ScheduledSequence
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
-from fairlead_engine.types import NO_SLOT, NO_TOKEN, Batch, FinishReason, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.core.decoding import DecodingSlots
+from fairlead_engine.types import NO_SLOT, NO_TOKEN, FinishReason, SampledToken, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,10 @@ class Scheduler:
         # The last token of a full context is never fed back, so it needs no room in the cache.
         self.max_len = min(limits.max_model_len, blocks.num_blocks * blocks.block_size + 1)
         self._sequences: dict[str, Sequence] = {}
-        self._free_slots = list(range(limits.max_num_seqs))
+        self._prefilling: list[Sequence] = []
+        """Those of `running` whose prompt is not planned to its end, by rank; `_decoding` has the others."""
+        self._decoding = DecodingSlots(limits.max_num_seqs, blocks.block_size)
+        self._free_slots = list(reversed(range(limits.max_num_seqs)))
         self.mean_output_tokens = _USUAL_OUTPUT_TOKENS
         """Fading mean over the sequences that ended."""
         self._now = now
@@ -243,52 +250,63 @@ class Scheduler:
         At most one step may be under way: planned, and without a result. It counts as computed, and the tokens that it
         chooses as there; sequences that surely end with it are left out.
         """
-        num_preemptions, limit = self.counters.num_preemptions, self.limits.max_num_batched_tokens
-        items = self._schedule_running(limit)
-        num_tokens = sum([item.num_tokens for item in items])
+        num_preemptions = self.counters.num_preemptions
+        batch = self._schedule_running()
         if self.waiting and self.counters.num_preemptions == num_preemptions:
-            admitted = self._admit_waiting(limit - num_tokens)
-            items += admitted
-            num_tokens += sum([item.num_tokens for item in admitted])
-        if num_tokens > len(items):
-            items.sort(key=lambda item: item.num_tokens > 1)
-        return Batch(items)
+            batch.chunks += self._admit_waiting(self.limits.max_num_batched_tokens - batch.num_tokens)
+        for item in batch.chunks:
+            if item.samples:
+                self._prefilling.remove(item.sequence)
+                self._decoding.begin(item.sequence, item.end)
+        batch.chunks.sort(key=lambda item: item.num_tokens > 1)
+        return batch
 
-    def _schedule_running(self, budget: int) -> list[ScheduledSequence]:
-        items: list[ScheduledSequence] = []
-        running, blocks, block_size, index = self.running, self.blocks, self.blocks.block_size, 0
-        while index < len(running):
-            sequence = running[index]
-            index += 1
+    def _schedule_running(self) -> Batch:
+        """A token of everyone who is past the prompt, and what the budget leaves of prompts."""
+        chunks: list[ScheduledSequence] = []
+        grown: list[Sequence] = []
+        budget = self.limits.max_num_batched_tokens - self._decoding.num_going_on
+        num_behind = len(self._prefilling)
+        for sequence in sorted(self._decoding.without_room() + self._prefilling, key=_rank):
+            if sequence.slot == NO_SLOT:  # preempted for one before it
+                continue
+            if (end := self._decoding.next_end(sequence)) is not None:
+                if self._make_room(sequence, end):
+                    self._extend(sequence, end)
+                    grown.append(sequence)
+                continue
+            num_behind -= 1
             before = sequence.under_way
-            if before is None:
-                start = sequence.num_computed_tokens
-                num_tokens = len(sequence.token_ids) - start
-            else:
-                start = before.end
-                num_tokens = sequence.num_left_after(before)
-                if not num_tokens:
-                    continue
+            num_tokens = sequence.num_uncomputed_tokens if before is None else sequence.num_left_after(before)
             if num_tokens > 1:
-                # One token is kept for each sequence behind it, so that a long prompt never stops others' decodes.
-                num_tokens = min(num_tokens, budget - (len(running) - index))
-            end = start + num_tokens
-            if end > len(sequence.block_table) * block_size:
-                while not blocks.can_extend(sequence, end):
-                    victim = running[-1]
-                    self._preempt(victim)
-                    if victim is sequence:
-                        return items
-                self._extend(sequence, end)
-            item = ScheduledSequence(sequence, num_tokens)
-            sequence.under_way = item
-            items.append(item)
-            budget -= num_tokens
-        return items
+                # One token is kept for each sequence behind it, so that a long prompt never stops others.
+                num_tokens = min(num_tokens, budget - num_behind)
+            start = sequence.num_computed_tokens if before is None else before.end
+            if num_tokens and self._make_room(sequence, start + num_tokens):
+                chunks.append(self._plan_chunk(sequence, num_tokens))
+                budget -= num_tokens
+        return Batch(chunks, self._decoding.take([sequence for sequence in grown if sequence.slot != NO_SLOT]))
+
+    def _make_room(self, sequence: Sequence, end: int) -> bool:
+        """Whether there are blocks for its tokens up to `end`, be it that the last sequences are preempted for it; not
+        where it is the last one itself."""
+        while not self.blocks.can_extend(sequence, end):
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _plan_chunk(self, sequence: Sequence, num_tokens: int) -> ScheduledSequence:
+        """The next tokens of a prompt."""
+        item = ScheduledSequence(sequence, num_tokens)
+        sequence.under_way = item
+        self._extend(sequence, item.end)
+        return item
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
-        self._free_slot(sequence)
+        self._leave(sequence)
         self.coming.gone(sequence)
         self.blocks.free(sequence)
         sequence.num_computed_tokens, sequence.under_way = 0, None
@@ -331,11 +349,8 @@ class Scheduler:
                 continue
             del self.waiting[position]
             self._admit(sequence, matched)
-            item = ScheduledSequence(sequence, min(sequence.num_uncomputed_tokens, budget))
-            sequence.under_way = item
-            self._extend(sequence, item.end)
-            items.append(item)
-            budget -= item.num_tokens
+            items.append(self._plan_chunk(sequence, min(sequence.num_uncomputed_tokens, budget)))
+            budget -= items[-1].num_tokens
         return items
 
     def _weight(self, sequence: Sequence) -> float:
@@ -357,10 +372,10 @@ class Scheduler:
 
         Who is admitted leaves these free, or it would soon preempt somebody or be preempted.
         """
-        block_size = self.blocks.block_size
-        return sum(
-            [-(-len(sequence.token_ids) // block_size) + 1 - len(sequence.block_table) for sequence in self.running]
-        )
+        num_wanted = self._decoding.num_reserved_blocks()
+        for sequence in self._prefilling:
+            num_wanted += self.blocks.num_blocks_for(sequence.num_tokens) + 1 - len(sequence.block_table)
+        return num_wanted
 
     def _admit(self, sequence: Sequence, matched: list[int]) -> None:
         sequence.slot = self._free_slots.pop()
@@ -373,12 +388,14 @@ class Scheduler:
             self.counters.prefix_query_tokens += sequence.num_prompt_tokens
             self.counters.prefix_hit_tokens += sequence.num_cached_tokens
         insort_right(self.running, sequence, key=_rank)
+        insort_right(self._prefilling, sequence, key=_rank)
 
     def _extend(self, sequence: Sequence, end: int) -> None:
         """Blocks for its tokens up to `end`. It is expected to grow to its share of the cache at most, which is what it
         has if all were as long."""
         share = self.blocks.num_blocks * self.blocks.block_size // self.limits.max_num_seqs
         self.blocks.extend(sequence, end, max(sequence.num_tokens, min(sequence.max_num_tokens, share)))
+        self._decoding.grew(sequence)
 
     # -- after the step --------------------------------------------------------------------------------------------
 
@@ -390,51 +407,86 @@ class Scheduler:
         spoilt its logits may be in them. Of one that was preempted since only the token counts: its blocks are
         another's.
         """
-        spoilt = [
-            item.sequence
-            for item, token in zip(batch.items, sampled, strict=True)
-            if token is NO_TOKEN or (item.reads_prompt and item.is_spoilt)
-        ]
+        decodes, num_decodes = batch.decodes, len(batch.decodes)
+        spoilt = self._spoilt(batch, sampled)
         for sequence in spoilt:
             sequence.finish_reason = FinishReason.ERROR
             self.blocks.retract(sequence)
-        block_size, finished = self.blocks.block_size, spoilt
-        for item, token in zip(batch.items, sampled, strict=True):
-            sequence, end = item.sequence, item.end
-            assert item.samples == (token is not None), (
-                "the runner must sample exactly where a sequence's end is reached"
-            )
-            if sequence.finish_reason is not None:
-                continue
-            if sequence.under_way is item:
-                sequence.under_way = None
-            if sequence.block_table is item.block_table:
-                sequence.num_computed_tokens = end
-                if end // block_size > item.start // block_size:
-                    self.blocks.publish(sequence, item.start)
-                    self.coming.made(sequence, item.start, end)
-            if token is not None:
-                self._append(sequence, token.token_id)
-            elif end == len(sequence.token_ids):  # no more than its prompt was wanted
-                sequence.finish_reason = FinishReason.LENGTH if sequence.pooling is None else FinishReason.STOP
-                self.counters.prompt_tokens += sequence.num_prompt_tokens
-            if item.reads_prompt:
-                sequence.num_read_tokens += len(item.scores) + len(item.pools)
-            if sequence.finish_reason is not None:
-                finished.append(sequence)
+        if spoilt:
+            rows = [row for row, sequence in enumerate(decodes.sequences) if sequence.finish_reason is None]
+            decodes, tokens = decodes.pick(rows), [sampled[row] for row in rows]
+        else:
+            tokens = sampled[:num_decodes]
+        finished = spoilt + self._commit_decodes(decodes, [token.token_id for token in tokens if token is not None])
+        for item, token in zip(batch.chunks, sampled[num_decodes:], strict=True):
+            if item.sequence.finish_reason is None and self._commit_chunk(item, token):
+                finished.append(item.sequence)
         self._remove(finished)
         return finished
 
+    def _spoilt(self, batch: Batch, sampled: list[SampledToken | None]) -> list[Sequence]:
+        """Those of which something that was computed is no number."""
+        found = [item.sequence for item in batch.chunks if item.reads_prompt and item.is_spoilt]
+        if NO_TOKEN in sampled:
+            rows = [row for row, token in enumerate(sampled) if token is NO_TOKEN]
+            sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
+            found += [sequences[row] for row in rows if sequences[row] not in found]
+        return found
+
+    def _commit_decodes(self, decodes: Decodes, token_ids: list[int]) -> list[Sequence]:
+        """Those that end are returned."""
+        finished, block_size = [], self.blocks.block_size
+        ends = decodes.ends.tolist()
+        for sequence, end, token_id in zip(decodes.sequences, ends, token_ids, strict=True):
+            sequence.token_ids.append(token_id)
+            if sequence.block_table:  # it was not preempted
+                sequence.num_computed_tokens = end
+            if token_id in sequence.end_token_ids or len(sequence.token_ids) >= sequence.max_num_tokens:
+                finished.append(sequence)
+        for row in np.flatnonzero(decodes.ends % block_size == 0).tolist():
+            if decodes.sequences[row].block_table:
+                self._publish(decodes.sequences[row], ends[row] - 1, ends[row])
+        self.counters.generation_tokens += len(token_ids)
+        for sequence in finished:
+            self._settle_reason(sequence)
+        return [sequence for sequence in finished if sequence.finish_reason is not None]
+
+    def _commit_chunk(self, item: ScheduledSequence, token: SampledToken | None) -> bool:
+        """Whether its sequence has ended."""
+        assert item.samples == (token is not None), "the runner must sample exactly where a sequence's end is reached"
+        sequence, end = item.sequence, item.end
+        if sequence.under_way is item:
+            sequence.under_way = None
+        if sequence.block_table is item.block_table:
+            sequence.num_computed_tokens = end
+            self._publish(sequence, item.start, end)
+        if token is not None:
+            self._append(sequence, token.token_id)
+        elif end == len(sequence.token_ids):  # no more than its prompt was wanted
+            sequence.finish_reason = FinishReason.LENGTH if sequence.pooling is None else FinishReason.STOP
+            self.counters.prompt_tokens += sequence.num_prompt_tokens
+        if item.reads_prompt:
+            sequence.num_read_tokens += len(item.scores) + len(item.pools)
+        return sequence.finish_reason is not None
+
+    def _publish(self, sequence: Sequence, start: int, end: int) -> None:
+        """Its tokens from `start` to `end` have been computed."""
+        self.blocks.publish(sequence, start)
+        self.coming.made(sequence, start, end)
+
     def _append(self, sequence: Sequence, token_id: int) -> None:
         sequence.token_ids.append(token_id)
-        num_tokens = len(sequence.token_ids)
-        num_output_tokens = num_tokens - sequence.num_prompt_tokens
         self.counters.generation_tokens += 1
-        if num_output_tokens == 1:
+        if sequence.num_output_tokens == 1:
             self.counters.prompt_tokens += sequence.num_prompt_tokens
-        if token_id in sequence.end_token_ids and num_output_tokens >= sequence.sampling.min_tokens:
+        self._settle_reason(sequence)
+
+    def _settle_reason(self, sequence: Sequence) -> None:
+        """Ends it if its last token does."""
+        is_end = sequence.token_ids[-1] in sequence.end_token_ids
+        if is_end and sequence.num_output_tokens >= sequence.sampling.min_tokens:
             sequence.finish_reason = FinishReason.STOP
-        elif num_tokens >= sequence.max_num_tokens:
+        elif sequence.num_tokens >= sequence.max_num_tokens:
             sequence.finish_reason = FinishReason.LENGTH
 
     def _remove(self, ended: list[Sequence]) -> None:
@@ -445,16 +497,21 @@ class Scheduler:
             if sequence.num_output_tokens:
                 self.mean_output_tokens += (sequence.num_output_tokens - self.mean_output_tokens) / 32
             self.coming.gone(sequence)
-            self._free_slot(sequence)
+            self._leave(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
         self.waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
 
-    def _free_slot(self, sequence: Sequence) -> None:
-        if sequence.slot != NO_SLOT:
-            self._free_slots.append(sequence.slot)
-            sequence.slot = NO_SLOT
+    def _leave(self, sequence: Sequence) -> None:
+        """Gives up the slot, of one that has it."""
+        if sequence.slot == NO_SLOT:
+            return
+        if sequence in self._prefilling:
+            self._prefilling.remove(sequence)
+        self._decoding.leave(sequence.slot)
+        self._free_slots.append(sequence.slot)
+        sequence.slot = NO_SLOT
 
     def check(self) -> None:
         """Raises AssertionError when a block or a slot is leaked, shared wrongly or counted wrongly."""
@@ -462,4 +519,5 @@ class Scheduler:
         self.coming.check(self.sequences())
         slots = sorted(self._free_slots + [sequence.slot for sequence in self.running])
         assert slots == list(range(self.limits.max_num_seqs)), "a slot is leaked or shared"
+        self._decoding.check(self.running, self._prefilling)
         assert all(sequence.slot == NO_SLOT for sequence in self.waiting), "who waits has a slot"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fairlead_engine.types import Batch
+from fairlead_engine.batch import Batch
 
 Vector = npt.NDArray[np.float64]
 
@@ -38,8 +38,9 @@ class StepWork(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch) -> "StepWork":
-        prefill_token = prefill_context = decode_seq = kv_token = 0
-        for item in batch.items:
+        decode_seq, kv_token = len(batch.decodes), int(batch.decodes.ends.sum())
+        prefill_token = prefill_context = 0
+        for item in batch.chunks:
             if item.num_tokens == 1:
                 decode_seq += 1
                 kv_token += item.end

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.core.scheduler import Limits
 from fairlead_engine.core.step_cost import StepWork
-from fairlead_engine.types import Batch, SamplingParams, ScheduledSequence, Sequence
+from fairlead_engine.types import SamplingParams, Sequence
 
 _NUM_SHORT = 3
 _SHORT_TOKENS = 16

@@ -25,20 +25,19 @@ class PreparedBatch(NamedTuple):
 
 def prepare(
     plan: StepPlan,
-    block_tables: list[list[int]],
     backend: AttentionBackend[Any, Any],
     tables: Any,
     tokens: SlotTokens,
     device: torch.device,
 ) -> PreparedBatch:
-    """Flattens a batch's tokens in item order; `block_tables` are the items', `tables` the backend's, which are brought
-    up to date as `tokens` are. All numbers but the backend's go to the device in one copy.
+    """Flattens a batch's tokens in item order; `tables` are the backend's, which are brought up to date as `tokens`
+    are. All numbers but the backend's go to the device in one copy.
 
     Hidden states are wanted of the rows that choose a token, in item order, then of those that score prompts, then of
     those that go into vectors.
     """
     tokens.add(plan.new_tokens)
-    slots, num_queries, ends, samples = np.array([plan.slots, plan.num_queries, plan.context_lens, plan.samples])
+    slots, num_queries, ends = plan.slots, plan.num_queries, plan.context_lens
     row_ends = num_queries.cumsum()
     num_rows = int(row_ends[-1])
     if num_rows == len(slots):
@@ -46,7 +45,7 @@ def prepare(
     else:
         row_slots = slots.repeat(num_queries)
         positions = np.arange(num_rows) + (ends - row_ends).repeat(num_queries)
-    sampling = samples.astype(bool)
+    sampling = plan.samples.astype(bool)
     read_rows = np.array(plan.score_rows + plan.pool_rows, np.int64)
     columns = [
         row_slots,
@@ -59,7 +58,7 @@ def prepare(
     row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends = torch.split(
         numbers, [len(column) for column in columns]
     )
-    device_batch = DeviceBatch(plan.slots, plan.num_queries, plan.context_lens, block_tables)
+    device_batch = DeviceBatch(slots, num_queries, ends, plan.new_blocks)
     forward = ForwardInput(
         token_ids=tokens.at(row_slots_on_device, positions_on_device),
         positions=positions_on_device,

@@ -6,9 +6,11 @@
 import random
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
 from fairlead_engine.runner.slot_tokens import NewTokens
@@ -52,16 +54,17 @@ class LogitModel:
         num_blocks = -(-num_tokens // self._part.layout.block_size)
         self._part.allocate(num_blocks, num_slots=1, blocks_per_slot=num_blocks)
         plan = StepPlan(
-            slots=[0],
-            num_queries=[num_tokens],
-            context_lens=[num_tokens],
-            samples=[False],
+            slots=np.array([0]),
+            num_queries=np.array([num_tokens]),
+            context_lens=np.array([num_tokens]),
+            samples=np.array([0]),
             score_rows=list(range(num_tokens)),
             score_sizes=[num_tokens],
             pool_rows=[],
             new_tokens=NewTokens([(0, 0, num_tokens)], token_ids, num_tokens),
+            new_blocks=[NewBlocks(0, 0, list(range(num_blocks)))],
         )
-        computed = self._part.compute(plan, [list(range(num_blocks))])
+        computed = self._part.compute(plan)
         return next(self._part.scored_logits(plan, computed))
 
 

@@ -103,25 +103,23 @@ class ModelPart:
                 most_tokens=most_tokens,
             )  # fmt: skip
 
-    def compute(self, plan: StepPlan, block_tables: list[list[int]]) -> Computed:
+    def compute(self, plan: StepPlan) -> Computed:
         """Begins a step's forward pass; its keys and values will be in the cache after it."""
-        computed = None if self._graphs is None else self._decode(self._graphs, plan, block_tables)
+        computed = None if self._graphs is None else self._decode(self._graphs, plan)
         if computed is not None:
             return computed
-        step, sample_slots, sample_ends = prepare(
-            plan, block_tables, self.backend, self._tables, self.tokens, self.device
-        )
+        step, sample_slots, sample_ends = prepare(plan, self.backend, self._tables, self.tokens, self.device)
         between = None if self._graphs is None else self._graphs.between_attentions(len(step.positions))
         return self._read(plan, self.model(step, self._caches, between), sample_slots, sample_ends)
 
-    def _decode(self, graphs: StepGraphs, plan: StepPlan, block_tables: list[list[int]]) -> Computed | None:
+    def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
         """A step that computes one token of each sequence, if there is a graph for it."""
-        if len(plan.slots) != sum(plan.num_queries) or not graphs.fits_decodes(len(plan.slots)):
+        if len(plan.slots) != plan.num_queries.sum() or not graphs.fits_decodes(len(plan.slots)):
             return None
         self.tokens.add(plan.new_tokens)
-        self._tables.update(plan.slots, block_tables)
+        self._tables.update(plan.new_blocks)
         hidden, slots, ends = graphs.decode(plan.slots, plan.context_lens)
-        if all(plan.samples) and not plan.score_rows and not plan.pool_rows:
+        if plan.samples.all() and not plan.score_rows and not plan.pool_rows:
             return self._read(plan, hidden, slots, ends)
         sampling = np.flatnonzero(plan.samples)
         rows = to_device(np.concatenate((sampling, plan.score_rows, plan.pool_rows)).astype(np.int64), self.device)

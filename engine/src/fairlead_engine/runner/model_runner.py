@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
@@ -19,8 +20,8 @@ from fairlead_engine.runner.pooler import Pooler
 from fairlead_engine.runner.ranks import Ranks
 from fairlead_engine.runner.readback import Readback
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
-from fairlead_engine.runner.step_plan import StepPlan, plan_step
-from fairlead_engine.types import Batch, SampledToken, ScheduledSequence
+from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
+from fairlead_engine.types import SampledToken
 
 _MAX_SCORED_LOGITS = 2**23
 """Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
@@ -107,6 +108,7 @@ class ModelRunner:
         if self._ranks is not None:
             self._ranks.allocate(num_blocks, num_slots, blocks_per_slot)
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
+        self._sent = SentSlots(num_slots)
 
     def capture_graphs(self, max_num_batched_tokens: int) -> None:
         """On CUDA, captures the steps that are repeated as graphs; after `allocate_kv_cache`, before the first step.
@@ -127,21 +129,21 @@ class ModelRunner:
         After it the items' keys and values will be in the cache, and the next batch may begin with what was chosen.
         Raises RankLost where the process of another rank has ended, or the batch before this one was given up.
         """
-        plan = plan_step(batch, self._part.tokens, self._most_scored)
+        plan = plan_step(batch, self._sent, self._most_scored)
         if self._ranks is None:
             return self._compute(batch, plan)
-        with self._ranks.step(plan, batch.items):
+        with self._ranks.step(plan):
             return self._compute(batch, plan)
 
     @torch.inference_mode()
     def _compute(self, batch: Batch, plan: StepPlan) -> Launched:
         part, readback = self._part, Readback()
-        computed = part.compute(plan, [item.block_table for item in batch.items])
+        computed = part.compute(plan)
         sampling = [item for item in batch.items if item.samples]
         chosen = self._sampler.sample(computed.logits, sampling, part.tokens.rows)
         part.settle(computed, chosen.token_ids)
         scores = self._scores(batch, part.scored_logits(plan, computed))
-        vectors = self._pooler.pool([item for item in batch.items if item.pools], computed.pooled)
+        vectors = self._pooler.pool([item for item in batch.chunks if item.pools], computed.pooled)
         return Launched(
             batch,
             chosen.to(readback),
@@ -160,12 +162,14 @@ class ModelRunner:
         for item, vector in launched.vectors:
             if bool(vector.isfinite().all()):
                 item.embedding = vector.numpy().astype("<f4").tobytes()
-        sampled = iter(launched.chosen.read())
-        return [next(sampled) if item.samples else None for item in launched.batch.items]
+        sampled, batch = launched.chosen.read(), launched.batch
+        num_decodes = len(batch.decodes)
+        of_chunks = iter(sampled[num_decodes:])
+        return [*sampled[:num_decodes], *(next(of_chunks) if item.samples else None for item in batch.chunks)]
 
     def _scores(self, batch: Batch, logits: Iterator[Tensor]) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
         """Log-probabilities of prompts' tokens, from their logits as the step's plan divides them."""
-        for item in batch.items:
+        for item in batch.chunks:
             num_top, token_ids = item.sequence.sampling.prompt_logprobs, item.sequence.token_ids
             for position in item.scores[:: self._most_scored]:
                 part = token_ids[position : min(position + self._most_scored, item.scores.stop)]

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.batch import ScheduledSequence
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.types import SamplingParams, ScheduledSequence
+from fairlead_engine.types import SamplingParams
 
 _LEAST_REPETITION_PENALTY = 1e-30
 """A smaller one ranks the seen tokens above every other anyway, and dividing by it must not overflow."""

@@ -61,21 +61,15 @@ def _end_with_input() -> None:
 @torch.inference_mode()
 def serve(part: ModelPart, reader: Reader) -> None:
     """Does what comes, until nothing more can come."""
-    block_tables: list[list[int]] = []
     while (message := reader.receive()) is not None:
         match message:
             case Allocate(num_blocks, num_slots, blocks_per_slot):
                 part.allocate(num_blocks, num_slots, blocks_per_slot)
-                block_tables = [[] for _ in range(num_slots)]
             case Capture(max_num_batched_tokens):
                 part.capture(max_num_batched_tokens)
-            case Step(plan, new_blocks):
-                for new in new_blocks:
-                    if new.is_another:
-                        block_tables[new.slot] = []
-                    block_tables[new.slot] += new.blocks
-                computed = part.compute(plan, [block_tables[slot] for slot in plan.slots])
-                part.settle(computed, torch.empty(sum(plan.samples), dtype=torch.int64, device=part.device))
+            case Step(plan):
+                computed = part.compute(plan)
+                part.settle(computed, torch.empty(int(plan.samples.sum()), dtype=torch.int64, device=part.device))
                 for _ in part.scored_logits(plan, computed):
                     pass
 

@@ -1,12 +1,14 @@
 """What rank 0 sends to the other ranks, a message a line of MessagePack with its length before it."""
 
 import struct
-from typing import IO
+from typing import IO, Any
 
 import msgspec
+import numpy as np
 
+from fairlead_engine.batch import Numbers
 from fairlead_engine.runner.model_part import PartSettings
-from fairlead_engine.runner.step_plan import NewBlocks, StepPlan
+from fairlead_engine.runner.step_plan import StepPlan
 
 HERE, READY = b"here\n", b"ready\n"
 """What a rank answers once it runs, and once it has loaded its part; anything else says why it could not."""
@@ -44,10 +46,19 @@ class Step(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Compute a step."""
 
     plan: StepPlan
-    new_blocks: list[NewBlocks]
 
 
 Message = Join | Allocate | Capture | Step
+
+
+def _to_bytes(array: Any) -> bytes:
+    """An array of int64 (`StepPlan`)."""
+    assert isinstance(array, np.ndarray)
+    return array.tobytes()
+
+
+def _of_bytes(kind: type, raw: bytes) -> Numbers:
+    return np.frombuffer(raw, np.int64)
 
 
 class Writer:
@@ -55,7 +66,7 @@ class Writer:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
-        self._encoder = msgspec.msgpack.Encoder()
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=_to_bytes)
 
     def send(self, message: Message) -> None:
         """Raises OSError where the reader is gone."""
@@ -69,7 +80,7 @@ class Reader:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
-        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, dec_hook=_of_bytes)
 
     def receive(self) -> Message | None:
         """The next message; None when the sender is gone."""

@@ -17,8 +17,7 @@ from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, open_store
 from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Message, Step, Writer
-from fairlead_engine.runner.step_plan import SentTables, StepPlan
-from fairlead_engine.types import ScheduledSequence
+from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_protocol.logs import configured_logging
 
 logger = logging.getLogger(__name__)
@@ -46,7 +45,6 @@ class Ranks:
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._writers: list[Writer] = []
-        self._tables = SentTables(0)
         log_level, log_format = configured_logging()
         try:
             for rank in range(1, size):
@@ -74,7 +72,6 @@ class Ranks:
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Has them make room for the cache, as rank 0 does."""
-        self._tables = SentTables(num_slots)
         self._send(Allocate(num_blocks, num_slots, blocks_per_slot))
 
     def capture(self, max_num_batched_tokens: int) -> None:
@@ -82,10 +79,10 @@ class Ranks:
         self._send(Capture(max_num_batched_tokens))
 
     @contextmanager
-    def step(self, plan: StepPlan, items: list[ScheduledSequence]) -> Iterator[None]:
+    def step(self, plan: StepPlan) -> Iterator[None]:
         """Has them compute a step, which rank 0 computes within. One that it gives up is the last: the others are
         somewhere in it, and would take the next one's sums for those that they wait for."""
-        self._send(Step(plan, self._tables.lacking(items)))
+        self._send(Step(plan))
         try:
             yield
         except BaseException as error:

@@ -1,14 +1,11 @@
 """The tokens of all running sequences, on the device: a step reads them there, and adds what it chooses."""
 
-from collections.abc import Iterable
-
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.types import ScheduledSequence, Sequence
 
 _FEWEST_COLUMNS = 256
 
@@ -39,28 +36,8 @@ class SlotTokens:
         num_columns = most_tokens + 1 if stays else 0  # a step has room for the token that it may choose
         self.rows = torch.zeros((num_slots, num_columns), dtype=torch.int32, device=device)
         """[slots, columns]: what is beyond a sequence's end is anything."""
-        self._owners: list[Sequence | None] = [None] * num_slots
-        self._num_known = [0] * num_slots
 
-    def lacking(self, items: Iterable[ScheduledSequence]) -> "NewTokens":
-        """The tokens up to each item's end that its row lacks, which `add` must be given next; counts on the one that
-        its step chooses."""
-        places: list[tuple[int, int, int]] = []
-        token_ids: list[int] = []
-        longest = 0
-        for item in items:
-            sequence, end = item.sequence, item.end
-            slot = sequence.slot
-            num_known = self._num_known[slot] if self._owners[slot] is sequence else 0
-            if num_known < end:
-                places.append((slot, num_known, end))
-                token_ids += sequence.token_ids[num_known:end]
-                self._owners[slot] = sequence
-            self._num_known[slot] = max(num_known, end + item.samples)
-            longest = max(longest, end + 1)
-        return NewTokens(places, token_ids, longest)
-
-    def add(self, new: "NewTokens") -> None:
+    def add(self, new: NewTokens) -> None:
         """Sends them."""
         if new.num_columns > self.rows.shape[1]:
             self._widen(new.num_columns)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.attention.backend import CapturableBackend, LayerCache
 from fairlead_engine.kernels.attention.block_tables import DeviceTables
 from fairlead_engine.kernels.staging import stage
@@ -116,12 +117,13 @@ class StepGraphs:
         """Whether there is a graph for a step of one query of so many sequences."""
         return _next_size(self._decodes, num_sequences) is not None
 
-    def decode(self, slots: list[int], context_lens: list[int]) -> Decoded:
+    def decode(self, slots: Numbers, context_lens: Numbers) -> Decoded:
         """Computes a step of one query of each sequence. Tables and tokens are up to date, and there is a graph."""
         size = _next_size(self._decodes, len(slots))
         assert size is not None
-        padding = size - len(slots)
-        numbers = np.array([slots + [self._spare_slot] * padding, context_lens + [1] * padding])
+        numbers = np.empty((2, size), np.int64)
+        numbers[:, : len(slots)] = slots, context_lens
+        numbers[:, len(slots) :] = [[self._spare_slot], [1]]
         rows = self._buffers.rows_of(size)
         stage(numbers, rows)
         self._decodes[size]()

@@ -1,21 +1,24 @@
 """One step as numbers: all that a rank has to know of a batch, and small enough to be sent to every rank."""
 
 import msgspec
+import numpy as np
 
-from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
-from fairlead_engine.types import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.kernels.attention.backend import NewBlocks
+from fairlead_engine.runner.slot_tokens import NewTokens
+from fairlead_engine.types import Sequence
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """A batch's items in order, and the rows of all their tokens one after the other."""
+    """A batch's items in order, and the rows of all their tokens one after the other. All arrays are int64."""
 
-    slots: list[int]
-    num_queries: list[int]
+    slots: Numbers
+    num_queries: Numbers
     """Tokens that are computed of each item: so many rows."""
-    context_lens: list[int]
+    context_lens: Numbers
     """Where each ends in its sequence."""
-    samples: list[bool]
-    """Whether a token is chosen at its end."""
+    samples: Numbers
+    """1 where a token is chosen at its end, else 0."""
     score_rows: list[int]
     """Rows whose logits score prompts, item by item."""
     score_sizes: list[int]
@@ -23,16 +26,60 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     pool_rows: list[int]
     """Rows that go into vectors, item by item."""
     new_tokens: NewTokens
+    new_blocks: list[NewBlocks]
 
 
-def plan_step(batch: Batch, tokens: SlotTokens, most_scored: int) -> StepPlan:
-    """The plan of a batch that is not empty. At most `most_scored` rows are scored at a time, each part of one item."""
-    items = batch.items
+class SentSlots:
+    """What the devices have of each slot's tokens and block table, so that each step sends what is new."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._owners: list[Sequence | None] = [None] * num_slots
+        self._num_tokens = [0] * num_slots
+        self._tables: list[list[int] | None] = [None] * num_slots
+        self._num_blocks = [0] * num_slots
+
+    def new_tokens(self, batch: Batch) -> NewTokens:
+        """The tokens up to each chunk's end that are not there; counts on those that steps choose, which are there
+        before anybody knows them, so that decodes lack none."""
+        places: list[tuple[int, int, int]] = []
+        token_ids: list[int] = []
+        longest = int(batch.decodes.ends.max(initial=0))
+        for item in batch.chunks:
+            sequence, end = item.sequence, item.end
+            slot = sequence.slot
+            num_known = self._num_tokens[slot] if self._owners[slot] is sequence else 0
+            if num_known < end:
+                places.append((slot, num_known, end))
+                token_ids += sequence.token_ids[num_known:end]
+                self._owners[slot] = sequence
+            self._num_tokens[slot] = max(num_known, end + item.samples)
+            longest = max(longest, end)
+        return NewTokens(places, token_ids, longest + 1)
+
+    def new_blocks(self, batch: Batch) -> list[NewBlocks]:
+        """What came to the tables."""
+        found = []
+        for sequence in (*batch.decodes.grown, *(item.sequence for item in batch.chunks)):
+            slot, table = sequence.slot, sequence.block_table
+            num_known = self._num_blocks[slot] if self._tables[slot] is table else 0
+            if num_known < len(table):
+                found.append(NewBlocks(slot, num_known, table[num_known:]))
+                self._tables[slot], self._num_blocks[slot] = table, len(table)
+        return found
+
+
+def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
+    """The plan of a batch that is not empty, which must be computed next. At most `most_scored` rows are scored at a
+    time, each part of one item."""
+    decodes, chunks = batch.decodes, batch.chunks
+    numbers = [(item.sequence.slot, item.num_tokens, item.end, item.samples) for item in chunks]
+    slots, num_queries, ends, samples = np.array(numbers, np.int64).reshape(-1, 4).T
+    ones = np.ones(len(decodes), np.int64)
     score_rows: list[int] = []
     score_sizes: list[int] = []
     pool_rows: list[int] = []
-    row = 0
-    for item in items:
+    row = len(decodes)
+    for item in chunks:
         if item.reads_prompt:
             offset = row - item.start
             score_rows += [offset + position - 1 for position in item.scores]  # logits tell of the next token
@@ -40,41 +87,13 @@ def plan_step(batch: Batch, tokens: SlotTokens, most_scored: int) -> StepPlan:
             pool_rows += [offset + position for position in item.pools]
         row += item.num_tokens
     return StepPlan(
-        slots=[item.sequence.slot for item in items],
-        num_queries=[item.num_tokens for item in items],
-        context_lens=[item.end for item in items],
-        samples=[item.samples for item in items],
+        slots=np.concatenate((decodes.slots, slots)),
+        num_queries=np.concatenate((ones, num_queries)),
+        context_lens=np.concatenate((decodes.ends, ends)),
+        samples=np.concatenate((ones, samples)),
         score_rows=score_rows,
         score_sizes=score_sizes,
         pool_rows=pool_rows,
-        new_tokens=tokens.lacking(items),
+        new_tokens=sent.new_tokens(batch),
+        new_blocks=sent.new_blocks(batch),
     )
-
-
-class NewBlocks(msgspec.Struct, frozen=True, array_like=True):
-    """Blocks that came to a slot's table."""
-
-    slot: int
-    is_another: bool
-    """Whether the table is another sequence's, or begins anew, instead of growing."""
-    blocks: list[int]
-
-
-class SentTables:
-    """What the other ranks know of each slot's block table."""
-
-    def __init__(self, num_slots: int) -> None:
-        self._tables: list[list[int] | None] = [None] * num_slots
-        self._num_known = [0] * num_slots
-
-    def lacking(self, items: list[ScheduledSequence]) -> list[NewBlocks]:
-        """What came to the items' tables since the last call."""
-        found = []
-        for item in items:
-            slot, table = item.sequence.slot, item.block_table
-            is_another = self._tables[slot] is not table
-            num_known = 0 if is_another else self._num_known[slot]
-            if num_known < len(table):
-                found.append(NewBlocks(slot, is_another, table[num_known:]))
-                self._tables[slot], self._num_known[slot] = table, len(table)
-        return found

@@ -5,13 +5,17 @@ scheduling stay outside: a step is rows of tokens, and for each sequence how man
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 
+Numbers = npt.NDArray[np.int64]
+"""Counts and indices on the host."""
 Tables = TypeVar("Tables")
 """What a backend keeps of every slot's block table from step to step: that backend's business."""
 Metadata = TypeVar("Metadata")
@@ -47,19 +51,27 @@ class LayerCache:
     values: Tensor
 
 
+class NewBlocks(NamedTuple):
+    """Blocks that came to a slot's table."""
+
+    slot: int
+    first: int
+    """How many are before them; 0 = the table is another sequence's, or begins anew."""
+    blocks: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceBatch:
     """The sequences of one step in the order of their rows; sequence i has the next `num_queries[i]` rows."""
 
-    slots: list[int]
+    slots: Numbers
     """Where each is kept as long as it runs: no two sequences share one."""
-    num_queries: list[int]
+    num_queries: Numbers
     """Tokens computed in this step: the last ones of the context."""
-    context_lens: list[int]
+    context_lens: Numbers
     """Tokens that may be attended to, those of this step included."""
-    block_tables: list[list[int]]
-    """The blocks of each sequence, in order; they cover its context and may go beyond it. A list only ever grows, and
-    who gets a slot anew brings another list: so what was known of a slot need not be read again."""
+    new_blocks: list[NewBlocks]
+    """What came to the tables of these slots since the step before; tables cover contexts and may go beyond them."""
 
 
 class AttentionBackend(Protocol[Tables, Metadata]):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.kernels.staging import to_device
 
@@ -49,23 +49,19 @@ class DeviceTables:
         self.layout = layout
         self.rows = torch.zeros((num_slots, blocks_per_slot), dtype=torch.int64, device=layout.device)
         """[slots, blocks]: what is beyond a table's end is anything."""
-        self._known: list[list[int] | None] = [None] * num_slots
-        self._num_known = [0] * num_slots
 
-    def update(self, slots: list[int], block_tables: list[list[int]]) -> None:
-        """Takes in the blocks that came since the last call."""
+    def update(self, new_blocks: list[NewBlocks]) -> None:
+        """Takes them in."""
+        if not new_blocks:
+            return
         width = self.rows.shape[1]
         places: list[int] = []
         blocks: list[int] = []
-        for slot, table in zip(slots, block_tables, strict=True):
-            num_known = self._num_known[slot] if self._known[slot] is table else 0
-            if num_known < len(table):
-                places += range(slot * width + num_known, slot * width + len(table))
-                blocks += table[num_known:]
-                self._known[slot], self._num_known[slot] = table, len(table)
-        if blocks:
-            places_on_device, blocks_on_device = to_device(np.array([places, blocks]), self.layout.device)
-            self.rows.view(-1).index_copy_(0, places_on_device, blocks_on_device)
+        for slot, first, new in new_blocks:
+            places += range(slot * width + first, slot * width + first + len(new))
+            blocks += new
+        places_on_device, blocks_on_device = to_device(np.array([places, blocks]), self.layout.device)
+        self.rows.view(-1).index_copy_(0, places_on_device, blocks_on_device)
 
 
 @dataclass(frozen=True)
@@ -91,9 +87,9 @@ class BlockTableMetadata:
     def groups(self) -> list[Group]:
         """All sequences in order: single queries together, chunks beside them, each as far as the memory allows."""
         batch, found = self.batch, []
-        starts = list(accumulate(batch.num_queries, initial=0))
+        starts = list(accumulate(batch.num_queries.tolist(), initial=0))
         for first, end in _stretches(batch):
-            queries, context = max(batch.num_queries[first:end]), max(batch.context_lens[first:end])
+            queries, context = int(batch.num_queries[first:end].max()), int(batch.context_lens[first:end].max())
             rows = slice(starts[first], starts[end])
             offset = torch.arange(rows.start, rows.stop, device=self.query_starts.device)
             sequence = self.sequence_of[rows]
@@ -127,9 +123,9 @@ class BlockTables:
         return DeviceTables(layout, num_slots, blocks_per_slot)
 
     def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> BlockTableMetadata:
-        tables.update(batch.slots, batch.block_tables)
-        layout, size, num_rows = tables.layout, tables.layout.block_size, sum(batch.num_queries)
-        width = -(-max(batch.context_lens) // size)
+        tables.update(batch.new_blocks)
+        layout, size, num_rows = tables.layout, tables.layout.block_size, int(batch.num_queries.sum())
+        width = -(-int(batch.context_lens.max()) // size)
         per_sequence = np.array([batch.slots, batch.num_queries, batch.context_lens])
         slots, num_queries, context_lens = to_device(per_sequence, layout.device)
         block_tables = tables.rows[slots, :width]
@@ -157,8 +153,9 @@ class BlockTables:
         longest = tables.rows.shape[1] * size
         block_tables, positions = tables.rows[slots], context_lens - 1
         query_starts = torch.arange(num_sequences + 1, device=slots.device)
+        ones = np.ones(num_sequences, np.int64)
         return BlockTableMetadata(
-            batch=DeviceBatch([], [1] * num_sequences, [longest] * num_sequences, []),
+            batch=DeviceBatch(np.empty(0, np.int64), ones, ones * longest, []),
             block_size=size,
             block_tables=block_tables,
             context_lens=context_lens,
@@ -180,14 +177,15 @@ class BlockTables:
 def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
     """Sequences [first, end) that are padded to one shape; a single one may be larger than the bounds."""
     first, queries, context = 0, 0, 0
-    for index, (num_queries, context_len) in enumerate(zip(batch.num_queries, batch.context_lens, strict=True)):
+    shares = zip(batch.num_queries.tolist(), batch.context_lens.tolist(), strict=True)
+    for index, (num_queries, context_len) in enumerate(shares):
         wider, longer, count = max(queries, num_queries), max(context, context_len), index + 1 - first
         too_large = count * longer > MAX_GATHERED or count * wider * longer > MAX_SCORES
         if first < index and (too_large or (num_queries == 1) != (queries == 1)):
             yield first, index
             first, wider, longer = index, num_queries, context_len
         queries, context = wider, longer
-    if batch.num_queries:
+    if len(batch.num_queries):
         yield first, len(batch.num_queries)
 
 

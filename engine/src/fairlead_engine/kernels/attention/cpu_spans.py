@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 
 
@@ -48,20 +48,19 @@ class SpanMetadata:
 class SlotTable:
     """The block table of one slot, and the cache's slots of its tokens where its blocks do not follow one another."""
 
-    def __init__(self, block_table: list[int]) -> None:
-        self.block_table = block_table
-        self.num_known = 0
+    def __init__(self) -> None:
+        self.block_table: list[int] = []
         self.num_consecutive = 0
         """Its first blocks that follow one another."""
         self._token_slots: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._num_listed = 0
 
-    def extend(self) -> None:
-        """Takes in the blocks that came since the last call."""
+    def extend(self, blocks: list[int]) -> None:
+        """Takes in blocks that came."""
+        self.block_table += blocks
         table = self.block_table
         while self.num_consecutive < len(table) and table[self.num_consecutive] == table[0] + self.num_consecutive:
             self.num_consecutive += 1
-        self.num_known = len(table)
 
     def token_slots(self, num_tokens: int, block_size: int) -> Tensor:
         """int64 [num_tokens]: the slots of its first tokens; a view, valid until the next call."""
@@ -85,14 +84,12 @@ class SpanTables:
     layout: CacheLayout
     by_slot: dict[int, SlotTable]
 
-    def table(self, slot: int, block_table: list[int]) -> SlotTable:
-        """The slot's, brought up to date."""
-        known = self.by_slot.get(slot)
-        if known is None or known.block_table is not block_table:
-            known = self.by_slot[slot] = SlotTable(block_table)
-        if known.num_known != len(block_table):
-            known.extend()
-        return known
+    def update(self, new_blocks: list[NewBlocks]) -> None:
+        """Takes in what came to them."""
+        for slot, first, blocks in new_blocks:
+            if not first:
+                self.by_slot[slot] = SlotTable()
+            self.by_slot[slot].extend(blocks)
 
 
 class CPUSpans:
@@ -115,12 +112,14 @@ class CPUSpans:
 
     def prepare(self, batch: DeviceBatch, tables: SpanTables) -> SpanMetadata:
         """Slots are listed only for a table with gaps; a mask is needed only where a chunk also looks back."""
+        tables.update(batch.new_blocks)
         layout, size = tables.layout, tables.layout.block_size
         slots: list[int] = []
         spans = []
-        columns = (batch.slots, batch.num_queries, batch.context_lens, batch.block_tables)
-        for slot, num_queries, end, blocks in zip(*columns, strict=True):
-            start, known = len(slots), tables.table(slot, blocks)
+        columns = (batch.slots.tolist(), batch.num_queries.tolist(), batch.context_lens.tolist())
+        for slot, num_queries, end in zip(*columns, strict=True):
+            start, known = len(slots), tables.by_slot[slot]
+            blocks = known.block_table
             is_stretch = end <= known.num_consecutive * size
             if num_queries == 1:
                 slots.append(blocks[(end - 1) // size] * size + (end - 1) % size)

@@ -5,18 +5,15 @@ another backend is chosen.
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache
+from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, Numbers
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
 from fairlead_engine.kernels.attention.store_kernel import store
 from fairlead_engine.kernels.staging import to_device
-
-Numbers = npt.NDArray[np.int64]
 
 # Compiled for compute capability 9.0 with heads of 128, these keep everything in registers (96 to 180 of them), read 16
 # bytes at a time and overlap loads with products (tests/engine/kernels/test_paged_attention.py).
@@ -54,8 +51,8 @@ class TritonPaged:
 
     def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> PagedStep:
         """All numbers of a step go to the device in one copy."""
-        tables.update(batch.slots, batch.block_tables)
-        num_queries, context_lens = np.array(batch.num_queries), np.array(batch.context_lens)
+        tables.update(batch.new_blocks)
+        slots, num_queries, context_lens = batch.slots, batch.num_queries, batch.context_lens
         query_starts = np.concatenate(([0], num_queries.cumsum()))
         num_single = int(np.argmin(np.append(num_queries == 1, False)))  # decodes come first
         grids: list[Grid] = []
@@ -69,7 +66,6 @@ class TritonPaged:
                 tile_sequences.append(owners + first)
                 tile_starts.append(rows)
         sequence_of = np.repeat(np.arange(len(num_queries)), num_queries)
-        slots = np.array(batch.slots)
         columns = [
             slots,
             context_lens,
