@@ -2,10 +2,12 @@
 
     make bench-engine                 or   python engine/benchmarks/bench_engine.py
     make bench-engine BENCH=quick     or   python engine/benchmarks/bench_engine.py --quick
+    python engine/benchmarks/bench_engine.py --resume --minutes 10 --docs docs/benchmarks
 
 Every run is a process of its own. Rounds go through all engines in turn, so that what else the machine does falls on
 all of them, and are repeated until the time is over; medians count. An engine that is not installed, fails or found no
-time is a row with its reason. Writes all runs as JSON, and from them the machine's page (`page.py`).
+time is a row with its reason. Writes all runs as JSON, after each of them, and in the end the machine's page
+(`page.py`). `--resume` goes on with them: a benchmark may be done in pieces, when a machine has nothing else to do.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import page
 import peer_environment
 import tokenizers
 from measurement import machine
+from results import Results
 from roofline import Rates, measure_rates, workload_seconds
 from workload import WORKLOADS, Workload
 
@@ -90,37 +93,22 @@ def main() -> None:
     args = parse_arguments()
     began = time.monotonic()
     settings = [each for each in (QUICK if args.quick else FULL) if each.threads <= (os.cpu_count() or 1)]
+    on = machine()
+    results = Results.begin(args.out / f"engine-{page.kind(on)}.json", on, resume=args.resume)
     left_out = dict.fromkeys((engine.package for engine in ENGINES if engine.package), "left out by --no-install")
     missing = left_out if args.no_install else peer_environment.prepare(args.out / "peers", slow_builds=not args.quick)
     checkpoints = {name: prepare_checkpoint(args.out, WORKLOADS[name]) for name in {s.workload for s in settings}}
-    bench = Bench(args.out, checkpoints, missing, began + 60 * args.minutes)
-    tables = bench.run(settings, args.rounds)
-    grown = {name: bench.growth(name) for name in sorted(checkpoints)}
-    profiles = {setting.name: bench.profile(setting) for setting in settings if setting.threads == 1}
-    rates = bench.rates
-    results = {
-        "command": "make bench-engine" + (" BENCH=quick" if args.quick else "") + args.beside,
-        "machine": machine(),
-        "rates": {str(threads): asdict(rate) for threads, rate in rates.items()},
-        "growth": grown,
-        "profiles": profiles,
-        "minutes": (time.monotonic() - began) / 60,
-        "tables": [
-            {
-                "setting": asdict(setting),
-                "name": setting.name,
-                "roofline_seconds": workload_seconds(WORKLOADS[setting.workload], rates[setting.threads]),
-                "engines": tables[setting],
-            }
-            for setting in settings
-        ],
-    }
-    path = args.out / f"engine-{page.kind(results)}.json"
-    path.write_text(json.dumps(results, indent=1))
-    print(page.text(results))
-    print(f"All runs: {path}")
+    bench = Bench(args.out, checkpoints, missing, began + 60 * args.minutes, results)
+    bench.run(settings, args.rounds)
+    bench.explain(settings)
+    found = results.found
+    found["command"] = "make bench-engine" + (" BENCH=quick" if args.quick else "") + args.beside
+    found["minutes"] += (time.monotonic() - began) / 60
+    results.save()
+    print(page.text(found))
+    print(f"All runs: {results.path}")
     if args.docs is not None:
-        print(f"Page: {page.write(results, args.docs)}")
+        print(f"Page: {page.write(found, args.docs)}")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -134,11 +122,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="runs of each engine at most (default: 3 quick, 5 otherwise)")
     parser.add_argument("--out", type=Path, default=ROOT / "bench-out", help="folder for checkpoints and results")
     parser.add_argument("--docs", type=Path, help="folder for the machine's page (default: none is written)")
+    parser.add_argument("--resume", action="store_true", help="go on with the results that are there")
     parser.add_argument("--no-install", action="store_true", help="leave out peers that need an environment of theirs")
     args = parser.parse_args()
     given = [f"--{name} {value:g}" for name in ("minutes", "rounds") if (value := getattr(args, name)) is not None]
     args.beside = f" with {' '.join(given)}" if given else ""
-    args.minutes = args.minutes or (6 if args.quick else 32)
+    args.beside += ", in pieces" if args.resume else ""
+    args.minutes = (6 if args.quick else 32) if args.minutes is None else args.minutes
     args.rounds = args.rounds or (3 if args.quick else 5)
     return args
 
@@ -171,38 +161,55 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
 class Bench:
     """The runs, and how long there is for them."""
 
-    def __init__(self, out: Path, checkpoints: dict[str, Path], missing: dict[str, str], deadline: float) -> None:
+    def __init__(
+        self, out: Path, checkpoints: dict[str, Path], missing: dict[str, str], deadline: float, results: Results
+    ) -> None:
         """`missing`: package → why the peers' environment lacks it. `deadline`: on the monotonic clock, of the runs."""
         self.out = out
         self.checkpoints = checkpoints
         self.missing = missing
         self.deadline = deadline
         self.growth_seconds = 60.0
+        self.results = results
         self._converted: set[tuple[Engine, str]] = set()
-        self.rates: dict[int, Rates] = {}
-        """By threads: the best that was seen between rounds, as neighbours only ever make it worse."""
         self.device = "cuda" if "gpu" in machine() else "cpu"
 
-    def run(self, settings: list[Setting], rounds: int) -> dict[Setting, list[dict[str, Any]]]:
+    def run(self, settings: list[Setting], rounds: int) -> None:
         """For each setting a row for each engine: its runs, and why there are none or no more."""
-        tables = {setting: [{"engine": asdict(engine), "runs": []} for engine in ENGINES] for setting in settings}
+        tables = {setting: self._rows(setting) for setting in settings}
         for number in range(rounds):
-            for threads in {setting.threads for setting in settings}:
-                self.rates[threads] = measure_rates(threads).better(self.rates.get(threads))
-            for setting in settings:
-                for engine, row in zip(ENGINES, tables[setting], strict=True):
-                    if "reason" in row:
+            for threads in sorted({setting.threads for setting in settings}):
+                self._measure_rates(threads)
+            for setting, rows in tables.items():
+                for engine, row in zip(ENGINES, rows, strict=True):
+                    if "reason" in row or len(row["runs"]) > number:
                         continue
-                    reason = self._why_not(engine, setting, number, row["runs"])
+                    reason = self._why_not(engine, setting, row["runs"])
                     if reason is None:
                         print(f"round {number + 1}: {setting.name}: {engine.name}", file=sys.stderr, flush=True)
                         measured, reason = self._measure(engine, setting)
                         row["runs"] += measured
                     if reason is not None:
                         row["reason"] = reason
-        return tables
+                    self.results.save()
+        for setting in settings:
+            entry = next(each for each in self.results.found["tables"] if each["name"] == setting.name)
+            entry["roofline_seconds"] = workload_seconds(WORKLOADS[setting.workload], self._rates(setting.threads))
 
-    def _why_not(self, engine: Engine, setting: Setting, number: int, runs: list[dict[str, Any]]) -> str | None:
+    def _rows(self, setting: Setting) -> list[dict[str, Any]]:
+        engines = [{"engine": asdict(engine), "runs": []} for engine in ENGINES]
+        return self.results.rows(setting.name, {"setting": asdict(setting), "engines": engines})
+
+    def _measure_rates(self, threads: int) -> None:
+        """The best that was seen between rounds counts, as neighbours only ever make it worse."""
+        rates = self.results.found["rates"]
+        known = self._rates(threads) if str(threads) in rates else None
+        rates[str(threads)] = asdict(measure_rates(threads).better(known))
+
+    def _rates(self, threads: int) -> Rates:
+        return Rates(**self.results.found["rates"][str(threads)])
+
+    def _why_not(self, engine: Engine, setting: Setting, runs: list[dict[str, Any]]) -> str | None:
         """Why this engine cannot take part, or not again."""
         if engine.package is not None and engine.package in self.missing:
             return f"not installed: {self.missing[engine.package]}"
@@ -222,6 +229,18 @@ class Bench:
             self._converted.add((engine, setting.workload))
         last, reason = self._call(engine, setting)
         return ([], reason) if reason is not None else ([json.loads(last)], None)
+
+    def explain(self, settings: list[Setting]) -> None:
+        """How cost grows, and what bounds our own runs, where it is not known yet."""
+        growth, profiles = self.results.found["growth"], self.results.found["profiles"]
+        for name in sorted(self.checkpoints):
+            if name not in growth or "reason" in growth[name]:
+                growth[name] = self.growth(name)
+                self.results.save()
+        for setting in settings:
+            if setting.threads == 1 and not profiles.get(setting.name):
+                profiles[setting.name] = self.profile(setting)
+                self.results.save()
 
     def profile(self, setting: Setting) -> dict[str, float]:
         """Operation → share of the time of Fairlead's own run; empty where it cannot be told."""

@@ -23,9 +23,8 @@ BUSY = 0.9
 """Of a core: engines that get less share it with others."""
 
 
-def kind(results: dict[str, Any]) -> str:
+def kind(machine: dict[str, Any]) -> str:
     """The page's name: the machine's kind, without what differs between two of them."""
-    machine = results["machine"]
     words = f"{machine.get('gpu') or machine['cpu']} {machine['cores']} cores"
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
@@ -35,7 +34,7 @@ def write(results: dict[str, Any], folder: Path) -> Path:
     import plots
 
     folder.mkdir(parents=True, exist_ok=True)
-    name = kind(results)
+    name = kind(results["machine"])
     plots.rates(results, folder / f"{name}-rates.svg")
     for workload, grown in results.get("growth", {}).items():
         if "reason" not in grown:
@@ -75,7 +74,7 @@ def text(results: dict[str, Any], picture: str | None = None) -> str:
             parts.append(f"What bounds Fairlead here, by torch's profiler, as shares of all operations' own time: "
                          f"{operations}.")  # fmt: skip
     for name, grown in results.get("growth", {}).items():
-        parts += growth(name, grown, results, f"{kind(results)}-growth-{name}.svg" if picture else None)
+        parts += growth(name, grown, results, f"{kind(results['machine'])}-growth-{name}.svg" if picture else None)
     return "\n\n".join(part if part.startswith(("|", "!", "#")) else _wrapped(part) for part in parts) + "\n"
 
 

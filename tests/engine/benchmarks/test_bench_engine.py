@@ -19,6 +19,7 @@ from fairlead_engine_testing.profiles import profile_of
 from fairlead_protocol.messages import StepCost
 from fairlead_protocol.profiles import Measured
 
+RATES = {"bytes_per_second": 1e9, "flops_per_second": 1e9}
 FOLDER = Path(__file__).parents[3] / "engine" / "benchmarks"
 
 
@@ -49,16 +50,62 @@ def test_engines_that_are_missing_fail_or_find_no_time_are_rows_with_a_reason(
     )
     monkeypatch.setattr(bench, "ENGINES", engines)
     setting = bench.Setting("small", True, 1)
-    runs = bench.Bench(tmp_path, {"small": tmp_path}, {"absent-engine": "no wheel"}, time.monotonic() + 60)
+    found = bench.Results.begin(tmp_path / "found.json", {}, resume=False)
+    runs = bench.Bench(tmp_path, {"small": tmp_path}, {"absent-engine": "no wheel"}, time.monotonic() + 60, found)
     runs.device = "cpu"
-    failed, absent, gpu, greedy = runs.run([setting], 2)[setting]
+    monkeypatch.setattr(runs, "_measure_rates", lambda threads: found.found["rates"].update({"1": RATES}))
+    runs.run([setting], 2)
+    failed, absent, gpu, greedy = found.found["tables"][0]["engines"]
     assert failed["reason"].startswith("failed with exit code 2") and "no_such_script.py" in failed["reason"]
     assert absent["reason"] == "not installed: no wheel"
     assert "cuda only" in gpu["reason"]
     assert greedy["reason"] == "has no sampling"
     runs.deadline = time.monotonic()
-    setting = bench.Setting("small", False, 1)
-    assert runs.run([setting], 1)[setting][3]["reason"] == "the time was over"
+    runs.run([bench.Setting("small", False, 1)], 1)
+    assert found.found["tables"][1]["engines"][3]["reason"] == "the time was over"
+
+
+def test_a_benchmark_goes_on_where_it_ended(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It ends between two runs, as by a signal; what was found then is in the file, and is not measured again."""
+    path, setting, calls = tmp_path / "out" / "found.json", bench.Setting("small", False, 1), []
+    monkeypatch.setattr(bench, "ENGINES", bench.ENGINES[:2])
+
+    def begun(*, resume: bool) -> Any:
+        found = bench.Results.begin(path, {"cpu": "c"}, resume=resume)
+        runs = bench.Bench(tmp_path, {"small": tmp_path}, {}, time.monotonic() + 60, found)
+        monkeypatch.setattr(runs, "_measure_rates", lambda threads: found.found["rates"].update({"1": RATES}))
+        monkeypatch.setattr(runs, "_measure", measure)
+        return runs
+
+    def measure(engine: Any, setting: Any) -> Any:
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(engine.name)
+        return ([], "failed") if len(calls) == 2 else ([run_of(run=len(calls))], None)
+
+    with pytest.raises(KeyboardInterrupt):
+        begun(resume=False).run([setting], 3)
+    assert calls == ["fairlead", "hand loop", "fairlead"]
+    calls.append("interrupted")
+    begun(resume=True).run([setting], 2)
+    assert calls[4:] == ["hand loop", "hand loop"]
+    ours, other = bench.json.loads(path.read_text())["tables"][0]["engines"]
+    assert [run["run"] for run in ours["runs"]] == [1, 3]
+    assert [run["run"] for run in other["runs"]] == [5, 6] and "reason" not in other
+
+
+def test_what_cannot_be_gone_on_with_is_said(bench: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import results
+
+    path = tmp_path / "found.json"
+    with pytest.raises(SystemExit, match="does not exist"):
+        bench.Results.begin(path, {}, resume=True)
+    bench.Results.begin(path, {"cpu": "one"}, resume=False).save()
+    with pytest.raises(SystemExit, match=r"other machine; begin anew without --resume"):
+        bench.Results.begin(path, {"cpu": "another"}, resume=True)
+    monkeypatch.setattr(results, "sources", lambda: "changed")
+    with pytest.raises(SystemExit, match=r"other sources"):
+        bench.Results.begin(path, {"cpu": "one"}, resume=True)
 
 
 def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(bench: Any, tmp_path: Path) -> None:
@@ -69,7 +116,8 @@ def test_the_engine_and_the_hand_loop_choose_what_transformers_chooses(bench: An
              "num_key_value_heads": 2, "head_dim": 32, "vocab_size": Q06.vocab_size}  # fmt: skip
     checkpoint = write_random_checkpoint(tmp_path / "q06", {**Q06.model, **small})
     setting = bench.Setting("q06", False, 1)
-    runs = bench.Bench(tmp_path, {"q06": checkpoint}, {}, time.monotonic() + 600)
+    found = bench.Results.begin(tmp_path / "found.json", {}, resume=False)
+    runs = bench.Bench(tmp_path, {"q06": checkpoint}, {}, time.monotonic() + 600, found)
     samples = {}
     assert [engine.name for engine in bench.ENGINES[:5:2]] == ["fairlead", "fairlead", "transformers generate"]
     for engine in bench.ENGINES[:2] + bench.ENGINES[4:5]:
