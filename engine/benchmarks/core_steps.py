@@ -50,6 +50,7 @@ class IdleRunner:
     device = "cpu"
     dtype = "bfloat16"
     quantization = None
+    kv_cache_dtype = "auto"
     num_parameters = weight_bytes = 1
     model_config = ModelFacts()
 

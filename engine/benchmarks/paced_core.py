@@ -36,10 +36,10 @@ class PacedEngine:
         self._num_steps = self._num_tokens = 0
         self.blocks = SimpleNamespace(listener=None)
         self.info = EngineInfo(
-            architecture="None", dtype="float32", device="cpu", attention_backend="none", vocab_size=4096,
-            max_model_len=MAX_MODEL_LEN, max_position_embeddings=MAX_MODEL_LEN, block_size=16, num_kv_blocks=1 << 20,
-            max_num_seqs=4096, max_num_batched_tokens=8192, max_num_queued_tokens=1 << 30, eos_token_ids=(),
-            num_parameters=1, weight_bytes=1, kv_cache_bytes=1, start_seconds={},
+            architecture="None", dtype="float32", device="cpu", attention_backend="none", kv_cache_dtype="auto",
+            vocab_size=4096, max_model_len=MAX_MODEL_LEN, max_position_embeddings=MAX_MODEL_LEN, block_size=16,
+            num_kv_blocks=1 << 20, max_num_seqs=4096, max_num_batched_tokens=8192, max_num_queued_tokens=1 << 30,
+            eos_token_ids=(), num_parameters=1, weight_bytes=1, kv_cache_bytes=1, start_seconds={},
         )  # fmt: skip
 
     @property

@@ -8,7 +8,7 @@ import torch
 from msgspec.structs import replace
 
 from fairlead_engine.__main__ import main
-from fairlead_engine.config import QUANTIZATIONS
+from fairlead_engine.config import KV_CACHE_DTYPES, QUANTIZATIONS
 from fairlead_engine.runner.comparison import LogitModel, compare, random_prompts
 from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
@@ -22,6 +22,9 @@ BOUNDS = {
 }
 """For tiny random models, whose likeliest tokens are hardly likelier than others: the mean divergence in nats, the mean
 error of logits over their deviation, and the share of positions with the same token."""
+
+KV_BOUNDS = {"as stored, KV int8": (2e-4, 0.012, 0.96), "as stored, KV fp8": (0.01, 0.08, 0.85)}
+"""The same for formats of the KV cache."""
 
 
 @pytest.fixture
@@ -75,6 +78,26 @@ def test_the_table_has_a_line_for_each_format(folder: Path, capsys) -> None:
     lines = run(capsys, *flags, "--quantization", "int8", "fp8").splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["int8", "fp8"]
     assert "18 positions" in lines[-1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_errors_of_every_format_of_the_cache_stay_within_bounds(family: str, tmp_path: Path, capsys) -> None:
+    folder = write_random_checkpoint(tmp_path, FAMILIES[family]())
+    flags = ["--model", str(folder), "--dtype", "float32", "--json", "--kv-cache-dtype"]
+    told = json.loads(run(capsys, *flags, *KV_CACHE_DTYPES))["formats"]
+    assert told["as stored"]["max_logit_error"] == 0.0 and told.keys() == {"as stored", *KV_BOUNDS}
+    for name, (most_divergence, most_error, least_agreement) in KV_BOUNDS.items():
+        assert 0 < told[name]["mean_kl_divergence"] < most_divergence, name
+        assert told[name]["mean_logit_error"] < most_error * told[name]["logit_deviation"], name
+        assert told[name]["top1_agreement_ratio"] > least_agreement, name
+    assert told["as stored, KV int8"]["mean_kl_divergence"] < told["as stored, KV fp8"]["mean_kl_divergence"]
+
+
+def test_formats_of_weights_and_of_the_cache_go_together(folder: Path, capsys) -> None:
+    flags = ["--model", str(folder), "--num-prompts", "2", "--prompt-tokens", "9", "--quantization", "int8"]
+    lines = run(capsys, *flags, "--kv-cache-dtype", "auto", "int8").splitlines()
+    assert [line.partition("  ")[0] for line in lines[1:3]] == ["int8", "int8, KV int8"]
+    assert {line.count(".") for line in lines[1:3]} != {0} and len({len(line) for line in lines[:3]}) == 1
 
 
 def test_what_is_stored_is_compared_with_what_it_was_made_of(folder: Path, tmp_path: Path, capsys) -> None:

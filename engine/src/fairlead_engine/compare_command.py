@@ -1,11 +1,12 @@
-"""`fairlead-engine compare`: what quantising a model's weights costs in precision, as a table or as JSON."""
+"""`fairlead-engine compare`: what quantising a model's weights or cache costs in precision, as a table or as JSON."""
 
 import argparse
 import json
+from itertools import product
 
 import msgspec
 
-from fairlead_engine.config import DEVICES, DTYPES, QUANTIZATIONS
+from fairlead_engine.config import DEVICES, DTYPES, KV_CACHE_DTYPES, QUANTIZATIONS
 from fairlead_engine.errors import ConfigError, StartError
 from fairlead_engine.server import termination
 
@@ -23,8 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="FOLDER", help="the model, as of serve; or demo://dinghy")
     parser.add_argument(
         "--quantization", nargs="+", choices=QUANTIZATIONS, metavar="FORMAT",
-        help=f"formats to compare: {', '.join(QUANTIZATIONS)}. Default: all; none where --reference is given, and the "
-        "model is compared as it is stored",
+        help=f"formats to compare: {', '.join(QUANTIZATIONS)}. Default: all; none where --reference or "
+        "--kv-cache-dtype is given, and the model is compared as it is stored",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kv-cache-dtype", nargs="+", choices=KV_CACHE_DTYPES, metavar="FORMAT",
+        help=f"formats of the KV cache, each with each of --quantization: {', '.join(KV_CACHE_DTYPES)}. Default: auto, "
+        "which the reference has too",
     )  # fmt: skip
     parser.add_argument("--reference", metavar="FOLDER", help="the model to compare with. Default: --model as stored")
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="number format of both, as of serve")
@@ -43,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from fairlead_engine.runner.model_part import PartSettings
 
     settings = {"dtype": args.dtype, "device": args.device}
-    formats: list[str | None] = args.quantization or ([None] if args.reference else list(QUANTIZATIONS))
+    as_stored = args.reference or args.kv_cache_dtype
+    formats: list[str | None] = args.quantization or ([None] if as_stored else list(QUANTIZATIONS))
     results = {}
     try:
         of_model = PartSettings(folder=str(resolve_model(args.model)), num_threads=args.num_threads, **settings)
@@ -53,15 +60,16 @@ def run(args: argparse.Namespace) -> int:
         if args.prompt_tokens > longest:
             raise ConfigError("prompt_tokens", f"{args.prompt_tokens} is more than the model's context of {longest}")
         prompts = random_prompts(vocab_size, args.num_prompts, args.prompt_tokens, args.seed)
-        for name in formats:
-            model = LogitModel(msgspec.structs.replace(of_model, quantization=name))
+        for name, kv_cache in product(formats, args.kv_cache_dtype or ["auto"]):
+            model = LogitModel(msgspec.structs.replace(of_model, quantization=name, kv_cache_dtype=kv_cache))
             if model.config.vocab_size != vocab_size:
                 raise ConfigError(
                     "reference",
                     f"it has {vocab_size} tokens and the model has {model.config.vocab_size}",
                     "name the model that this one was made of",
                 )
-            results[name or "as stored"] = compare(model, reference, prompts).to_dict()
+            told = name or "as stored" if kv_cache == "auto" else f"{name or 'as stored'}, KV {kv_cache}"
+            results[told] = compare(model, reference, prompts).to_dict()
             del model
     except StartError as error:
         termination.report(error)
@@ -73,12 +81,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _table(results: dict[str, dict[str, float]]) -> str:
     first = next(iter(results.values()))
-    lines = [f"{'':18}" + "".join(f"{title:>14}" for title in _COLUMNS.values())]
+    width = max(18, *(len(name) + 2 for name in results))
+    lines = [f"{'':{width}}" + "".join(f"{title:>14}" for title in _COLUMNS.values())]
     for name, figures in results.items():
         cells = dict(figures, weight_bytes=figures["weight_bytes"] / 2**20)
         percent = f"{100 * cells.pop('top1_agreement_ratio'):.1f} %"
         written = {key: f"{value:.4g}" for key, value in cells.items()} | {"top1_agreement_ratio": percent}
-        lines.append(f"{name:18}" + "".join(f"{written[key]:>14}" for key in _COLUMNS))
+        lines.append(f"{name:{width}}" + "".join(f"{written[key]:>14}" for key in _COLUMNS))
     lines += [
         "",
         f"{first['num_positions']} positions; the reference's logits deviate by {first['logit_deviation']:.3g} from "

@@ -18,6 +18,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda")
 ATTENTION_BACKENDS = ("auto", "cpu_spans", "block_tables", "triton")
 """Those of `kernels.attention.choice`, which imports torch."""
+KV_CACHE_DTYPES = ("auto", "fp8", "int8")
+"""Those of `kernels.attention.stored_heads`, which imports torch."""
 QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
 """Those of `model.quantization.formats`, which imports torch."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -38,8 +40,8 @@ class EngineConfig:
     served_name: str | None = None
     """Name that clients write in `model`. None = the last part of `model`."""
     dtype: str = "auto"
-    """Number format of weights and KV cache: auto, float32, bfloat16 or float16. auto = as the checkpoint says; on a
-    CPU half precision only where it multiplies bfloat16 natively (AMX or AVX512-BF16), else float32."""
+    """Number format of weights, activations and KV cache: auto, float32, bfloat16 or float16. auto = as the checkpoint
+    says; on a CPU half precision only where it multiplies bfloat16 natively (AMX or AVX512-BF16), else float32."""
     quantization: str | None = None
     """Format that linear layers' weights are rounded to while they are loaded: int8 (activations too),
     int8-weight-only, int4-weight-only or fp8 (activations too; for GPUs that multiply it). The output projection and
@@ -59,6 +61,9 @@ class EngineConfig:
     """Tokens that one step may compute, prefill and decode together. None = 512 on a CPU, 8192 on CUDA."""
     block_size: int = 16
     """Tokens per block of the KV cache; prefixes are shared in whole blocks."""
+    kv_cache_dtype: str = "auto"
+    """Number format of keys and values in the KV cache: auto, fp8 (e4m3) or int8. Those of 8 bits have a scale for each
+    head of each token, hold about twice the tokens of half precision, and err a little. auto = as `dtype`."""
     kv_cache_memory: Annotated[int | None, BYTES] = None
     """Bytes for the KV cache (also as 512Mi, 2Gi). None = on a CPU the smaller of 1 GiB and 40 % of the memory that is
     free to this process; on CUDA what `gpu_memory_utilization` leaves."""
@@ -102,6 +107,7 @@ class EngineConfig:
             _one_of("quantization", self.quantization, QUANTIZATIONS)
         _one_of("device", self.device, DEVICES)
         _one_of("attention_backend", self.attention_backend, ATTENTION_BACKENDS)
+        _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_tokens"):
             _at_least(name, getattr(self, name), 1)
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)

@@ -379,6 +379,8 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     device: str
     attention_backend: str
     """Name of what computes attention (`EngineConfig.attention_backend`, `auto` resolved)."""
+    kv_cache_dtype: str
+    """`EngineConfig.kv_cache_dtype`."""
     vocab_size: int
     max_model_len: int
     max_position_embeddings: int

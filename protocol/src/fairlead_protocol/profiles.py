@@ -77,6 +77,8 @@ class EngineProfile(msgspec.Struct, kw_only=True, frozen=True):
     dtype: str
     quantization: str | None = None
     """Format that weights are quantised in; None = they are floats."""
+    kv_cache_dtype: str = "auto"
+    """Format of keys and values in the cache: fp8 or int8, or auto = as `dtype`."""
     device: str
     """cpu or cuda."""
     device_name: str

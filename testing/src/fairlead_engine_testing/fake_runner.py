@@ -46,6 +46,7 @@ class FakeRunner:
     dtype = "float32"
     quantization: str | None = None
     attention_backend = "fake"
+    kv_cache_dtype = "auto"
     num_parameters = 1000
     weight_bytes = 4000
 

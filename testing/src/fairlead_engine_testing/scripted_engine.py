@@ -23,6 +23,7 @@ def scripted_info(**changes: object) -> EngineInfo:
         "dtype": "float32",
         "device": "cpu",
         "attention_backend": "scripted",
+        "kv_cache_dtype": "auto",
         "vocab_size": 512,
         "max_model_len": 256,
         "max_position_embeddings": 256,

@@ -111,6 +111,7 @@ def test_an_engine_with_a_profile_publishes_its_costs_before_any_request(tmp_pat
     [
         ("architecture", "OtherForCausalLM"), ("num_parameters", 7), ("vocab_size", 51),
         ("kv_bytes_per_token", 1), ("weight_bytes", 2), ("quantization", "fp8"),
+        ("kv_cache_dtype", "int8"),
         ("dtype", "bfloat16"), ("device", "cuda"), ("device_name", "another processor"),
     ],
 )  # fmt: skip

@@ -9,13 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.config import ATTENTION_BACKENDS
+from fairlead_engine.config import ATTENTION_BACKENDS, KV_CACHE_DTYPES
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels import dispatch
 from fairlead_engine.kernels.attention import block_tables
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
-from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
+from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
+from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
 from fairlead_engine_testing.device_batches import device_batch
+from fairlead_engine_testing.kv_caches import as_stored, spoil
 
 CPU = torch.device("cpu")
 NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
@@ -25,7 +27,13 @@ ON_CPU = [pytest.param(name, marks=INTERPRETED) if name == "triton" else name fo
 NUM_BLOCKS = 60
 
 
-def make_layout(block_size: int, num_kv_heads: int = 2, device: torch.device = CPU, num_heads: int = 4) -> CacheLayout:
+def make_layout(
+    block_size: int,
+    num_kv_heads: int = 2,
+    device: torch.device = CPU,
+    num_heads: int = 4,
+    kv_dtype: torch.dtype | None = None,
+) -> CacheLayout:
     return CacheLayout(
         num_layers=1,
         num_heads=num_heads,
@@ -34,6 +42,7 @@ def make_layout(block_size: int, num_kv_heads: int = 2, device: torch.device = C
         block_size=block_size,
         dtype=torch.float32,
         device=device,
+        kv_dtype=kv_dtype,
     )
 
 
@@ -46,6 +55,7 @@ class Conversation:
     value: torch.Tensor
     blocks: list[int]
     slot: int
+    kv_dtype: torch.dtype | None = None
     table: list[int] = field(default_factory=list)
     """Its first blocks, as far as it has got."""
     num_done: int = 0
@@ -57,10 +67,11 @@ class Conversation:
     def expected(self, start: int, end: int) -> torch.Tensor:
         """One softmax per token and head, as the definition says: [end - start, heads, head_dim]."""
         group = self.query.shape[1] // self.key.shape[1]
+        key, value = as_stored(self.key, self.kv_dtype), as_stored(self.value, self.kv_dtype)
         rows = []
         for token in range(start, end):
             for head in range(self.query.shape[1]):
-                keys, values = self.key[: token + 1, head // group], self.value[: token + 1, head // group]
+                keys, values = key[: token + 1, head // group], value[: token + 1, head // group]
                 scores = keys @ self.query[token, head] / math.sqrt(HEAD_DIM)
                 rows.append(scores.softmax(0) @ values)
         return torch.stack(rows).view(end - start, self.query.shape[1], HEAD_DIM)
@@ -75,7 +86,8 @@ def make_conversations(lengths: list[int], layout: CacheLayout, scatter: bool) -
         slot = len(found)
         num_blocks = -(-length // layout.block_size) + slot % 2
         key, value = torch.randn(2, length, layout.num_kv_heads, HEAD_DIM)
-        found.append(Conversation(torch.randn(length, layout.num_heads, HEAD_DIM), key, value, free[:num_blocks], slot))
+        query = torch.randn(length, layout.num_heads, HEAD_DIM)
+        found.append(Conversation(query, key, value, free[:num_blocks], slot, layout.kv_dtype))
         free = free[num_blocks:]
     return found
 
@@ -101,10 +113,8 @@ def run_step(backend, tables, cache, shares: list[tuple[Conversation, int]]) -> 
 
 
 def spoilt_cache(backend, layout):
-    """Whatever a backend reads that nobody wrote there spoils its output."""
     (cache,) = backend.allocate(layout, NUM_BLOCKS)
-    cache.keys.fill_(float("nan"))
-    cache.values.fill_(float("nan"))
+    spoil(cache)
     return cache
 
 
@@ -120,11 +130,12 @@ def spoilt_cache(backend, layout):
     widths=st.lists(st.integers(0, 9), min_size=30, max_size=30),
     scatter=st.booleans(),
     bounds=st.sampled_from([(2**16, 2**25), (20, 100), (1, 1)]),
+    kv_dtype=st.sampled_from(list(KV_DTYPES.values())),
 )
-def test_any_steps_equal_the_definition(name, device, block_size, heads, lengths, widths, scatter, bounds):
+def test_any_steps_equal_the_definition(name, device, block_size, heads, lengths, widths, scatter, bounds, kv_dtype):
     """Prefills in chunks of any widths beside decodes, until all tokens are done; others in the same slots follow."""
     num_heads, num_kv_heads = heads
-    layout = make_layout(block_size, num_kv_heads, torch.device(device), num_heads)
+    layout = make_layout(block_size, num_kv_heads, torch.device(device), num_heads, kv_dtype)
     backend = BACKENDS[name]()
     tables = backend.tables(layout, len(lengths), NUM_BLOCKS)
     with pytest.MonkeyPatch.context() as patch:
@@ -141,9 +152,11 @@ def test_any_steps_equal_the_definition(name, device, block_size, heads, lengths
                     run_step(backend, tables, cache, shares)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NaN
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
 @pytest.mark.parametrize("name", ON_CPU)
-def test_one_spoilt_sequence_spoils_no_other(name):
-    layout = make_layout(4)
+def test_one_spoilt_sequence_spoils_no_other(name, kv_dtype):
+    layout = make_layout(4, kv_dtype=kv_dtype)
     backend = BACKENDS[name]()
     spoilt, short, long = make_conversations([6, 5, 9], layout, scatter=True)
     spoilt.key.fill_(float("nan"))
@@ -153,26 +166,32 @@ def test_one_spoilt_sequence_spoils_no_other(name):
     metadata = backend.prepare(batch, backend.tables(layout, 3, NUM_BLOCKS))
     query, key, value = (torch.cat([getattr(each, kind) for each, _ in shares]) for kind in ("query", "key", "value"))
     found = backend.forward(query, key, value, spoilt_cache(backend, layout), metadata)
+    assert not found[:6].isfinite().any()
     torch.testing.assert_close(found[6:11], short.expected(0, 5), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[11:], long.expected(0, 9), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
 @pytest.mark.parametrize("name", ON_CPU)
-def test_stored_tokens_take_their_slots_and_no_others(name):
-    layout = make_layout(4)
+def test_stored_tokens_take_their_slots_and_no_others(name, kv_dtype):
+    layout = make_layout(4, kv_dtype=kv_dtype)
     backend = BACKENDS[name]()
     cache = spoilt_cache(backend, layout)
     (conversation,) = make_conversations([6], layout, scatter=True)
     run_step(backend, backend.tables(layout, 1, NUM_BLOCKS), cache, [(conversation, 6)])
     num_stored = 6 * layout.num_kv_heads * HEAD_DIM
-    assert int(cache.keys.isfinite().sum()) == num_stored == int(cache.values.isfinite().sum())
+    for heads in (cache.keys, cache.values):
+        assert int(heads.floats(torch.float32).isfinite().sum()) == num_stored
 
 
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
 @pytest.mark.parametrize("name", ON_CPU)
-def test_a_caches_size_is_what_its_layout_says(name):
-    layout = make_layout(4, num_kv_heads=3, num_heads=6)
+def test_a_caches_size_is_what_its_layout_says(name, kv_dtype):
+    layout = make_layout(4, num_kv_heads=3, num_heads=6, kv_dtype=kv_dtype)
     caches = BACKENDS[name]().allocate(layout, 7)
     assert sum(each.keys.nbytes + each.values.nbytes for each in caches) == 7 * layout.bytes_per_block
+    if kv_dtype is not None:
+        assert layout.bytes_per_block == 2 * 4 * 3 * (HEAD_DIM + 4)
 
 
 def block_table_metadata(batch: DeviceBatch) -> block_tables.BlockTableMetadata:
@@ -193,6 +212,18 @@ def test_single_queries_are_not_padded_to_chunks():
         device_batch([0, 1, 2, 3], [1, 1, 3, 2], [6, 2, 3, 2], [[7, 2], [1], [5], [4]])
     ).groups
     assert [tuple(group.visible.shape) for group in groups] == [(2, 1, 6), (2, 3, 3)]
+
+
+def test_formats_of_the_cache_can_be_chosen_by_name(monkeypatch):
+    assert tuple(KV_DTYPES) == KV_CACHE_DTYPES
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert choose_kv_dtype("int8", "triton", cuda) is torch.int8
+    assert choose_kv_dtype("fp8", "block_tables", cuda) is choose_kv_dtype("fp8", "cpu_spans", CPU)
+    with pytest.raises(ConfigError, match=r"kv-cache-dtype: fp8 needs .* 8.9, and this one has 8.0; choose int8"):
+        choose_kv_dtype("fp8", "triton", cuda)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert choose_kv_dtype("fp8", "triton", cuda) is torch.float8_e4m3fn
 
 
 def test_every_backend_can_be_chosen_by_name():

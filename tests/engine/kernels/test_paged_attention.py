@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.kernels.attention.backend import CacheLayout
+from fairlead_engine.kernels.attention.stored_heads import quantize_heads
 from fairlead_engine_testing.device_batches import device_batch
 from fairlead_engine_testing.gpu_code import compiled
+from fairlead_engine_testing.kv_caches import as_stored, spoil
 
+KV_DTYPES = [None, torch.int8, torch.float8_e4m3fn]
 HAS_CUDA = torch.cuda.is_available()
 on_each_device = pytest.mark.parametrize(
     "device",
@@ -64,6 +67,7 @@ def run_kernel(
     head_dim: int = 16,
     block_size: int = 4,
     dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype | None = None,
     num_programs: int = 1,
     **options: object,
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
@@ -76,12 +80,11 @@ def run_kernel(
     num_blocks = sum(-(-context // block_size) for context in contexts) + 3
     layout = CacheLayout(
         num_layers=1, num_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, block_size=block_size,
-        dtype=dtype, device=torch.device(device),
+        dtype=dtype, device=torch.device(device), kv_dtype=kv_dtype,
     )  # fmt: skip
     backend = TritonPaged(num_programs)
     (cache,) = backend.allocate(layout, num_blocks)
-    cache.keys.fill_(float("nan"))
-    cache.values.fill_(float("nan"))
+    spoil(cache)
     free = list(range(num_blocks))
     random.Random(sum(contexts)).shuffle(free)
     tables, expected, queries = [], [], []
@@ -90,8 +93,9 @@ def run_kernel(
         key, value = torch.randn(2, context, heads[1], head_dim, generator=generator).to(device, dtype)
         query = torch.randn(queried, heads[0], head_dim, generator=generator).to(device, dtype)
         slots = torch.tensor([tables[-1][i // block_size] * block_size + i % block_size for i in range(context)])
-        cache.keys.flatten(0, 1)[slots.to(device)] = key
-        cache.values.flatten(0, 1)[slots.to(device)] = value
+        for pool, written in ((cache.keys, key), (cache.values, value)):
+            pool.flatten(0, 1).put(0, slots.to(device), written)
+        key, value = (as_stored(each, kv_dtype) for each in (key, value))
         expected.append(attention_written_out(query, key, value, **options))  # type: ignore[arg-type]
         queries.append(query)
     batch = device_batch(list(range(len(contexts))), num_queries, contexts, tables)
@@ -116,26 +120,34 @@ def assert_near(output: torch.Tensor, expected: torch.Tensor, tolerance: float =
     window=st.sampled_from([0, 1, 7, 100]),
     soft_cap=st.sampled_from([0.0, 1.5]),
     has_sinks=st.booleans(),
+    kv_dtype=st.sampled_from(KV_DTYPES),
 )
-def test_any_mixture_equals_the_definition(device, shares, block_size, heads, head_dim, window, soft_cap, has_sinks):
+def test_any_mixture_equals_the_definition(
+    device, shares, block_size, heads, head_dim, window, soft_cap, has_sinks, kv_dtype
+):
     shares = sorted(shares, key=lambda share: share[0] > 1)
     sinks = torch.linspace(-1.0, 2.0, heads[0], device=device) if has_sinks else None
     output, expected, _ = run_kernel(
         [queries for queries, _ in shares],
         [queries + before for queries, before in shares],
         device, block_size=block_size, heads=heads, head_dim=head_dim, window=window, soft_cap=soft_cap, sinks=sinks,
+        kv_dtype=kv_dtype,
     )  # fmt: skip
     assert_near(output, expected)
 
 
 @on_each_device
 @pytest.mark.parametrize("num_queries", [1, 5])
-@pytest.mark.parametrize(("window", "has_sinks"), [(0, False), (0, True), (300, True)])
-def test_a_long_context_is_shared_by_several_programs(device, num_queries, window, has_sinks):
+@pytest.mark.parametrize(
+    ("window", "has_sinks", "kv_dtype"),
+    [(0, False, None), (0, True, torch.float8_e4m3fn), (300, True, None), (300, True, torch.int8)],
+)
+def test_a_long_context_is_shared_by_several_programs(device, num_queries, window, has_sinks, kv_dtype):
     sinks = torch.tensor([0.5, -2.0, 3.0, 0.0], device=device) if has_sinks else None
     output, expected, splits = run_kernel(
-        [num_queries] * 2, [1500, 40], device, block_size=16, num_programs=16, window=window, sinks=sinks
-    )
+        [num_queries] * 2, [1500, 40], device, block_size=16, num_programs=16, window=window, sinks=sinks,
+        kv_dtype=kv_dtype,
+    )  # fmt: skip
     assert splits == [4]
     assert_near(output, expected)
 
@@ -149,7 +161,8 @@ def test_decodes_and_chunks_are_two_grids(device):
 
 @on_each_device
 @pytest.mark.parametrize("num_programs", [1, 16])
-def test_half_precision_stays_near_the_definition(device, num_programs):
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_half_precision_stays_near_the_definition(device, num_programs, kv_dtype):
     output, expected, _ = run_kernel(
         [1, 9],
         [700, 20],
@@ -158,39 +171,127 @@ def test_half_precision_stays_near_the_definition(device, num_programs):
         head_dim=64,
         heads=(8, 2),
         dtype=torch.float16,
+        kv_dtype=kv_dtype,
         num_programs=num_programs,
     )
     assert output.dtype is torch.float16
     assert_near(output, expected, 2e-3)
 
 
+@on_each_device
+@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 3e4])
+def test_values_of_any_size_keep_their_precision_in_half_precision(device, size):
+    """What a value's scale makes of a weight is no number of float16 by itself."""
+    from fairlead_engine.kernels.attention.paged_attention import paged_attention
+    from fairlead_engine.kernels.attention.triton_paged import TritonPaged
+
+    layout = CacheLayout(
+        num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, block_size=16, dtype=torch.float16,
+        device=torch.device(device), kv_dtype=torch.int8,
+    )  # fmt: skip
+    backend = TritonPaged()
+    (cache,) = backend.allocate(layout, 10)
+    query, key = torch.randn(1, 2, 16, device=device).half(), torch.randn(150, 1, 16, device=device)
+    value = torch.randn(150, 1, 16, device=device) * size
+    slots = torch.arange(150, device=device)
+    cache.keys.flatten(0, 1).put(0, slots, key)
+    cache.values.flatten(0, 1).put(0, slots, value)
+    step = backend.prepare(device_batch([0], [1], [150], [list(range(10))]), backend.tables(layout, 1, 10))
+    output = torch.empty_like(query, dtype=torch.float32)
+    paged_attention(query, cache.keys, cache.values, output, step)
+    expected = attention_written_out(query, as_stored(key, torch.int8), as_stored(value, torch.int8))
+    torch.testing.assert_close(output.double() / size, expected / size, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NaN
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize(("num_kv_heads", "head_dim"), [(1, 1), (3, 20), (2, 128)])
+def test_a_token_is_stored_as_its_twin_has_it_to_the_bit(device, dtype, kv_dtype, num_kv_heads, head_dim):
+    from fairlead_engine.kernels.attention.store_kernel import store
+
+    layout = CacheLayout(
+        num_layers=1, num_heads=num_kv_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=3, dtype=dtype,
+        device=torch.device(device), kv_dtype=kv_dtype,
+    )  # fmt: skip
+    (cache,) = layout.caches((4, 3, num_kv_heads, head_dim))
+    (twin,) = layout.caches((4, 3, num_kv_heads, head_dim))
+    spoil(cache)
+    spoil(twin)
+    heads = torch.randn(9, 4 * num_kv_heads, head_dim, device=device)
+    heads *= torch.logspace(-4, 0, head_dim, device=device)[torch.randperm(head_dim)]
+    heads = (heads * torch.logspace(-6, 4, 9, device=device)[:, None, None]).to(dtype)
+    heads[2] = 0.0
+    heads[3, :, 0], heads[4, :, -1] = float("nan"), float("-inf")
+    key, value = heads[:, num_kv_heads : 2 * num_kv_heads], heads[:, 3 * num_kv_heads :]  # rows are further apart
+    slots = torch.tensor([5, 0, 7, 11, 1, 2, 8, 10, 4], device=device)
+    store(key, value, cache.keys, cache.values, slots)
+    twin.keys.flatten(0, 1).put(0, slots, key)
+    twin.values.flatten(0, 1).put(0, slots, value)
+    for found, wanted in ((cache.keys, twin.keys), (cache.values, twin.values)):
+        both = (found.floats(torch.float32), wanted.floats(torch.float32))
+        torch.testing.assert_close(*both, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+@given(
+    exponent=st.integers(-30, 30),
+    dtype=st.sampled_from([torch.int8, torch.float8_e4m3fn]),
+    shape=st.sampled_from([(1, 1), (7, 16), (2, 3, 128)]),
+    seed=st.integers(0, 99),
+)
+def test_what_is_read_back_errs_by_half_a_step_at_most(exponent, dtype, shape, seed):
+    """Of integers, a 254th of the head's largest number; of floats, a 16th of each, or half the smallest one's step."""
+    heads = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2.0**exponent
+    numbers, scales = quantize_heads(heads, dtype)
+    error = (numbers.float() * scales.unsqueeze(-1) - heads).abs()
+    highest = heads.abs().amax(-1, keepdim=True)
+    if dtype == torch.int8:
+        most = highest / 254
+    else:
+        most = (heads.abs() / 16).maximum(highest / 448 * 2.0**-10)
+    assert bool((error <= most * (1 + 1e-5)).all())
+    for row, wanted in zip(heads.flatten(0, -2), numbers.flatten(0, -2), strict=True):  # whatever else is there
+        assert quantize_heads(row, dtype)[0].float().equal(wanted.float())
+
+
 COMPILE = """
 from fairlead_engine.kernels.attention import paged_attention, store_kernel, triton_paged
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
-types = {**dict.fromkeys(("output", "query", "keys", "values", "sinks"), "*bf16"), "table_rows": "*i64"}
+types = {**dict.fromkeys(("output", "query", "sinks"), "*bf16"), "table_rows": "*i64"}
 types |= dict.fromkeys(("slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"), "*i32")
 types |= {"scale": "fp32", "soft_cap": "fp32", "query_stride": "i32", "table_stride": "i32", "grid_row": "i32"}
+types |= dict.fromkeys(("key_scales", "value_scales"), "*fp32")
 found = {}
-for name, rows, splits, warps in (
-    ("decode", 16, 1, triton_paged._DECODE_WARPS),
-    ("split decode", 16, 8, triton_paged._DECODE_WARPS),
-    ("chunk", triton_paged._CHUNK_ROWS, 1, triton_paged._CHUNK_WARPS),
+stored_in = {"bf16": 0, "i8": 127, "fp8e4nv": 448}
+for name, rows, splits, warps, formats in (
+    ("decode", 16, 1, triton_paged._DECODE_WARPS, stored_in),
+    ("split decode", 16, 8, triton_paged._DECODE_WARPS, ["bf16"]),
+    ("chunk", triton_paged._CHUNK_ROWS, 1, triton_paged._CHUNK_WARPS, stored_in),
 ):
-    types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32" if splits > 1 else "*bf16")
+    for stored in formats:
+        types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32" if splits > 1 else "*bf16")
+        types |= dict.fromkeys(("keys", "values"), "*" + stored)
+        constants = dict(
+            NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_DIM=128, BLOCK_SIZE=16, TILE_ROWS=rows,
+            TILE_TOKENS=triton_paged._TILE_TOKENS, WINDOW=0, HAS_SOFT_CAP=False, HAS_SINKS=False,
+            HAS_SCALES=stored_in[stored] > 0, NUM_SPLITS=splits,
+        )
+        stages = paged_attention._NUM_STAGES
+        found[f"{name}, {stored}"] = compile_for_gpu(
+            paged_attention.paged_attention_kernel, types, constants, num_warps=warps, num_stages=stages
+        )
+types |= dict(key="*bf16", value="*bf16", slot_mapping="*i64", key_stride="i32", value_stride="i32")
+for stored, largest in stored_in.items():
+    types |= dict.fromkeys(("keys", "values"), "*" + stored)
     constants = dict(
-        NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_DIM=128, BLOCK_SIZE=16, TILE_ROWS=rows,
-        TILE_TOKENS=triton_paged._TILE_TOKENS, WINDOW=0, HAS_SOFT_CAP=False, HAS_SINKS=False, NUM_SPLITS=splits,
+        NUM_KV_HEADS=8, PADDED_HEADS=8, HEAD_DIM=128, PADDED_DIM=128, LARGEST=largest, IS_INTEGER=stored == "i8"
     )
-    stages = paged_attention._NUM_STAGES
-    found[name] = compile_for_gpu(
-        paged_attention.paged_attention_kernel, types, constants, num_warps=warps, num_stages=stages
-    )
+    found[f"store, {stored}"] = compile_for_gpu(store_kernel.store_kernel, types, constants)
 types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32")
 constants = dict(NUM_HEADS=32, HEAD_DIM=128, PADDED_DIM=128, NUM_SPLITS=8, PADDED_SPLITS=8, HAS_SINKS=False)
 found["put together"] = compile_for_gpu(paged_attention.put_together_kernel, types, constants)
-types |= dict(key="*bf16", value="*bf16", slot_mapping="*i64", key_stride="i32", value_stride="i32")
-found["store"] = compile_for_gpu(store_kernel.store_kernel, types, dict(SIZE=1024, PADDED_SIZE=1024))
 tell(found)
 """
 
@@ -201,7 +302,7 @@ def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path
         assert code.spilled_bytes == 0, (name, code)
         assert code.wide_loads, (name, code)
         assert code.shared_bytes <= 113 * 1024, (name, code)  # so that two programs fit a multiprocessor
-    assert all(found[name].tensor_products for name in ("decode", "split decode", "chunk")), found
+    assert all(code.tensor_products for name, code in found.items() if "decode" in name or "chunk" in name), found
 
 
 def test_a_cpu_never_imports_triton():

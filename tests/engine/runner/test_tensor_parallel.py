@@ -98,11 +98,13 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
         ("llama", 2, {"async_scheduling": True, "attention_backend": "block_tables"}),
         ("llama", 4, {}),
         ("one-kv-head", 4, {}),
+        ("qwen3", 2, {"kv_cache_dtype": "int8"}),
+        ("one-kv-head", 2, {"kv_cache_dtype": "fp8", "attention_backend": "block_tables"}),
     ],
 )
 def test_ranks_give_the_tokens_of_one(family: str, size: int, settings: dict[str, Any], tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", FAMILIES[family])
-    tokens, vector = serve(folder)
+    tokens, vector = serve(folder, kv_cache_dtype=settings.get("kv_cache_dtype", "auto"))
     found, vector_of_ranks = serve(folder, tensor_parallel_size=size, **settings)
     assert found == tokens
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)

@@ -77,6 +77,7 @@ def test_the_served_name_defaults_to_the_last_part_of_the_model() -> None:
         ({"model": "/m", "max-num-seqs": 0}, "max_num_seqs", "at least 1"),
         ({"model": "/m", "block-size": 0}, "block_size", "from 1 to 1024"),
         ({"model": "/m", "dtype": "fp8"}, "dtype", "auto, float32"),
+        ({"model": "/m", "kv-cache-dtype": "int4"}, "kv_cache_dtype", "auto, fp8, int8"),
         ({"model": "/m", "quantization": "awq"}, "quantization", "int8, int8-weight-only, int4-weight-only, fp8"),
         ({"model": "/m", "device": "tpu"}, "device", "auto, cpu, cuda"),
         ({"model": "/m", "attention-backend": "flash"}, "attention_backend", "auto, cpu_spans, block_tables"),

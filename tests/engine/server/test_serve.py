@@ -49,6 +49,7 @@ def test_another_attention_backend_gives_the_same_answers(served: Any, start_eng
         "--dtype", "float32", "--max-model-len", "512", "--kv-cache-memory", "600Ki", "--block-size", "4",
     )  # fmt: skip
     other.wait_ready()
+    assert " kv_cache_dtype=auto " in other.log.read_text()
     assert " attention_backend=block_tables " in other.log.read_text()
     assert " attention_backend=cpu_spans " in served.log.read_text()
 
@@ -64,6 +65,29 @@ def test_another_attention_backend_gives_the_same_answers(served: Any, start_eng
     assert found == expected
     assert other.metric("fairlead_engine_num_preemptions_total") > 0
     assert other.metric("fairlead_engine_prefix_cache_hits_total") > 0
+
+
+def test_a_cache_of_8_bits_answers_the_same_whoever_else_asks(start_engine: Any, checkpoint: Path) -> None:
+    """With a cache so small that sequences are preempted, and prompts that find their prefix in it."""
+    engine = start_engine(
+        "--model", str(checkpoint), "--served-name", "tiny", "--kv-cache-dtype", "int8",
+        "--dtype", "float32", "--max-model-len", "200", "--kv-cache-memory", "40Ki", "--block-size", "4",
+    )  # fmt: skip
+    engine.wait_ready()
+    assert " kv_cache_dtype=int8 " in engine.log.read_text()
+
+    def ask(number: int) -> str:
+        prompt = [7] * 60 + [5 + number, 9, 11]
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 70, "temperature": 0, "ignore_eos": True}
+        response = httpx.post(engine.url + "/v1/completions", json=body, timeout=120)
+        assert response.status_code == 200, response.text
+        return str(response.json()["choices"][0]["text"])
+
+    alone = [ask(number) for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, range(4))) == alone
+    assert engine.metric("fairlead_engine_num_preemptions_total") > 0
+    assert engine.metric("fairlead_engine_prefix_cache_hits_total") > 0
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "mixtral"])

@@ -256,6 +256,7 @@ class Engine:
             dtype=str(runner.dtype).removeprefix("torch."),
             device=str(runner.device),
             attention_backend=runner.attention_backend,
+            kv_cache_dtype=runner.kv_cache_dtype,
             vocab_size=runner.model_config.vocab_size,
             max_model_len=limits.max_model_len,
             max_position_embeddings=runner.model_config.max_position_embeddings,

@@ -54,6 +54,7 @@ def identity(runner: Runner[Any], block_size: int) -> dict[str, Any]:
         "dtype": str(runner.dtype).removeprefix("torch."),
         "quantization": runner.quantization,
         "weight_bytes": runner.weight_bytes,
+        "kv_cache_dtype": runner.kv_cache_dtype,
         "kv_bytes_per_token": runner.kv_bytes_per_block() // block_size,
         "device": device,
         "device_name": _device_name(device),

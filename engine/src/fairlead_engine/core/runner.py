@@ -51,6 +51,11 @@ class Runner(Protocol[Launched]):
         ...
 
     @property
+    def kv_cache_dtype(self) -> str:
+        """Format of keys and values in the cache, as `EngineConfig` spells it."""
+        ...
+
+    @property
     def num_parameters(self) -> int: ...
     @property
     def weight_bytes(self) -> int: ...
@@ -109,6 +114,7 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         pin_threads=config.pin_threads,
         seed=config.seed,
         attention_backend=config.attention_backend,
+        kv_cache_dtype=config.kv_cache_dtype,
         quantization=config.quantization,
         tensor_parallel_size=config.tensor_parallel_size,
         enforce_eager=config.enforce_eager,

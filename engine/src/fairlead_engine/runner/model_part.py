@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache
-from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name
+from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.model_config import ModelConfig
@@ -35,6 +35,7 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     num_threads: int | None = None
     pin_threads: bool | None = None
     attention_backend: str = "auto"
+    kv_cache_dtype: str = "auto"
     quantization: str | None = None
     enforce_eager: bool = False
 
@@ -65,6 +66,7 @@ class ModelPart:
         if self.device.type == "cpu":
             pin_threads(settings.pin_threads, shard)
         self.dtype = choose_dtype(settings.dtype, self.config.dtype, self.device)
+        self.attention_backend = choose_backend_name(settings.attention_backend, self.device)
         heads, kv_heads = shard.part(self.config.num_heads), shard.key_heads(self.config.num_kv_heads)
         self.layout = CacheLayout(
             num_layers=self.config.num_layers,
@@ -74,8 +76,8 @@ class ModelPart:
             block_size=settings.block_size,
             dtype=self.dtype,
             device=self.device,
+            kv_dtype=choose_kv_dtype(settings.kv_cache_dtype, self.attention_backend, self.device),
         )
-        self.attention_backend = choose_backend_name(settings.attention_backend, self.device)
         self.backend = BACKENDS[self.attention_backend]()
         self.model = load_model(folder, self.config, self.dtype, self.device, settings.quantization, shard)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)

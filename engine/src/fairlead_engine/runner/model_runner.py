@@ -58,6 +58,7 @@ class ModelRunner:
         pin_threads: bool | None = None,
         seed: int = 0,
         attention_backend: str = "auto",
+        kv_cache_dtype: str = "auto",
         quantization: str | None = None,
         tensor_parallel_size: int = 1,
         enforce_eager: bool = False,
@@ -71,6 +72,7 @@ class ModelRunner:
             num_threads=num_threads,
             pin_threads=pin_threads,
             attention_backend=attention_backend,
+            kv_cache_dtype=kv_cache_dtype,
             quantization=quantization,
             enforce_eager=enforce_eager,
         )
@@ -83,7 +85,7 @@ class ModelRunner:
             self.close()
             raise
         self.model_config, self.device, self.dtype = part.config, part.device, part.dtype
-        self.attention_backend = part.attention_backend
+        self.attention_backend, self.kv_cache_dtype = part.attention_backend, kv_cache_dtype
         stored = self.model_config.quantization
         self.quantization = quantization if stored is None else ", ".join(sorted(stored.names))
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)

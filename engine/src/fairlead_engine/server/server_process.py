@@ -117,6 +117,7 @@ class ServerProcess:
             "dtype": info.dtype,
             "device": info.device,
             "attention_backend": info.attention_backend,
+            "kv_cache_dtype": info.kv_cache_dtype,
             "max_model_len": info.max_model_len,
             "num_kv_blocks": info.num_kv_blocks,
             "duration_seconds": round(time.perf_counter() - self._began, 2),

@@ -13,7 +13,7 @@ import yaml
 from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
-from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.llmdeployment import KvCacheDtype, LLMDeployment
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.overlay import merge
@@ -103,6 +103,7 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
         "max-num-queued-tokens": engine.max_num_queued_tokens,
         "block-size": engine.kv_cache.block_size,
         "kv-cache-memory": engine.kv_cache.memory,
+        "kv-cache-dtype": None if engine.kv_cache.dtype is KvCacheDtype.AUTO else str(engine.kv_cache.dtype),
         "enable-prefix-caching": engine.enable_prefix_caching,
         "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus)),
         "drain-timeout": format_duration(spec.drain.timeout),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
+from fairlead_engine.kernels.attention.stored_heads import BYTES_PER_SCALE, LARGEST, StoredHeads
 
 Numbers = npt.NDArray[np.int64]
 """Counts and indices on the host."""
@@ -34,21 +35,33 @@ class CacheLayout:
     block_size: int
     """Tokens per block."""
     dtype: torch.dtype
-    """Of keys, values and activations."""
+    """Of activations, and of keys and values before they are stored."""
     device: torch.device
+    kv_dtype: torch.dtype | None = None
+    """That keys and values are stored in, one of `KV_DTYPES`; None = `dtype`."""
 
     @property
     def bytes_per_block(self) -> int:
-        """Keys and values of all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.block_size * self.dtype.itemsize
+        """Keys and values of all layers, with their scales."""
+        stored = self.kv_dtype or self.dtype
+        per_head = self.head_dim * stored.itemsize + (BYTES_PER_SCALE if stored in LARGEST else 0)
+        return 2 * self.num_layers * self.num_kv_heads * self.block_size * per_head
+
+    def caches(self, shape: tuple[int, ...]) -> "list[LayerCache]":
+        """Room for keys and values of every layer, each of this shape, head_dim last."""
+        stored = self.kv_dtype or self.dtype
+        return [
+            LayerCache(StoredHeads.room(shape, stored, self.device), StoredHeads.room(shape, stored, self.device))
+            for _ in range(self.num_layers)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
     """One layer's keys and values, in the shape that the backend which allocated them chose."""
 
-    keys: Tensor
-    values: Tensor
+    keys: StoredHeads
+    values: StoredHeads
 
 
 class NewBlocks(NamedTuple):
@@ -95,6 +108,9 @@ class AttentionBackend(Protocol[Tables, Metadata]):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: Metadata) -> Tensor:
         """Stores the step's keys and values, then attends: softmax(query · keys / sqrt(head_dim)) · values.
+
+        Where they are stored in 8 bits, what is attended to is what was stored, of this step's own tokens too: so what
+        a token sees does not depend on how a prompt is divided into steps.
 
         query [tokens, heads, head_dim]; key and value [tokens, kv_heads, head_dim]; returns [tokens, heads, head_dim].
         Query head h uses key head h // (heads / kv_heads). Slots outside a sequence's context are never used for it.

@@ -17,6 +17,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
+from fairlead_engine.kernels.attention.stored_heads import StoredHeads
 from fairlead_engine.kernels.staging import to_device
 
 MAX_GATHERED = 2**16
@@ -100,12 +101,7 @@ class BlockTableMetadata:
 
 def allocate_blocks(layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
     """Keys and values of every layer: [blocks, block_size, kv_heads, head_dim]."""
-    shape = (num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim)
-
-    def pool() -> Tensor:
-        return torch.empty(shape, dtype=layout.dtype, device=layout.device)
-
-    return [LayerCache(keys=pool(), values=pool()) for _ in range(layout.num_layers)]
+    return layout.caches((num_blocks, layout.block_size, layout.num_kv_heads, layout.head_dim))
 
 
 class BlockTables:
@@ -169,8 +165,8 @@ class BlockTables:
         self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: BlockTableMetadata
     ) -> Tensor:
         keys, values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)
-        keys.index_copy_(0, metadata.slot_mapping, key)
-        values.index_copy_(0, metadata.slot_mapping, value)
+        keys.put(0, metadata.slot_mapping, key)
+        values.put(0, metadata.slot_mapping, value)
         return torch.cat([_attend(query, keys, values, group) for group in metadata.groups])
 
 
@@ -206,12 +202,18 @@ def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context
     )
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, group: Group) -> Tensor:
+def _attend(query: Tensor, keys: StoredHeads, values: StoredHeads, group: Group) -> Tensor:
     """[rows of the group, heads, head_dim], from query [tokens, heads, head_dim] and all slots' keys and values."""
     num_sequences, num_queries = group.rows.shape
-    num_heads, num_kv_heads = query.shape[1], keys.shape[1]
+    num_heads, num_kv_heads = query.shape[1], keys.numbers.shape[1]
     queries = query[group.rows].transpose(1, 2)  # [sequences, heads, queries, head_dim]
-    context_keys, context_values = (slab[group.slots].transpose(1, 2) for slab in (keys, values))
+    context_keys, context_values = (
+        slab.gather(0, group.slots.flatten())
+        .floats(query.dtype)
+        .view(*group.slots.shape, num_kv_heads, -1)
+        .transpose(1, 2)
+        for slab in (keys, values)
+    )
     if num_queries == 1:
         # The query heads of a group act as queries of their key head, which is read only once.
         queries = queries.reshape(num_sequences, num_kv_heads, -1, query.shape[2])

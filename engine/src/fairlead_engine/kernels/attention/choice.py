@@ -10,6 +10,7 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import AttentionBackend
 from fairlead_engine.kernels.attention.block_tables import BlockTables
 from fairlead_engine.kernels.attention.cpu_spans import CPUSpans
+from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
 from fairlead_engine.kernels.dispatch import triton_lacks
 
 
@@ -18,6 +19,9 @@ def _triton() -> AttentionBackend[Any, Any]:
 
     return TritonPaged()
 
+
+_FP8_CAPABILITY = (8, 9)
+"""From which on Triton computes with 8-bit floats (e4m3)."""
 
 BACKENDS: dict[str, Callable[[], AttentionBackend[Any, Any]]] = {
     "cpu_spans": CPUSpans,
@@ -37,3 +41,17 @@ def choose_backend_name(name: str, device: torch.device) -> str:
     if name == "triton" and lacking is not None:
         raise ConfigError("attention_backend", lacking)
     return name
+
+
+def choose_kv_dtype(name: str, backend: str, device: torch.device) -> torch.dtype | None:
+    """The format that `name` means for keys and values in the cache; None = what they are computed in. Raises
+    ConfigError for one that the backend cannot read on this device."""
+    if name == "fp8" and backend == "triton" and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if (major, minor) < _FP8_CAPABILITY:
+            raise ConfigError(
+                "kv_cache_dtype",
+                f"fp8 needs a GPU of compute capability 8.9, and this one has {major}.{minor}",
+                "choose int8, which every GPU reads, or attention-backend block_tables",
+            )
+    return KV_DTYPES[name]

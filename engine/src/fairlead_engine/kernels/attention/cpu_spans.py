@@ -2,7 +2,8 @@
 
 Measured on CPUs, one product per sequence over its own stretch of the slab beats padding, masks and gathers across the
 batch by 1.2 to 5 times. A context in one stretch is read in place; any other is first gathered, which makes a decode
-step of 32 sequences with 400 tokens each a fifth slower. So this backend asks for consecutive blocks.
+step of 32 sequences with 400 tokens each a fifth slower. So this backend asks for consecutive blocks. What is stored in
+8 bits is decoded sequence by sequence, so never more than one context is there as floats.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
+from fairlead_engine.kernels.attention.stored_heads import StoredHeads
 
 
 class QuerySpan(NamedTuple):
@@ -96,13 +98,7 @@ class CPUSpans:
     """Each layer's keys and values are slabs [kv_heads, slots, head_dim]; slot = block x block size + offset in it."""
 
     def allocate(self, layout: CacheLayout, num_blocks: int) -> list[LayerCache]:
-        """The memory is left as it is: so the operating system hands it out block by block, as it is first used."""
-        shape = (layout.num_kv_heads, num_blocks * layout.block_size, layout.head_dim)
-
-        def slab() -> Tensor:
-            return torch.empty(shape, dtype=layout.dtype, device=layout.device)
-
-        return [LayerCache(keys=slab(), values=slab()) for _ in range(layout.num_layers)]
+        return layout.caches((layout.num_kv_heads, num_blocks * layout.block_size, layout.head_dim))
 
     def allocator(self, num_blocks: int) -> ConsecutiveBlocks:
         return ConsecutiveBlocks(num_blocks)
@@ -138,15 +134,15 @@ class CPUSpans:
         return SpanMetadata(torch.tensor(slots, dtype=torch.int64).to(layout.device), spans)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: SpanMetadata) -> Tensor:
-        cache.keys.index_copy_(1, metadata.slots, key.transpose(0, 1))
-        cache.values.index_copy_(1, metadata.slots, value.transpose(0, 1))
+        cache.keys.put(1, metadata.slots, key.transpose(0, 1))
+        cache.values.put(1, metadata.slots, value.transpose(0, 1))
         num_tokens, num_heads, head_dim = query.shape
         num_kv_heads = key.shape[1]
         grouped = query.view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
         outputs = []
         for span in metadata.spans:
             queries = grouped.narrow(0, span.start, span.num_queries)
-            keys, values = _context(cache.keys, span), _context(cache.values, span)
+            keys, values = (_context(slab, span).floats(query.dtype) for slab in (cache.keys, cache.values))
             if span.num_queries == 1:
                 # The query heads of a group act as queries of their key head, which is read only once.
                 output = scaled_dot_product_attention(queries, keys.unsqueeze(0), values.unsqueeze(0))
@@ -169,8 +165,8 @@ def causal_mask(num_queries: int, context: int, layout: CacheLayout) -> Tensor:
     return forbidden.triu_(context - num_queries + 1)
 
 
-def _context(slab: Tensor, span: QuerySpan) -> Tensor:
+def _context(slab: StoredHeads, span: QuerySpan) -> StoredHeads:
     """The span's part of a slab [kv_heads, context, head_dim]: a view where it is one stretch, else a copy."""
     if span.slots is None:
         return slab.narrow(1, span.first_slot, span.context)
-    return slab.index_select(1, span.slots)
+    return slab.gather(1, span.slots)

@@ -14,11 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairlead_engine.kernels.attention.stored_heads import SMALLEST_SCALE, StoredHeads
+
 _NUM_STAGES = 3
 """Tiles of keys and values that are on their way at a time."""
 _UNALIGNED = ["slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"]
 """Arguments whose addresses differ from step to step: nothing is compiled anew for those that are multiples of 16."""
 _LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+_SMALLEST_SCALE: tl.constexpr = tl.constexpr(SMALLEST_SCALE)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -31,7 +34,9 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     partial_sum,
     query,
     keys,
+    key_scales,
     values,
+    value_scales,
     table_rows,
     slots,
     context_lens,
@@ -54,6 +59,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     WINDOW: tl.constexpr,
     HAS_SOFT_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
 ):
     """Program (tile, key head, split); see `paged_attention` for the arguments."""
@@ -89,13 +95,17 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     highest = tl.full([TILE_ROWS], float("-inf"), tl.float32)
     total = tl.zeros([TILE_ROWS], tl.float32)
     mixed = tl.zeros([TILE_ROWS, PADDED_DIM], tl.float32)
+    unit = tl.zeros([], tl.float32) + _SMALLEST_SCALE  # what `mixed` is counted in: the largest scale of values so far
     for first in range(start, end, TILE_TOKENS):
         token = first + n
         is_token = token < end
         block = tl.load(table + token // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)
-        place = ((block * BLOCK_SIZE + token % BLOCK_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_DIM
+        stored_head = (block * BLOCK_SIZE + token % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
+        place = stored_head * HEAD_DIM
         k = tl.load(keys + place[None, :] + d[:, None], mask=is_token[None, :] & is_dim[:, None], other=0.0)
         scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale
+        if HAS_SCALES:
+            scores *= tl.load(key_scales + stored_head, mask=is_token, other=0.0)[None, :]
         if HAS_SOFT_CAP:
             scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)
         is_visible = is_token[None, :] & (token[None, :] <= position[:, None])
@@ -107,10 +117,18 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
         weights = tl.exp2(scores - base[:, None])
         fading = tl.exp2(highest - base)
         total = total * fading + tl.sum(weights, 1)
+        if HAS_SCALES:
+            value_scale = tl.load(value_scales + stored_head, mask=is_token, other=0.0)
+            larger = tl.maximum(unit, tl.max(value_scale, 0))
+            weights *= (value_scale / larger)[None, :]
+            fading *= unit / larger
+            unit = larger
         v = tl.load(values + place[:, None] + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
         mixed = mixed * fading[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
         highest = higher
 
+    if HAS_SCALES:
+        mixed *= unit
     place = row * NUM_HEADS + head
     if NUM_SPLITS == 1:
         if HAS_SINKS:
@@ -212,8 +230,8 @@ class PagedStep:
 
 def paged_attention(
     query: Tensor,
-    keys: Tensor,
-    values: Tensor,
+    keys: StoredHeads,
+    values: StoredHeads,
     output: Tensor,
     step: PagedStep,
     *,
@@ -228,13 +246,17 @@ def paged_attention(
     own included, a query sees; 0 = all. `soft_cap`: scores are bent into ± this; 0 = they are not. `sinks` float32
     [heads]: a score of each head that takes its share of the softmax and brings no value.
 
-    Bytes read from the cache: 2 x kv_heads x head_dim x element size for each visible token of each tile; all else is
-    small beside that. Operations: 4 x heads x head_dim for each visible pair of query and token. A decode of a group of
-    4 heads in bfloat16 does 4 operations per byte, far below the 200 or so that make a GPU wait for its arithmetic: so
-    its time is that of reading the cache once.
+    Bytes read from the cache: 2 x kv_heads x head_dim x element size for each visible token of each tile, and 8 x
+    kv_heads of scales where it holds 8-bit numbers (132 instead of 256 for a head of 128); all else is small beside
+    that. Operations: 4 x heads x head_dim for each visible pair of query and token. A decode of a group of 4 heads in
+    bfloat16 does 4 operations per byte, of 8-bit numbers 8, far below the 200 or so that make a GPU wait for its
+    arithmetic: so its time is that of reading the cache once.
+
+    Numbers of 8 bits are exact in every format of queries, so scales come after the products: a key's to its scores, a
+    value's to its weights. Weights are at most 1 then, for float16's sake: the largest scale so far is taken out.
     """
     num_heads, head_dim = query.shape[1:]
-    block_size, num_kv_heads = keys.shape[1:3]
+    block_size, num_kv_heads = keys.numbers.shape[1:3]
     padded_dim = max(16, triton.next_power_of_2(head_dim))
     for grid in step.grids:
         partial = _room_for_parts(query, grid) if grid.num_splits > 1 else (output, output, output)
@@ -243,8 +265,10 @@ def paged_attention(
             output,
             *partial,
             query,
-            keys,
-            values,
+            keys.numbers,
+            keys.numbers if keys.scales is None else keys.scales,
+            values.numbers,
+            values.numbers if values.scales is None else values.scales,
             step.table_rows,
             step.slots,
             step.context_lens,
@@ -267,6 +291,7 @@ def paged_attention(
             WINDOW=window,
             HAS_SOFT_CAP=soft_cap > 0.0,
             HAS_SINKS=sinks is not None,
+            HAS_SCALES=keys.scales is not None,
             NUM_SPLITS=grid.num_splits,
             num_warps=grid.num_warps,
             num_stages=_NUM_STAGES,

@@ -1,0 +1,97 @@
+"""Keys or values as a cache holds them: floats as they are, or 8 bits for each number and a scale for each head.
+
+A head of a token is scaled by its own largest magnitude, when it is stored and never again: so what is read back
+depends on that token alone, and not on who else was in its step or in its block.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+KV_DTYPES: dict[str, torch.dtype | None] = {"auto": None, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+"""As `--kv-cache-dtype` spells them; None = what keys and values are computed in."""
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The magnitude that a head's largest number is stored as; formats that are not here have no scales."""
+SMALLEST_SCALE = 2.0**-126
+"""Of a head of zeros too: float32's smallest number of full precision."""
+BYTES_PER_SCALE = 4
+
+
+class StoredHeads(NamedTuple):
+    """Heads of many tokens."""
+
+    numbers: Tensor
+    """[..., head_dim]."""
+    scales: Tensor | None
+    """float32 [...]: what the numbers of each head are to be multiplied by; None = they are floats, as they were."""
+
+    @classmethod
+    def room(cls, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> "StoredHeads":
+        """Memory for heads of this shape, head_dim last; it is left as it is, so that the operating system hands it out
+        as it is first used."""
+        scales = torch.empty(shape[:-1], dtype=torch.float32, device=device) if dtype in LARGEST else None
+        return cls(torch.empty(shape, dtype=dtype, device=device), scales)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numbers.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
+    def put(self, dim: int, places: Tensor, heads: Tensor) -> None:
+        """Stores float heads at `places` int64 [n] of one dimension; in the others they have this one's shape."""
+        if self.scales is None:
+            self.numbers.index_copy_(dim, places, heads)
+            return
+        numbers, scales = quantize_heads(heads, self.numbers.dtype)
+        # As bytes: torch copies no 8-bit floats by index on a CPU.
+        self.numbers.view(torch.uint8).index_copy_(dim, places, numbers.view(torch.uint8))
+        self.scales.index_copy_(dim, places, scales)
+
+    def flatten(self, first: int, last: int) -> "StoredHeads":
+        """A view whose dimensions from `first` to `last`, of those before head_dim, are one."""
+        scales = None if self.scales is None else self.scales.flatten(first, last)
+        return StoredHeads(self.numbers.flatten(first, last), scales)
+
+    def narrow(self, dim: int, start: int, length: int) -> "StoredHeads":
+        """A view of consecutive places of one dimension."""
+        scales = None if self.scales is None else self.scales.narrow(dim, start, length)
+        return StoredHeads(self.numbers.narrow(dim, start, length), scales)
+
+    def gather(self, dim: int, places: Tensor) -> "StoredHeads":
+        """A copy of what is at `places` int64 [n] of one dimension."""
+        scales = None if self.scales is None else self.scales.index_select(dim, places)
+        return StoredHeads(self.numbers.index_select(dim, places), scales)
+
+    def floats(self, dtype: torch.dtype) -> Tensor:
+        """What the heads are, or nearly are: [..., head_dim]."""
+        if self.scales is None:
+            return self.numbers
+        return _wide(self.numbers).mul_(self.scales.unsqueeze(-1)).to(dtype)
+
+
+def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """heads [..., head_dim], floats → numbers of that shape in `dtype`, and scales float32 [...].
+
+    Rounded to nearest. A head that holds what is no finite number has the scale NaN, and so is NaN as a whole.
+    """
+    wide = heads.float()
+    highest = wide.abs().amax(-1)
+    scales = (highest / LARGEST[dtype]).clamp_min_(SMALLEST_SCALE)
+    scales.masked_fill_(~highest.isfinite(), float("nan"))
+    numbers = wide / scales.unsqueeze(-1)
+    return (numbers.round_() if dtype == torch.int8 else numbers).to(dtype), scales
+
+
+def _wide(numbers: Tensor) -> Tensor:
+    """The same in float32, a copy. On a CPU 8-bit floats are looked up, five times faster than torch casts them."""
+    if numbers.dtype == torch.int8 or numbers.is_cuda:
+        return numbers.float()
+    codes = numbers.contiguous().view(torch.uint8)
+    return _each_e4m3().index_select(0, codes.flatten().int()).view(numbers.shape)
+
+
+@cache
+def _each_e4m3() -> Tensor:
+    """float32 [256]: what each code is."""
+    return torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()

@@ -1,0 +1,113 @@
+"""Whole models with keys and values in 8 bits, against transformers with a cache that rounds them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.profile import identity
+from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
+from fairlead_engine.runner.model_runner import ModelRunner
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+
+NUM_NEW = 12
+PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 1), (3, 40), (9, 17))]
+STEP = {"int8": 1 / 127, "fp8": 1 / 8}
+"""From one number to the next, of the head's largest or of the number itself, at most."""
+
+
+def serve(folder: Path, prompts: list[list[int]], per_step: int = 100, **settings: Any) -> list[list[int]]:
+    defaults = {"kv_cache_memory": 2**21, "max_num_batched_tokens": 256, "block_size": 4, "max_model_len": 200}
+    config = EngineConfig(
+        model=str(folder), dtype="float32", device="cpu", num_threads=1, max_num_queued_tokens=1000,
+        max_num_seqs=4, **{**defaults, **settings},
+    )  # fmt: skip
+    engine = Engine(config)
+    waiting = [make_request(str(i), prompt, max_tokens=NUM_NEW, ignore_eos=True) for i, prompt in enumerate(prompts)]
+    tokens: list[list[int]] = [[] for _ in prompts]
+    while waiting or engine.has_work():
+        for request in waiting[:per_step]:
+            assert engine.add(request) is None
+        waiting = waiting[per_step:]
+        for output in engine.step():
+            tokens[int(output.request_id)] += output.new_token_ids
+    return tokens
+
+
+def rounded(heads: torch.Tensor, name: str) -> torch.Tensor:
+    """Each head by its largest magnitude, written out: to whole 127ths of it, or to four binary digits."""
+    highest = heads.abs().amax(-1, keepdim=True)
+    if name == "int8":
+        return (heads / highest * 127).round() / 127 * highest
+    scaled = heads / highest * 448
+    step = 2.0 ** (scaled.abs().log2().floor().clamp_min(-6.0) - 3)
+    return (scaled / step).round() * step / 448 * highest
+
+
+@pytest.mark.parametrize("name", STEP)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_is_transformers_with_a_cache_that_rounds(family: str, name: str, reference: Any, tmp_path) -> None:
+    """A number halfway between two may go either way; what follows then differs by as much as rounding did."""
+    from transformers.cache_utils import DynamicCache
+
+    class RoundingCache(DynamicCache):  # type: ignore[misc]
+        def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return super().update(rounded(keys, name), rounded(values, name), *args, **kwargs)
+
+    folder = write_random_checkpoint(tmp_path, FAMILIES[family]())
+    outputs = serve(folder, PROMPTS, kv_cache_dtype=name)
+    gaps, plain = [], []
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        token_ids = torch.tensor([prompt + output[:-1]])
+        with torch.inference_mode():
+            logits = reference.model(folder)(token_ids, past_key_values=RoundingCache()).logits[0, len(prompt) - 1 :]
+            floats = reference.model(folder)(token_ids).logits[0, len(prompt) - 1 :]
+        gaps.append(logits.amax(1) - logits.gather(1, torch.tensor(output)[:, None])[:, 0])
+        plain.append((logits - floats).abs().amax(1))
+    assert float(torch.cat(gaps).max()) < 1e-2 < float(torch.cat(plain).max())
+
+
+@pytest.mark.parametrize("backend", ["cpu_spans", "block_tables"])
+@pytest.mark.parametrize("name", STEP)
+def test_chunks_company_prefixes_and_preemption_change_no_token(name: str, backend: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, FAMILIES["qwen3"](max_position_embeddings=256))
+    settings: dict[str, Any] = {"kv_cache_dtype": name, "attention_backend": backend}
+    prompts = [*PROMPTS, PROMPTS[1][:30] + [3, 4, 5]]
+    whole = serve(folder, prompts, **settings)
+    assert [serve(folder, [prompt], **settings)[0] for prompt in prompts] == whole
+    assert serve(folder, prompts, max_num_batched_tokens=4, **settings) == whole
+    assert serve(folder, prompts, 1, max_num_batched_tokens=7, block_size=1, **settings) == whole
+    size = ModelRunner(folder, device="cpu", dtype="float32", block_size=4, **settings).kv_bytes_per_block()
+    assert serve(folder, prompts, max_model_len=60, kv_cache_memory=18 * size, **settings) == whole
+
+
+@pytest.mark.parametrize(("dtype", "ratio"), [("float32", 4 * 64 / (64 + 4)), ("bfloat16", 2 * 64 / (64 + 4))])
+@pytest.mark.parametrize("name", STEP)
+def test_the_same_memory_holds_more_tokens(name: str, dtype: str, ratio: float, tmp_path: Path) -> None:
+    """A head of 64 takes 68 bytes."""
+    folder = write_random_checkpoint(tmp_path, llama_fields(head_dim=64))
+    engines = {
+        each: Engine(EngineConfig(
+            model=str(folder), dtype=dtype, device="cpu", num_threads=1, kv_cache_memory=2**20, max_model_len=64,
+            kv_cache_dtype=each,
+        ))
+        for each in ("auto", name)
+    }  # fmt: skip
+    blocks = {each: engine.info.num_kv_blocks for each, engine in engines.items()}
+    assert blocks[name] == pytest.approx(ratio * blocks["auto"], rel=0.05)
+    assert engines[name].info.kv_cache_bytes <= 2**20 and engines[name].info.kv_cache_dtype == name
+
+
+def test_a_profile_tells_the_format_of_the_cache(tmp_path: Path) -> None:
+    """fp8 and int8 take the same bytes, and not the same time."""
+    folder = write_random_checkpoint(tmp_path, llama_fields())
+    told = [
+        identity(ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, kv_cache_dtype=name), 16)
+        for name in KV_DTYPES
+    ]
+    assert [each["kv_cache_dtype"] for each in told] == list(KV_DTYPES)
+    assert told[1]["kv_bytes_per_token"] == told[2]["kv_bytes_per_token"] < told[0]["kv_bytes_per_token"]
