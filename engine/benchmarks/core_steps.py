@@ -71,8 +71,11 @@ class IdleRunner:
         self._sent = SentSlots(num_slots)
         self._tokens = SlotTokens(num_slots, blocks_per_slot * self._layout.block_size, self._layout.device)
 
-    def capture_graphs(self, max_num_batched_tokens: int) -> None:
-        """There is no device."""
+    def memory_for_cache(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> int | None:
+        return None
+
+    def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
+        """Nothing is."""
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         return self._backend.allocator(num_blocks)

@@ -66,7 +66,7 @@ class EngineConfig:
     head of each token, hold about twice the tokens of half precision, and err a little. auto = as `dtype`."""
     kv_cache_memory: Annotated[int | None, BYTES] = None
     """Bytes for the KV cache (also as 512Mi, 2Gi). None = on a CPU the smaller of 1 GiB and 40 % of the memory that is
-    free to this process; on CUDA what `gpu_memory_utilization` leaves."""
+    free to this process; on CUDA what `gpu_memory_utilization` leaves beside weights and the largest step."""
     gpu_memory_utilization: float = 0.9
     """Share of a CUDA device's memory that weights, cache and work space may take together, in (0, 1]."""
     max_num_queued_tokens: int | None = None

@@ -73,8 +73,11 @@ class FakeRunner:
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._store = [None] * (num_blocks * self.block_size)
 
-    def capture_graphs(self, max_num_batched_tokens: int) -> None:
-        """There is no device."""
+    def memory_for_cache(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> int | None:
+        return None
+
+    def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
+        """Nothing is."""
 
     def launch(self, batch: Batch) -> list[SampledToken | None]:
         """Writes all items' new slots, as a layer of attention does before it attends; then reads each item's whole

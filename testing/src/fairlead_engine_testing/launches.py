@@ -46,6 +46,10 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.by_name: Counter[str] = Counter()
+        self.specialisations: set[tuple[Any, ...]] = set()
+        """Of kernels: each would be compiled on a device."""
+        self.runs_kernels = True
+        """Whether kernels compute. Where they do not, the first argument of each becomes zeros."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]
@@ -55,6 +59,22 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name not in FREE:
             self.by_name[name] += 1
         return func(*args, **kwargs)
+
+
+def specialisation(kernel: Any, name: str, args: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...]:
+    """What Triton compiles a kernel for, and keeps it by: constants, types, and which numbers and addresses are
+    multiples of 16, or 1, where the kernel's decorator does not say that it shall not look."""
+    parts: list[Any] = []
+    for argument, value in zip(kernel.arg_names, args, strict=False):
+        is_looked_at = argument not in (kernel.kwargs.get("do_not_specialize") or ())
+        if isinstance(value, torch.Tensor):
+            is_looked_at = argument not in (kernel.kwargs.get("do_not_specialize_on_alignment") or ())
+            parts.append((value.dtype, is_looked_at and value.data_ptr() % 16 == 0))
+        elif isinstance(value, int):
+            parts.append((value >= 2**31, is_looked_at and (value == 1, value % 16 == 0)))
+        else:
+            parts.append(type(value))
+    return name, *parts, *sorted(constants.items())
 
 
 class Counted:
@@ -67,9 +87,13 @@ class Counted:
         def launch(*args: Any, **kwargs: Any) -> None:
             def run() -> None:
                 with _disable_current_modes(), host_reads(allowed=True):
-                    self._kernel[grid](*args, **kwargs)
+                    if self._launches.runs_kernels:
+                        self._kernel[grid](*args, **kwargs)
+                    else:
+                        args[0].zero_()
 
             self._launches.by_name[self._name] += 1
+            self._launches.specialisations.add(specialisation(self._kernel, self._name, args, kwargs))
             run()
             for note in CAPTURES:
                 note(run)

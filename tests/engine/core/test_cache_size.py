@@ -17,9 +17,11 @@ def config(**changes: object) -> EngineConfig:
     return EngineConfig(model="folder", **changes)  # type: ignore[arg-type]
 
 
-def choose(context: int, *, device: str = "cpu", bytes_per_block: int = KIB, **changes: object) -> CacheSize:
+def choose(
+    context: int, *, device_memory: int | None = None, bytes_per_block: int = KIB, **changes: object
+) -> CacheSize:
     return choose_cache_size(
-        config(**changes), device=device, bytes_per_block=bytes_per_block, max_position_embeddings=context
+        config(**changes), device_memory=device_memory, bytes_per_block=bytes_per_block, max_position_embeddings=context
     )
 
 
@@ -75,6 +77,13 @@ def test_no_shorter_length_is_offered_when_not_even_one_block_fits() -> None:
 
 def test_without_configuration_a_cpu_takes_at_most_a_gibibyte() -> None:
     assert 4 < choose(64).num_blocks <= GIB // KIB
+
+
+def test_a_devices_own_memory_is_used_as_far_as_it_is_left() -> None:
+    assert choose(64, device_memory=5 * GIB) == CacheSize(64, 5 * KIB * KIB)
+    assert choose(64, device_memory=5 * GIB, kv_cache_memory=4 * KIB) == CacheSize(64, 4)
+    with pytest.raises(KVCacheTooSmall, match="there is room for 0 B"):
+        choose(64, device_memory=0)
 
 
 def fake_machine(root: Path, *, available_kib: int, cgroup: str, files: dict[str, str]) -> Path:

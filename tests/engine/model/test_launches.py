@@ -1,5 +1,6 @@
 """What a layer asks of a GPU: how many launches, and that it never waits. Counted with kernels that are interpreted."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,14 @@ import pytest
 import torch
 
 from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels import draw_kernel, norm_rope_kernel, rms_norm_kernel, silu_mul_kernel
-from fairlead_engine.kernels.attention import paged_attention, store_kernel
+from fairlead_engine.kernels.attention import paged_attention, store_kernel, triton_paged
 from fairlead_engine.model import layers
-from fairlead_engine.runner import ModelRunner, drawing, model_part, sampler, step_graphs
+from fairlead_engine.runner import ModelRunner, drawing, dummy_steps, model_part, sampler, step_graphs
 from fairlead_engine.types import SamplingParams, Sequence
+from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.launches import WAITING, Counted, Launches, host_reads
@@ -140,7 +144,7 @@ def test_a_captured_decode_is_one_launch(num_sequences, launches, monkeypatch, t
         runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
         runner.allocate_kv_cache(20, num_sequences, 4)
         if is_captured:
-            runner.capture_graphs(max_num_batched_tokens=64)
+            runner.compile_steps(num_sequences, 64, 16)
         sequences = [
             Sequence(f"r{i}", [5, 6, 7 + i], 3, SamplingParams(temperature=0.0), slot=i, block_table=[i])
             for i in range(num_sequences)
@@ -163,3 +167,46 @@ def test_a_captured_decode_is_one_launch(num_sequences, launches, monkeypatch, t
     staged, head = {"copy_": 1}, {"_linear_pointwise": 1}
     greedy = {"argmax": 1, "gather": 1, "isfinite": 1, "where": 1, "clamp": 1, "index_put_": 1}
     assert launches.by_name == {**staged, **head, **greedy}
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+@pytest.mark.parametrize("num_seqs", [1, 3])
+def test_no_request_has_a_kernel_compiled(num_seqs, is_captured, launches, monkeypatch, tmp_path: Path) -> None:
+    """All that random requests need was compiled before the first of them. What kernels compute does not matter."""
+    launches.runs_kernels = False
+    assert dummy_steps._FEWEST_TOKENS <= triton_paged._SPLIT_TOKENS, "the first context that is split must be met"
+    for module, name, value in (
+        (dummy_steps, "_FEWEST_TOKENS", 8), (triton_paged, "_SPLIT_TOKENS", 8), (step_graphs, "_TOKEN_SIZES", (4, 6)),
+        (drawing, "_has_kernel", lambda logits: True), (sampler, "is_on_host", lambda tensor: False),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    graphs = CPUGraphs() if is_captured else None
+    monkeypatch.setattr(model_part, "choose_recorder", lambda *args, **settings: graphs)
+    folder = write_random_checkpoint(tmp_path / "model", qwen3_fields(num_hidden_layers=2))
+    settings: dict[str, Any] = {
+        "dtype": "float32", "device": "cpu", "num_threads": 1, "block_size": 4, "attention_backend": "triton"
+    }  # fmt: skip
+    runner = ModelRunner(folder, **settings)
+    runner._part.backend._num_programs = 16
+    config = EngineConfig(
+        model=str(folder), max_num_seqs=num_seqs, max_model_len=40, max_num_batched_tokens=9,
+        max_num_queued_tokens=10**6, kv_cache_memory=30 * runner.kv_bytes_per_block(),
+        async_scheduling=True, **settings,
+    )  # fmt: skip
+    engine = Engine(config, runner)
+    compiled = set(launches.specialisations)
+    splits = {dict(key[-13:]).get("NUM_SPLITS") for key in compiled if key[0] == "paged_attention_kernel"}
+    assert splits >= {1, 2, 4}, "or nothing was to be met"
+    draw = random.Random(num_seqs)
+    for index in range(12):
+        sampling = draw.choice([{"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 3, "presence_penalty": 0.5}])
+        prompt = [draw.randrange(2, 90) for _ in range(draw.choice([1, 2, 5, 20, 33]))]
+        request = make_request(
+            str(index), prompt, max_tokens=draw.randint(1, 7), logprobs=1, ignore_eos=True, **sampling
+        )
+        assert engine.add(request) is None
+        for _ in range(draw.randrange(3)):
+            engine.step()
+    while engine.has_work():
+        engine.step()
+    assert launches.specialisations == compiled

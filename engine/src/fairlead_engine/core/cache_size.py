@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.memory import format_bytes, free_cuda_memory, free_memory
+from fairlead_engine.core.memory import format_bytes, free_memory
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 
 logger = logging.getLogger(__name__)
@@ -32,9 +32,10 @@ class CacheSize:
 
 
 def choose_cache_size(
-    config: EngineConfig, *, device: str, bytes_per_block: int, max_position_embeddings: int
+    config: EngineConfig, *, device_memory: int | None, bytes_per_block: int, max_position_embeddings: int
 ) -> CacheSize:
-    """The context in tokens, and the KV blocks that fit the configured memory, or what the device has left.
+    """The context in tokens, and the KV blocks that fit the configured memory, or what the device has left: bytes, or
+    None where it has no memory of its own.
 
     Without `max_model_len` the context is the model's, or as much of it as the blocks hold. Raises ConfigError when the
     model was not made for what is asked, and KVCacheTooSmall when one sequence of that length does not fit.
@@ -42,8 +43,8 @@ def choose_cache_size(
     max_model_len = _wanted_length(config, max_position_embeddings)
     if config.kv_cache_memory is not None:
         memory = config.kv_cache_memory
-    elif device.startswith("cuda"):
-        memory = free_cuda_memory(config.gpu_memory_utilization)
+    elif device_memory is not None:
+        memory = device_memory
     else:
         memory = min(_CPU_CACHE_BYTES, int(_CPU_CACHE_SHARE * free_memory()))
     num_blocks = memory // bytes_per_block

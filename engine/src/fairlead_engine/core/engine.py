@@ -62,13 +62,13 @@ class Engine:
         profile = load_profile(config.profile, self.runner, config.block_size) if config.profile else None
         model, device = self.runner.model_config, str(self.runner.device)
         self.config = config = config.for_device(device)
+        assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
         size = choose_cache_size(
             config,
-            device=device,
+            device_memory=None if config.kv_cache_memory else _device_memory(self.runner, config),
             bytes_per_block=self.runner.kv_bytes_per_block(),
             max_position_embeddings=model.max_position_embeddings,
         )
-        assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
         limits = Limits(
             max_model_len=size.max_model_len,
             max_num_seqs=config.max_num_seqs,
@@ -96,7 +96,7 @@ class Engine:
             predict_wait=lambda: self.predicted_wait,
         )
         try:
-            self.runner.capture_graphs(limits.max_num_batched_tokens)
+            self.runner.compile_steps(limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len)
         except RuntimeError as error:
             hint = "set it to launch every step, or lower gpu-memory-utilization if memory is what was missing"
             raise ConfigError("enforce_eager", f"is off, and steps cannot be captured ({error})", hint) from error
@@ -271,6 +271,16 @@ class Engine:
             kv_cache_bytes=self.blocks.num_blocks * runner.kv_bytes_per_block(),
             start_seconds=start_seconds,
         )
+
+
+def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:
+    """What the device has left for a cache. Raises KVCacheTooSmall where not even one step fits."""
+    num_seqs, num_tokens = config.max_num_seqs or 0, config.max_num_batched_tokens or 0
+    try:
+        return runner.memory_for_cache(config.gpu_memory_utilization, num_seqs, num_tokens)
+    except (MemoryError, RuntimeError) as error:  # the latter is torch's
+        step = f"a step of {num_tokens} tokens and {num_seqs} sequences"
+        raise KVCacheTooSmall(f"{step} cannot be computed ({error}); lower max-num-batched-tokens") from error
 
 
 def _wanted(batch: Batch, sampled: list[SampledToken | None]) -> tuple[Batch, list[SampledToken | None]]:

@@ -17,14 +17,6 @@ def free_memory(root: Path = Path("/")) -> int:
     return max(0, min([_free_on_machine(root), *_free_in_groups(root)]))
 
 
-def free_cuda_memory(utilization: float) -> int:
-    """Bytes of the current CUDA device left of the share `utilization` of its memory."""
-    import torch  # not at the top: this module is imported where there is no torch
-
-    free, total = torch.cuda.mem_get_info()
-    return max(0, int(total * utilization) - (total - free))
-
-
 def format_bytes(num_bytes: int) -> str:
     """As a person writes it: 1.5 GiB, 64 MiB, 300 B."""
     for exponent, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):

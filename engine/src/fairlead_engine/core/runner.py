@@ -64,14 +64,19 @@ class Runner(Protocol[Launched]):
         """Bytes of cache that one block takes."""
         ...
 
+    def memory_for_cache(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> int | None:
+        """Bytes that a cache may take of the share `utilization` of the device's memory, beside the largest step; None
+        where it has no memory of its own. Called before `allocate_kv_cache`, or never."""
+        ...
+
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks 0 to `num_blocks - 1`, and for as many sequences at once, each of at most so many of
         them; called once, before the first `launch`."""
         ...
 
-    def capture_graphs(self, max_num_batched_tokens: int) -> None:
-        """Has the device remember steps that are repeated, where that pays; between `allocate_kv_cache` and the first
-        `launch`. Raises RuntimeError where it cannot."""
+    def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
+        """Has made whatever is made at first use, for all steps that there may be; between `allocate_kv_cache` and the
+        first `launch`. Raises RuntimeError where it cannot."""
         ...
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:

@@ -54,6 +54,14 @@ class Shard:
             torch.distributed.broadcast(tensor, src=0)
         return tensor
 
+    def least(self, number: int, device: torch.device) -> int:
+        """Of what the ranks say."""
+        if self.size == 1:
+            return number
+        numbers = torch.tensor(number, device=device)
+        torch.distributed.all_reduce(numbers, torch.distributed.ReduceOp.MIN)
+        return int(numbers)
+
 
 ALONE = Shard()
 """The whole model."""

@@ -18,10 +18,11 @@ from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.cuda_graphs import choose_recorder
+from fairlead_engine.runner.cuda_memory import CUDAMemory
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.slot_tokens import SlotTokens
-from fairlead_engine.runner.step_graphs import StepGraphs
+from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
 
 
@@ -82,6 +83,8 @@ class ModelPart:
         self.model = load_model(folder, self.config, self.dtype, self.device, settings.quantization, shard)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None
+        self.meter = CUDAMemory() if self.device.type == "cuda" else None
+        """Of a device that has memory of its own."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
         self._caches: list[LayerCache] = []
         self._tables: Any = None
@@ -95,6 +98,18 @@ class ModelPart:
         self.tokens = SlotTokens(num_slots + stays, blocks_per_slot * self.layout.block_size, self.device, stays=stays)
         if stays:
             self._tables.rows[num_slots] = num_blocks
+        if self.meter is not None:
+            self.meter.begin()
+
+    def memory_for_cache(self, utilization: float, most_sequences: int, most_tokens: int) -> int:
+        """Bytes that the rank with the least has left of the share `utilization` of its device, after all that was
+        computed since `allocate`, and before graphs of such steps are captured."""
+        assert self.meter is not None
+        memory = self.meter.read()
+        graphs = 0
+        if self._recorder is not None:
+            graphs = foreseen_bytes(self.config.num_layers, most_sequences, most_tokens, memory.work_space)
+        return self.shard.least(memory.left(utilization, graphs), self.device)
 
     def capture(self, most_tokens: int) -> None:
         """Captures steps of up to so many tokens, where graphs are used. Raises RuntimeError where one cannot be."""

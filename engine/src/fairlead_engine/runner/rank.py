@@ -18,7 +18,7 @@ from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, reach_store
-from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Reader, Step
+from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Measure, Reader, Step
 from fairlead_protocol.logs import configure_logging
 
 
@@ -65,6 +65,8 @@ def serve(part: ModelPart, reader: Reader) -> None:
         match message:
             case Allocate(num_blocks, num_slots, blocks_per_slot):
                 part.allocate(num_blocks, num_slots, blocks_per_slot)
+            case Measure(utilization, max_num_seqs, max_num_batched_tokens):
+                part.memory_for_cache(utilization, max_num_seqs, max_num_batched_tokens)
             case Capture(max_num_batched_tokens):
                 part.capture(max_num_batched_tokens)
             case Step(plan):

@@ -36,6 +36,14 @@ class Allocate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     blocks_per_slot: int
 
 
+class Measure(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Say how much memory is left for a cache."""
+
+    utilization: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
 class Capture(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Capture the steps that are repeated."""
 
@@ -48,7 +56,7 @@ class Step(msgspec.Struct, frozen=True, tag=True, array_like=True):
     plan: StepPlan
 
 
-Message = Join | Allocate | Capture | Step
+Message = Join | Allocate | Measure | Capture | Step
 
 
 def _to_bytes(array: Any) -> bytes:

@@ -16,7 +16,7 @@ from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, open_store
-from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Message, Step, Writer
+from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Measure, Message, Step, Writer
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_protocol.logs import configured_logging
 
@@ -73,6 +73,10 @@ class Ranks:
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Has them make room for the cache, as rank 0 does."""
         self._send(Allocate(num_blocks, num_slots, blocks_per_slot))
+
+    def measure(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        """Has them say how much memory they have left for a cache, as rank 0 does: they meet in the least."""
+        self._send(Measure(utilization, max_num_seqs, max_num_batched_tokens))
 
     def capture(self, max_num_batched_tokens: int) -> None:
         """Has them capture their graphs, as rank 0 does: each runs what it captures, and they meet in its sums."""

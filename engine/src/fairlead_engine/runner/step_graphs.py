@@ -8,8 +8,6 @@ A graph reads and writes addresses. So all that goes in or comes out lies in buf
 and nothing that a graph keeps for itself is read by anybody else: graphs may use the same memory, one after the other.
 """
 
-import logging
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,9 +23,8 @@ from fairlead_engine.kernels.attention.block_tables import DeviceTables
 from fairlead_engine.kernels.staging import stage
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import ForwardInput
+from fairlead_engine.runner.progress import Progress
 from fairlead_engine.runner.slot_tokens import SlotTokens
-
-logger = logging.getLogger(__name__)
 
 _DECODE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Sequences of steps of decodes. Up to a few hundred rows a product takes as long as its weights take to be read, so
@@ -35,7 +32,9 @@ that padding costs next to nothing."""
 _TOKEN_SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Tokens of steps with prompts. Beyond the last of either, a layer computes for longer than its launches
 take."""
-_REPORT_SECONDS = 2.0
+_BYTES_PER_LAUNCH = 2**15
+"""Of the device, that a graph takes for each thing it launches; other engines' graphs take about as much."""
+_LAUNCHES_PER_LAYER = 12
 
 Replay = Callable[[], None]
 Captured = TypeVar("Captured")
@@ -66,6 +65,13 @@ def token_sizes(most: int) -> list[int]:
 
 def _sizes(sizes: tuple[int, ...], most: int) -> list[int]:
     return [*(size for size in sizes if size < most), *([most] if most <= sizes[-1] else [])]
+
+
+def foreseen_bytes(num_layers: int, most_sequences: int, most_tokens: int, work_space: int) -> int:
+    """Memory that the graphs will take at most: the work space of one that is as large as the largest step, and what
+    each of them is itself."""
+    num_graphs = len(decode_sizes(most_sequences)) + len(token_sizes(most_tokens))
+    return work_space + num_graphs * num_layers * _LAUNCHES_PER_LAYER * _BYTES_PER_LAUNCH
 
 
 class Decoded(NamedTuple):
@@ -137,12 +143,10 @@ class StepGraphs:
     def _captured(self, kind: str, sizes: list[int], capture: Callable[[int], Captured]) -> dict[int, Captured]:
         """The largest comes first: the others then fit into the memory that it has taken."""
         captured: dict[int, Captured] = {}
-        last_report = time.monotonic()
+        progress = Progress(f"captured %d of %d {kind} graphs", len(sizes))
         for size in reversed(sizes):
             captured[size] = capture(size)
-            if time.monotonic() - last_report > _REPORT_SECONDS or len(captured) == len(sizes):
-                num_bytes, last_report = self._recorder.num_bytes(), time.monotonic()
-                logger.info("captured %d of %d %s graphs, %.2f GiB", len(captured), len(sizes), kind, num_bytes / 2**30)
+            progress.advance(f", {self._recorder.num_bytes() / 2**30:.2f} GiB")
         return dict(sorted(captured.items()))
 
     def _capture_decode(self, size: int) -> Replay:

@@ -1,0 +1,64 @@
+"""Steps of sequences that nobody asked for: the largest that there may be, and one for every way through the kernels.
+
+All their tokens lie in block 0, over and over: what they compute is nonsense, but as much as if it were not.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.types import SamplingParams, Sequence
+
+_EVERYTHING = SamplingParams(
+    temperature=0.7, top_p=0.9, top_k=20, min_p=0.01, seed=0, logprobs=1, presence_penalty=0.5, logit_bias={0: 1.0},
+    min_tokens=1, prompt_logprobs=1,
+)  # fmt: skip
+_SAMPLINGS = (SamplingParams(temperature=0.0), SamplingParams())
+_FEWEST_TOKENS = 256
+"""Context of the second step of `every_kind_of_step`; each further one's is twice as long."""
+
+
+def blocks_of_largest(max_num_seqs: int, max_num_batched_tokens: int, block_size: int) -> int:
+    """How many blocks the table of a sequence of `largest_step` has."""
+    return -(-max(_shares(max_num_seqs, max_num_batched_tokens)) // block_size)
+
+
+def largest_step(max_num_seqs: int, max_num_batched_tokens: int, block_size: int) -> Batch:
+    """As many tokens and as many sequences as a step may have, each of which has its prompt scored and draws a
+    token, penalised and told of."""
+    shares = _shares(max_num_seqs, max_num_batched_tokens)
+    return Batch([_item(slot, share, share, _EVERYTHING, block_size) for slot, share in enumerate(shares)])
+
+
+def every_kind_of_step(
+    max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int
+) -> Iterator[Batch]:
+    """A decode and a chunk, in one step where it has room for both, at contexts of doubling lengths: by these, and by
+    nothing else, attention divides its work. And every way of choosing a token."""
+    doubling = (_FEWEST_TOKENS * 2**power for power in range(max_model_len.bit_length()))
+    contexts = sorted({min(2, max_model_len), *(each for each in doubling if each < max_model_len), max_model_len})
+    shapes = [num_tokens for num_tokens in ([1, 2], [2], [1]) if sum(num_tokens) <= max_num_batched_tokens]
+    for context_len, num_tokens in product(contexts, shapes):
+        if len(num_tokens) <= max_num_seqs and max(num_tokens) <= context_len:
+            yield Batch([_item(slot, num, context_len, _EVERYTHING, block_size) for slot, num in enumerate(num_tokens)])
+    for sampling in _SAMPLINGS:
+        yield Batch([_item(0, 1, 1, sampling, block_size)])
+
+
+def _shares(num: int, total: int) -> list[int]:
+    """`total` divided into `num` parts that differ by one at most."""
+    return [total * (index + 1) // num - total * index // num for index in range(num)]
+
+
+def _item(slot: int, num_tokens: int, context_len: int, sampling: SamplingParams, block_size: int) -> ScheduledSequence:
+    """The last tokens of a context, the next of which is chosen."""
+    sequence = Sequence(
+        request_id=f"dummy-{slot}",
+        token_ids=[0] * context_len,
+        num_prompt_tokens=context_len,
+        sampling=sampling,
+        num_computed_tokens=context_len - num_tokens,
+        slot=slot,
+        block_table=[0] * -(-context_len // block_size),
+    )
+    return ScheduledSequence(sequence, num_tokens)
