@@ -77,7 +77,7 @@ class RealEngine:
     @property
     def published(self) -> frozenset[BlockHash]:
         """What the core itself could reuse; only while it is idle."""
-        return frozenset(self.engine.scheduler.blocks._blocks_of)
+        return frozenset(self.engine.scheduler.blocks.published())
 
     def __post_init__(self) -> None:
         self.engine = self.client.made

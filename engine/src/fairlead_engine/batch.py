@@ -96,6 +96,8 @@ class Decodes:
     """The slot of each: where the runner keeps what there is of it."""
     ends: Numbers
     """Tokens of each up to the one that is computed; the one that is chosen is the next."""
+    most: Numbers
+    """Tokens with which each sequence ends."""
     grown: list[Sequence]
     """Those whose block tables have become longer for this step."""
 
@@ -104,11 +106,13 @@ class Decodes:
 
     def pick(self, rows: list[int]) -> "Decodes":
         """Only these."""
-        return Decodes([self.sequences[row] for row in rows], self.slots[rows], self.ends[rows], self.grown)
+        return Decodes(
+            [self.sequences[row] for row in rows], self.slots[rows], self.ends[rows], self.most[rows], self.grown
+        )
 
 
 _NONE = np.empty(0, np.int64)
-NO_DECODES = Decodes([], _NONE, _NONE, [])
+NO_DECODES = Decodes([], _NONE, _NONE, _NONE, [])
 
 
 @dataclass(slots=True)

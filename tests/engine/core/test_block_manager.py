@@ -265,7 +265,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
     @invariant()
     def holds_together(self) -> None:
         self.blocks.check(self.sequences)
-        assert self.listener.hashes == set(self.blocks._blocks_of)
+        assert self.listener.hashes == self.blocks.published()
 
 
 class ConsecutiveBlocksMachine(BlockManagerMachine):

@@ -99,7 +99,7 @@ def run_step(backend, tables, cache, shares: list[tuple[Conversation, int]]) -> 
     for (each, _), end in zip(shares, ends, strict=True):
         each.grow(end, tables.layout.block_size)
     slots, tables_now = [each.slot for each, _ in shares], [each.table for each, _ in shares]
-    batch = device_batch(slots, [num for _, num in shares], ends, tables_now, num_known)
+    batch = device_batch(slots, [num for _, num in shares], ends, tables_now, num_known, tables.layout.device)
     parts = [slice(each.num_done, end) for (each, _), end in zip(shares, ends, strict=True)]
     query, key, value = (
         torch.cat([getattr(each, name)[part] for (each, _), part in zip(shares, parts, strict=True)])

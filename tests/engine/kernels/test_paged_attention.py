@@ -98,7 +98,7 @@ def run_kernel(
         key, value = (as_stored(each, kv_dtype) for each in (key, value))
         expected.append(attention_written_out(query, key, value, **options))  # type: ignore[arg-type]
         queries.append(query)
-    batch = device_batch(list(range(len(contexts))), num_queries, contexts, tables)
+    batch = device_batch(list(range(len(contexts))), num_queries, contexts, tables, device=torch.device(device))
     step = backend.prepare(batch, backend.tables(layout, len(contexts), max(map(len, tables))))
     query = torch.cat(queries)
     output = torch.full_like(query, float("nan"))

@@ -35,8 +35,9 @@ def sample(sampler: Sampler, logits: torch.Tensor, sequences: list[Sequence]) ->
     for slot, sequence in enumerate(sequences):
         sequence.slot = slot
     items = [ScheduledSequence(sequence, sequence.num_tokens) for sequence in sequences]
-    tokens.add(SentSlots(len(sequences)).new_tokens(Batch(items)))
-    return sampler.sample(logits, items, tokens.rows).read()
+    batch = Batch(items)
+    tokens.add(SentSlots(len(sequences)).new_tokens(batch))
+    return sampler.sample(logits, batch, tokens.rows).read()
 
 
 def choose(logits: torch.Tensor, sequence: Sequence) -> int:

@@ -53,17 +53,19 @@ class BlockManager:
         self.enable_prefix_caching = enable_prefix_caching
         self.listener = listener
         self._make_allocator = make_allocator
-        self._blocks_of: dict[BlockHash, list[int]] = {}
+        self._block_of: dict[BlockHash, int] = {}
+        self._copies: dict[BlockHash, list[int]] = {}
+        """Of few hashes: further blocks that hold the same."""
         self.reset()
 
     def reset(self) -> None:
         """All blocks are empty: whatever they held is forgotten. Only while no sequence has any."""
-        for block_hash in self._blocks_of:
+        for block_hash in self._block_of:
             if self.listener is not None:
                 self.listener.removed(block_hash)
         self._ref_count = [0] * self.num_blocks
         self._hash_of: list[BlockHash | None] = [None] * self.num_blocks
-        self._blocks_of = {}
+        self._block_of, self._copies = {}, {}
         self._free = self._make_allocator(self.num_blocks)
 
     @property
@@ -73,11 +75,11 @@ class BlockManager:
 
     def published(self) -> set[BlockHash]:
         """Hashes of all blocks that can be reused, as a new set."""
-        return set(self._blocks_of)
+        return set(self._block_of)
 
     def holds(self, block_hash: BlockHash) -> bool:
         """Whether a block with this hash can be reused."""
-        return block_hash in self._blocks_of
+        return block_hash in self._block_of
 
     def num_blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold this many tokens."""
@@ -96,11 +98,12 @@ class BlockManager:
         self._extend_hashes(sequence, sequence.num_tokens)
         matched: list[int] = []
         for block_hash in sequence.block_hashes[: sequence.num_sparable_tokens // self.block_size]:
-            blocks = self._blocks_of.get(block_hash)
-            if blocks is None:
+            block = self._block_of.get(block_hash)
+            if block is None:
                 break
-            following = matched[-1] + 1 if matched else -1
-            matched.append(following if following in blocks else blocks[0])
+            if block_hash in self._copies and matched and matched[-1] + 1 in self._copies[block_hash]:
+                block = matched[-1] + 1
+            matched.append(block)
         return matched
 
     def num_needed(self, sequence: Sequence, matched: list[int]) -> int:
@@ -132,11 +135,10 @@ class BlockManager:
         for index in range(first, end):
             block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
             self._hash_of[block] = block_hash
-            blocks = self._blocks_of.setdefault(block_hash, [])
-            blocks.append(block)
-            if len(blocks) == 1:
+            if self._block_of.setdefault(block_hash, block) == block:
                 new.append(block_hash)
             else:
+                self._copies.setdefault(block_hash, []).append(block)
                 self._announce(sequence, index, new)
                 new = []
         self._announce(sequence, end, new)
@@ -147,12 +149,13 @@ class BlockManager:
         Call it before the step's `publish`; whoever has these blocks in a table keeps them.
         """
         for block_hash in sequence.block_hashes:
-            blocks = self._blocks_of.pop(block_hash, [])
-            for block in blocks:
+            if (first := self._block_of.pop(block_hash, None)) is None:
+                continue
+            for block in (first, *self._copies.pop(block_hash, ())):
                 self._hash_of[block] = None
                 if not self._ref_count[block]:
                     self._free.empty(block)
-            if blocks and self.listener is not None:
+            if self.listener is not None:
                 self.listener.removed(block_hash)
 
     # -- allocation ------------------------------------------------------------------------------------------------
@@ -170,11 +173,12 @@ class BlockManager:
 
         `expected_tokens` says how long the sequence may become, so that it is put where it has room to grow.
         """
-        table = sequence.block_table
+        table, last = sequence.block_table, sequence.block_table[-1] if sequence.block_table else None
         expected = self.num_blocks_for(max(num_tokens, expected_tokens))
-        for _ in range(self.num_blocks_for(num_tokens) - len(table)):
-            block = self._free.take(table[-1] if table else None, expected - len(table))
-            self._evict(block)
+        for index in range(len(table), self.num_blocks_for(num_tokens)):
+            last = block = self._free.take(last, expected - index)
+            if self._hash_of[block] is not None:
+                self._evict(block)
             self._ref_count[block] = 1
             table.append(block)
 
@@ -200,7 +204,11 @@ class BlockManager:
         for block, count in uses.items():
             expected[block] = count
         assert self._ref_count == expected, "reference counts differ from block tables"
-        published = {block: block_hash for block_hash, blocks in self._blocks_of.items() for block in blocks}
+        published = {block: block_hash for block_hash, block in self._block_of.items()}
+        copies = {block: block_hash for block_hash, blocks in self._copies.items() for block in blocks}
+        assert published.keys().isdisjoint(copies), "a block is another's copy and its own"
+        assert all(block_hash in self._block_of for block_hash in self._copies), "a block is no block's copy"
+        published.update(copies)
         assert self._hash_of == [published.get(block) for block in range(self.num_blocks)], "the hash index is wrong"
         self._free.check(in_use=set(uses), evictable=published.keys() - uses.keys())
 
@@ -223,14 +231,17 @@ class BlockManager:
             self.listener.stored(sequence.block_hashes[first - 1] if first else ROOT, hashes)
 
     def _evict(self, block: int) -> None:
-        """Forgets the prefix that a block held, if it held one."""
+        """Forgets the prefix that a block holds."""
         block_hash = self._hash_of[block]
-        if block_hash is None:
-            return
+        assert block_hash is not None
         self._hash_of[block] = None
-        blocks = self._blocks_of[block_hash]
-        blocks.remove(block)
-        if not blocks:
-            del self._blocks_of[block_hash]
-            if self.listener is not None:
-                self.listener.removed(block_hash)
+        if block_hash in self._copies:
+            blocks = [self._block_of[block_hash], *self._copies.pop(block_hash)]
+            blocks.remove(block)
+            self._block_of[block_hash], *copies = blocks
+            if copies:
+                self._copies[block_hash] = copies
+            return
+        del self._block_of[block_hash]
+        if self.listener is not None:
+            self.listener.removed(block_hash)

@@ -59,7 +59,7 @@ class DecodingSlots:
         """Plans one token of each; all of them have room for it. `grown`: whose block tables have become longer."""
         slots = self._going_on()
         self._ends[slots] += 1
-        return Decodes(self._sequences[slots].tolist(), slots, self._ends[slots], grown)
+        return Decodes(self._sequences[slots].tolist(), slots, self._ends[slots], self._most[slots], grown)
 
     def num_reserved_blocks(self) -> int:
         """Blocks that they are sure to want: for the token that is chosen next, and one more each."""

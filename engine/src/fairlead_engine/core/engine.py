@@ -166,7 +166,16 @@ class Engine:
         """What a step did, for each sequence that got a token, log-probabilities of its prompt, or its end."""
         if finished:
             self.runner.forget([sequence.request_id for sequence in finished])
-        found = [_output(*pair) for pair in zip(batch.decodes.sequences, sampled, strict=False)]
+        found = [
+            SequenceOutput(
+                request_id=sequence.request_id,
+                new_token_ids=[token.token_id],
+                num_cached_tokens=sequence.num_cached_tokens,
+            )
+            if sequence.finish_reason is None and token is not None and token.logprobs is None
+            else _output(sequence, token)
+            for sequence, token in zip(batch.decodes.sequences, sampled, strict=False)
+        ]
         for item, token in zip(batch.chunks, sampled[len(batch.decodes) :], strict=True):
             if token is not None or item.scores or item.sequence.finish_reason is not None:
                 found.append(_output(item.sequence, token, item))

@@ -116,6 +116,10 @@ class Scheduler:
         self._prefilling: list[Sequence] = []
         """Those of `running` whose prompt is not planned to its end, by rank; `_decoding` has the others."""
         self._decoding = DecodingSlots(limits.max_num_seqs, blocks.block_size)
+        self._preempted: list[Sequence] = []
+        """Since the last commit: the step that it takes the results of may have them."""
+        self._share = blocks.num_blocks * blocks.block_size // limits.max_num_seqs
+        """Tokens that the cache has room for if all sequences are as long."""
         self._free_slots = list(reversed(range(limits.max_num_seqs)))
         self.mean_output_tokens = _USUAL_OUTPUT_TOKENS
         """Fading mean over the sequences that ended."""
@@ -176,7 +180,7 @@ class Scheduler:
     @property
     def num_held_back(self) -> int:
         """How many wait because their request may not hold more slots: they stand in nobody else's way."""
-        num_parts = Counter(sequence.part_of for sequence in self.sequences() if sequence.part_of is not None)
+        num_parts = Counter([sequence.part_of for sequence in self.sequences() if sequence.part_of is not None])
         return sum(max(0, number - self.max_num_parts) for number in num_parts.values())
 
     @property
@@ -311,6 +315,7 @@ class Scheduler:
         self.blocks.free(sequence)
         sequence.num_computed_tokens, sequence.under_way = 0, None
         sequence.num_preemptions += 1
+        self._preempted.append(sequence)
         self.counters.num_preemptions += 1
         self._look_up(sequence)
         self.coming.expect(sequence)
@@ -320,7 +325,7 @@ class Scheduler:
         items: list[ScheduledSequence] = []
         num_slots = self.limits.max_num_seqs - len(self.running)
         num_blocks = self.blocks.num_free - self._num_reserved_blocks()
-        num_parts: Counter[str | None] = Counter(sequence.part_of for sequence in self.running)
+        num_parts: Counter[str | None] = Counter([sequence.part_of for sequence in self.running])
         most = self.limits.max_batch_weight
         weight = math.inf if most is None else most - sum(self._weight(sequence) for sequence in self.running)
         position = 0
@@ -393,8 +398,7 @@ class Scheduler:
     def _extend(self, sequence: Sequence, end: int) -> None:
         """Blocks for its tokens up to `end`. It is expected to grow to its share of the cache at most, which is what it
         has if all were as long."""
-        share = self.blocks.num_blocks * self.blocks.block_size // self.limits.max_num_seqs
-        self.blocks.extend(sequence, end, max(sequence.num_tokens, min(sequence.max_num_tokens, share)))
+        self.blocks.extend(sequence, end, max(sequence.num_tokens, min(sequence.max_num_tokens, self._share)))
         self._decoding.grew(sequence)
 
     # -- after the step --------------------------------------------------------------------------------------------
@@ -421,6 +425,7 @@ class Scheduler:
         for item, token in zip(batch.chunks, sampled[num_decodes:], strict=True):
             if item.sequence.finish_reason is None and self._commit_chunk(item, token):
                 finished.append(item.sequence)
+        self._preempted.clear()
         self._remove(finished)
         return finished
 
@@ -434,22 +439,22 @@ class Scheduler:
         return found
 
     def _commit_decodes(self, decodes: Decodes, token_ids: list[int]) -> list[Sequence]:
-        """Those that end are returned."""
-        finished, block_size = [], self.blocks.block_size
-        ends = decodes.ends.tolist()
-        for sequence, end, token_id in zip(decodes.sequences, ends, token_ids, strict=True):
+        """Appends a token to each and returns those that end with it."""
+        sequences, ends, block_size = decodes.sequences, decodes.ends.tolist(), self.blocks.block_size
+        for sequence, end, token_id in zip(sequences, ends, token_ids, strict=True):
             sequence.token_ids.append(token_id)
-            if sequence.block_table:  # it was not preempted
-                sequence.num_computed_tokens = end
-            if token_id in sequence.end_token_ids or len(sequence.token_ids) >= sequence.max_num_tokens:
-                finished.append(sequence)
-        for row in np.flatnonzero(decodes.ends % block_size == 0).tolist():
-            if decodes.sequences[row].block_table:
-                self._publish(decodes.sequences[row], ends[row] - 1, ends[row])
+            sequence.num_computed_tokens = end
+        for sequence in self._preempted:
+            sequence.num_computed_tokens = 0  # of these only the token counts
         self.counters.generation_tokens += len(token_ids)
-        for sequence in finished:
+        for row in np.flatnonzero(decodes.ends % block_size == 0).tolist():
+            if sequences[row].block_table:
+                self._publish(sequences[row], ends[row] - 1, ends[row])
+        ending = [seq for seq, token_id in zip(sequences, token_ids, strict=True) if token_id in seq.end_token_ids]
+        ending += [sequences[row] for row in np.flatnonzero(decodes.ends + 1 >= decodes.most).tolist()]
+        for sequence in ending:
             self._settle_reason(sequence)
-        return [sequence for sequence in finished if sequence.finish_reason is not None]
+        return [sequence for sequence in dict.fromkeys(ending) if sequence.finish_reason is not None]
 
     def _commit_chunk(self, item: ScheduledSequence, token: SampledToken | None) -> bool:
         """Whether its sequence has ended."""

@@ -58,7 +58,7 @@ def prepare(
     row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends = torch.split(
         numbers, [len(column) for column in columns]
     )
-    device_batch = DeviceBatch(slots, num_queries, ends, plan.new_blocks)
+    device_batch = DeviceBatch(slots, num_queries, ends, row_slots_on_device, positions_on_device, plan.new_blocks)
     forward = ForwardInput(
         token_ids=tokens.at(row_slots_on_device, positions_on_device),
         positions=positions_on_device,

@@ -170,8 +170,7 @@ class ModelRunner:
     def _compute(self, batch: Batch, plan: StepPlan) -> Launched:
         part, readback = self._part, Readback()
         computed = part.compute(plan)
-        sampling = [item for item in batch.items if item.samples]
-        chosen = self._sampler.sample(computed.logits, sampling, part.tokens.rows)
+        chosen = self._sampler.sample(computed.logits, batch, part.tokens.rows)
         part.settle(computed, chosen.token_ids)
         scores = self._scores(batch, part.scored_logits(plan, computed))
         vectors = self._pooler.pool([item for item in batch.chunks if item.pools], computed.pooled)

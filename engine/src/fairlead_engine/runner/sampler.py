@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import ScheduledSequence
+from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.drawing import draw
 from fairlead_engine.runner.penalties import is_penalised, penalise
@@ -76,7 +76,7 @@ class Chosen:
 class Sampler:
     """Samples for many sequences at once; what it chooses for one does not depend on the others.
 
-    It remembers who draws which numbers, until they are forgotten, and nothing else.
+    It remembers who draws which numbers, until they are forgotten, and which slots are plainly greedy.
     """
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], seed: int = 0) -> None:
@@ -84,16 +84,18 @@ class Sampler:
         self._eos_token_ids = tuple(eos_token_ids)
         self._seed = seed
         self._keys: dict[str, int] = {}
+        self._plain_slots: set[int] = set()
 
-    def sample(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Chosen:
-        """One token per row of logits [rows, vocab]; row i belongs to items[i], and predicts the token at its end.
+    def sample(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Chosen:
+        """One token per row of logits [rows, vocab], which are those of the batch's items that sample; each predicts
+        the token at its item's end.
 
         `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to there. A row that is not finite where it
         is largest gets no token; no other row notices.
         """
-        if all(_is_plain(item) for item in items):
+        if self._is_plain(batch):
             return Chosen(_likeliest(logits), {})
-        logits = logits.float()
+        logits, items = logits.float(), [item for item in batch.items if item.samples]
         token_ids = self._choose(self._adjust(logits, items, slot_tokens), items)
         logprobs = {
             row: rank_tokens(logits[row : row + 1], token_ids[row : row + 1].clamp(min=0), num_top)
@@ -106,6 +108,13 @@ class Sampler:
         """Drops what is kept of these requests."""
         for request_id in request_ids:
             self._keys.pop(request_id, None)
+
+    def _is_plain(self, batch: Batch) -> bool:
+        """Whether all take the likeliest token as it is. Whoever decodes has ended a prompt in the same slot before."""
+        chunks = {item.sequence.slot: _is_plain(item.sequence.sampling) for item in batch.chunks if item.samples}
+        self._plain_slots.difference_update(chunks)
+        self._plain_slots.update(slot for slot, is_plain in chunks.items() if is_plain)
+        return all(chunks.values()) and self._plain_slots.issuperset(batch.decodes.slots.tolist())
 
     def _adjust(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
         """Bias, penalties and suppressed ends, on a copy as soon as any sequence needs them."""
@@ -179,9 +188,8 @@ def _add(logits: Tensor, changes: list[tuple[int, int, float]]) -> Tensor:
     return logits
 
 
-def _is_plain(item: ScheduledSequence) -> bool:
-    params: SamplingParams = item.sequence.sampling
-    is_changed = params.logit_bias or is_penalised(params) or _is_too_short(item)
+def _is_plain(params: SamplingParams) -> bool:
+    is_changed = params.logit_bias or is_penalised(params) or params.min_tokens
     return params.greedy and params.logprobs is None and not is_changed
 
 

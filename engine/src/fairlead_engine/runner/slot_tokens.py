@@ -44,7 +44,7 @@ class SlotTokens:
         if new.places:
             width = self.rows.shape[1]
             parts = [np.arange(slot * width + first, slot * width + end) for slot, first, end in new.places]
-            numbers = np.stack((np.concatenate(parts), np.array(new.token_ids)))
+            numbers = np.stack((np.concatenate(parts), np.array(new.token_ids, np.int64)))
             places, token_ids = to_device(numbers, self._device)
             self.rows.view(-1).index_copy_(0, places, token_ids.int())
 

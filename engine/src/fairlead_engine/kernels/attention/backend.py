@@ -83,6 +83,10 @@ class DeviceBatch:
     """Tokens computed in this step: the last ones of the context."""
     context_lens: Numbers
     """Tokens that may be attended to, those of this step included."""
+    row_slots: Tensor
+    """int64 [tokens], on the device: the slot of each row,"""
+    positions: Tensor
+    """and its position in its sequence."""
     new_blocks: list[NewBlocks]
     """What came to the tables of these slots since the step before; tables cover contexts and may go beyond them."""
 

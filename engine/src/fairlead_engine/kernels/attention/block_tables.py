@@ -127,11 +127,9 @@ class BlockTables:
         block_tables = tables.rows[slots, :width]
         query_starts = pad(num_queries.cumsum(0), (1, 0))
         if num_rows == len(batch.slots):
-            sequence_of, positions = torch.arange(num_rows, device=layout.device), context_lens - 1
+            sequence_of = torch.arange(num_rows, device=layout.device)
         else:
             sequence_of = torch.repeat_interleave(num_queries, output_size=num_rows)
-            first = context_lens - num_queries - query_starts[:-1]
-            positions = torch.arange(num_rows, device=layout.device) + first[sequence_of]
         return BlockTableMetadata(
             batch=batch,
             block_size=size,
@@ -139,8 +137,8 @@ class BlockTables:
             context_lens=context_lens,
             query_starts=query_starts,
             sequence_of=sequence_of,
-            positions=positions,
-            slot_mapping=block_tables[sequence_of, positions // size] * size + positions % size,
+            positions=batch.positions,
+            slot_mapping=block_tables[sequence_of, batch.positions // size] * size + batch.positions % size,
         )
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> BlockTableMetadata:
@@ -151,7 +149,7 @@ class BlockTables:
         query_starts = torch.arange(num_sequences + 1, device=slots.device)
         ones = np.ones(num_sequences, np.int64)
         return BlockTableMetadata(
-            batch=DeviceBatch(np.empty(0, np.int64), ones, ones * longest, []),
+            batch=DeviceBatch(np.empty(0, np.int64), ones, ones * longest, slots, positions, []),
             block_size=size,
             block_tables=block_tables,
             context_lens=context_lens,

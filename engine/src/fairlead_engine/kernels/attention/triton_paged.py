@@ -50,7 +50,7 @@ class TritonPaged:
         return DeviceTables(layout, num_slots, blocks_per_slot)
 
     def prepare(self, batch: DeviceBatch, tables: DeviceTables) -> PagedStep:
-        """All numbers of a step go to the device in one copy."""
+        """All numbers that only attention needs go to the device in one copy."""
         tables.update(batch.new_blocks)
         slots, num_queries, context_lens = batch.slots, batch.num_queries, batch.context_lens
         query_starts = np.concatenate(([0], num_queries.cumsum()))
@@ -65,20 +65,16 @@ class TritonPaged:
                 grids.append(grid)
                 tile_sequences.append(owners + first)
                 tile_starts.append(rows)
-        sequence_of = np.repeat(np.arange(len(num_queries)), num_queries)
         columns = [
             slots,
             context_lens,
             query_starts,
             np.concatenate(tile_sequences),
             np.concatenate(tile_starts),
-            slots[sequence_of],
-            np.arange(query_starts[-1]) + (context_lens - query_starts[1:])[sequence_of],
         ]
         numbers = to_device(np.concatenate(columns).astype(np.int32), tables.layout.device)
         on_device = torch.split(numbers, [len(column) for column in columns])
-        row_slots, row_positions = on_device[5:]
-        size = tables.layout.block_size
+        size, positions = tables.layout.block_size, batch.positions
         return PagedStep(
             table_rows=tables.rows,
             slots=on_device[0],
@@ -86,7 +82,7 @@ class TritonPaged:
             query_starts=on_device[2],
             tile_sequences=on_device[3],
             tile_starts=on_device[4],
-            slot_mapping=tables.rows[row_slots, row_positions // size] * size + row_positions % size,
+            slot_mapping=tables.rows[batch.row_slots, positions // size] * size + positions % size,
             grids=tuple(grids),
         )
 
@@ -123,9 +119,12 @@ class TritonPaged:
         is_decode = num_queries[0] == 1
         wanted = group if is_decode else max(group, _CHUNK_ROWS)
         tile_rows = max(16, 1 << (wanted - 1).bit_length())
-        tiles_of = -(-num_queries // (tile_rows // group))
-        owners = np.repeat(np.arange(len(num_queries)), tiles_of)
-        within = np.arange(len(owners)) - np.repeat(tiles_of.cumsum() - tiles_of, tiles_of)
+        if is_decode:
+            owners, within = np.arange(len(num_queries)), 0
+        else:
+            tiles_of = -(-num_queries // (tile_rows // group))
+            owners = np.repeat(np.arange(len(num_queries)), tiles_of)
+            within = np.arange(len(owners)) - np.repeat(tiles_of.cumsum() - tiles_of, tiles_of)
         num_rows = int(num_queries.sum())
         num_splits = -(-self._num_programs // (len(owners) * layout.num_kv_heads))
         longest = min(_MAX_SPLITS, _MAX_PARTS // num_rows, int(context_lens.max()) // _SPLIT_TOKENS)
