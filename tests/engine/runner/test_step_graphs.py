@@ -133,6 +133,7 @@ def test_random_traffic_gets_the_tokens_of_steps_that_are_launched(
     settings: dict[str, Any] = {
         "dtype": "float32", "device": device, "block_size": size, "num_threads": 1,
         "attention_backend": "block_tables" if device == "cpu" else "triton",
+        "kv_cache_dtype": draw.choice(["auto", "int8"]),
     }  # fmt: skip
     fewest = -(-longest // size)
     answers = []

@@ -22,7 +22,7 @@ from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner import ModelRunner
+from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.process_group import open_store
 from fairlead_engine.runner.rank_messages import HERE, Join, Writer
@@ -35,6 +35,7 @@ from fairlead_engine_testing.checkpoints import (
     qwen3_fields,
     write_random_checkpoint,
 )
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
 
 FAMILIES = {
@@ -147,6 +148,31 @@ def test_a_rank_has_its_part_of_what_one_has(rank: int, tmp_path: Path) -> None:
     assert torch.equal(part.layers[0].feed_forward.gate_up(x), both)
     with pytest.raises(ConfigError, match=r"tensor-parallel-size: is 8, which divides groups of 16 columns .*o_proj"):
         load_model(stored, config, torch.float32, cpu, shard=Shard(rank, 8))
+
+
+_CAPTURING_RANK = """#!{python}
+import sys
+from fairlead_engine.runner import model_part, rank
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
+model_part.choose_recorder = lambda *args, **settings: CPUGraphs()
+sys.exit(rank.main())
+"""
+
+
+def test_ranks_capture_the_same_steps_and_meet_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums are captured as all else; every rank repeats the graphs that rank 0 does, in its order."""
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
+    tokens, vector = serve(folder)
+    script = tmp_path / "rank"
+    script.write_text(_CAPTURING_RANK.format(python=sys.executable))
+    script.chmod(0o755)
+    graphs = CPUGraphs()
+    monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(model_part, "choose_recorder", lambda *args, **settings: graphs)
+    found, vector_of_ranks = serve(folder, tensor_parallel_size=2, attention_backend="block_tables")
+    assert graphs.num_replays > 20
+    assert found == tokens
+    assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 
 
 def test_every_rank_reads_its_part_alone(tmp_path: Path) -> None:
