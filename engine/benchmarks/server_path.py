@@ -2,10 +2,12 @@
 
     python engine/benchmarks/server_path.py --streams 256 --step-ms 25 --seconds 10
 
-The server is the product's own; its core makes a token for every stream at each beat (`paced_core.py`). This process is
-all clients at once and reads what comes. Prints (or `--json`): processor time of the HTTP process per token, system
-calls that write per step and connection, events per read, and percentiles of the time between two reads of one stream.
-`--profile FILE` has the HTTP process write its cProfile there, which makes it slower by half.
+The server is the product's own, of `--api-servers` processes; its core makes a token for every stream at each beat
+(`paced_core.py`). This process is all clients at once and reads what comes. Prints (or `--json`): processor time of all
+HTTP processes per token, and that of the busiest and of the core as shares of a CPU; how many streams the fullest has;
+system calls that write per step and connection; events per read; percentiles of the time between two reads of one
+stream; and the time between two steps of the core. `--profile FILE` has the first HTTP process write its cProfile
+there, which makes it slower by half.
 """
 
 import argparse
@@ -19,35 +21,22 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import uvloop
 
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 60.0
 
 
-def serve(port: int, step_seconds: float) -> None:
-    """The HTTP process, until it is told to end."""
+def serve(port: int, step_seconds: float, api_servers: int) -> None:
+    """The HTTP processes, until they are told to end."""
     from fairlead_engine.config import EngineConfig, ServerConfig
-    from fairlead_engine.core.process_client import ProcessClient
     from fairlead_engine.demo import resolve_model
-    from fairlead_engine.server.server_process import ServerProcess
-    from fairlead_protocol.http.connections import allow_descriptors, listening_socket
-    from fairlead_protocol.logs import configure_logging
+    from fairlead_engine.server.serve import run
 
-    configure_logging("warning", "text")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     engine = EngineConfig(model=f"paced://?step_seconds={step_seconds}", served_name="paced")
-    server = ServerConfig(port=port, log_level="warning", drain_grace=0.0, drain_timeout=0.0)
-    allow_descriptors(server.max_connections, per_connection=1)
-
-    async def run() -> None:
-        client = ProcessClient(engine, module="paced_core", log_level="warning")
-        starting = asyncio.create_task(client.start())
-        with listening_socket(server.host, server.port) as listener:
-            folder = resolve_model("demo://dinghy")
-            await ServerProcess(engine, server, folder, listener, client, starting, time.perf_counter()).serve()
-
-    uvloop.run(run())
+    server = ServerConfig(port=port, log_level="warning", drain_grace=0.0, drain_timeout=0.0, api_servers=api_servers)
+    run(engine, server, core_module="paced_core", folder=resolve_model("demo://dinghy"))
 
 
 class Stream(asyncio.Protocol):
@@ -83,6 +72,28 @@ def num_writes(pid: int) -> int:
     return int(dict(line.split(": ") for line in lines)["syscw"])
 
 
+def num_connections(pid: int) -> int:
+    """TCP connections of a process."""
+    return sum(bool(each.raddr) for each in psutil.Process(pid).net_connections("tcp"))
+
+
+async def num_steps(port: int) -> float:
+    """That the core has made, as it tells."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")
+    text = (await reader.read()).decode()
+    writer.close()
+    (line,) = (line for line in text.splitlines() if line.startswith("fairlead_engine_steps_total{"))
+    return float(line.rsplit(" ", 1)[1])
+
+
+def processes(pid: int) -> tuple[list[int], int]:
+    """The HTTP processes, the first one first, and the core."""
+    children = psutil.Process(pid).children()
+    (core,) = (child.pid for child in children if "paced_core" in child.cmdline())
+    return [pid, *(child.pid for child in children if child.pid != core)], core
+
+
 async def measure(args: argparse.Namespace, pid: int, port: int) -> dict[str, float]:
     body = {"model": "paced", "stream": True, "max_tokens": 900_000, "ignore_eos": True}
     body |= {"messages": [{"role": "user", "content": "ahoy"}]} if args.chat else {"prompt": "ahoy"}
@@ -101,17 +112,27 @@ async def measure(args: argparse.Namespace, pid: int, port: int) -> dict[str, fl
     before = [(stream.num_events, stream.num_reads) for stream in streams]
     for stream in streams:
         stream.delays.clear()
-    cpu, writes, began = cpu_seconds(pid), num_writes(pid), time.perf_counter()
+    https, core = processes(pid)
+    fullest = max(map(num_connections, https))
+    steps_before, steps_began = await num_steps(port), time.perf_counter()
+    used = {each: cpu_seconds(each) for each in (*https, core)}
+    writes, began = sum(map(num_writes, https)), time.perf_counter()
     await asyncio.sleep(args.seconds)
-    cpu, writes, wall = cpu_seconds(pid) - cpu, num_writes(pid) - writes, time.perf_counter() - began
+    used = {each: cpu_seconds(each) - before for each, before in used.items()}
+    writes, wall = sum(map(num_writes, https)) - writes, time.perf_counter() - began
+    cpu = sum(used[each] for each in https)
     events = sum(stream.num_events for stream in streams) - sum(each[0] for each in before)
     reads = sum(stream.num_reads for stream in streams) - sum(each[1] for each in before)
     delays = sorted(delay for stream in streams for delay in stream.delays)
     steps = max(stream.num_events - each[0] for stream, each in zip(streams, before, strict=True))
+    core_steps, core_wall = await num_steps(port) - steps_before, time.perf_counter() - steps_began
     return {
         "tokens_per_second": events / wall,
         "cpu_us_per_token": 1e6 * cpu / events,
-        "cpu_share": cpu / wall,
+        "busiest_cpu_share": max(used[each] for each in https) / wall,
+        "core_cpu_share": used[core] / wall,
+        "most_streams_of_one_process": fullest,
+        "step_ms": 1000 * core_wall / core_steps,
         "writes_per_step_and_connection": writes / steps / args.streams,
         "events_per_read": events / reads,
         "delay_p50_ms": 1000 * delays[len(delays) // 2],
@@ -125,6 +146,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--step-ms", type=float, default=25.0, help="between two tokens of a stream")
     parser.add_argument("--seconds", type=float, default=10.0, help="that are measured")
+    parser.add_argument("--api-servers", type=int, default=1, help="HTTP processes")
     parser.add_argument("--chat", action="store_true", help="chats instead of text completions")
     parser.add_argument("--profile", type=Path, help="where the HTTP process writes its profile")
     parser.add_argument("--json", action="store_true")
@@ -132,10 +154,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.serve:
         if args.profile is None:
-            serve(args.serve, args.step_ms / 1000)
+            serve(args.serve, args.step_ms / 1000, args.api_servers)
             return
         with cProfile.Profile() as profile:
-            serve(args.serve, args.step_ms / 1000)
+            serve(args.serve, args.step_ms / 1000, args.api_servers)
         profile.dump_stats(args.profile)
         return
     with socket.create_server(("127.0.0.1", 0)) as probe:

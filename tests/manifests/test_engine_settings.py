@@ -41,9 +41,10 @@ def test_a_model_keeps_its_name_whatever_yaml_would_take_it_for(tmp_path: Path, 
 
 
 def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) -> None:
-    engine, _ = read(
+    engine, server = read(
         tmp_path,
         engine={
+            "apiServers": 2,
             "dtype": "bfloat16", "quantization": "int8", "maxModelLen": 4096, "maxNumSeqs": 8,
             "maxNumBatchedTokens": 256, "maxNumQueuedTokens": 1024, "enablePrefixCaching": False,
             "kvCache": {"blockSize": 32, "memory": "1.5Gi", "dtype": "int8"},
@@ -55,3 +56,4 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
         enable_prefix_caching=False, block_size=32, kv_cache_dtype="int8",
         kv_cache_memory=3 * 2**29, num_threads=engine.num_threads,
     )  # fmt: skip
+    assert server.api_servers == 2

@@ -160,6 +160,10 @@ class ServerConfig:
     """Seconds (also as 500ms, 3s) that a draining server still takes requests, for clients that do not yet know."""
     drain_timeout: Annotated[float, SECONDS] = 900.0
     """Seconds (also as 15m, 1h30m) that running requests get to finish when draining; then they are aborted."""
+    api_servers: int = 1
+    """Processes that take requests, tokenise and stream, each on a CPU of its own; they share the port, the core and
+    what the limits below allow. More than one pays where a thousand streams or a fast device make more tokens than one
+    process can write, some 40,000 a second."""
     max_connections: int = 4096
     """Most connections at once. More are answered with 429 and closed, except for the probes and metrics, and far more
     are cut. Each takes a file descriptor."""
@@ -187,7 +191,14 @@ class ServerConfig:
         _one_of("log_format", self.log_format, tuple(LogFormat))
         _within("drain_grace", self.drain_grace, 0.0, 3600.0)
         _within("drain_timeout", self.drain_timeout, 0.0, 7 * 86400.0)
+        _within("api_servers", self.api_servers, 1, 64)
         _within("max_connections", self.max_connections, 1, 1_000_000)
+        if self.max_connections < self.api_servers:
+            raise ConfigError(
+                "max_connections",
+                f"{self.max_connections} is below api-servers ({self.api_servers})",
+                "each of these processes needs one at least",
+            )
         _within("max_body_bytes", self.max_body_bytes, 1024, 2**30)
         _within("max_partial_body_bytes", self.max_partial_body_bytes, self.max_body_bytes, 2**40)
         _within("body_timeout", self.body_timeout, 0.1, 3600.0)

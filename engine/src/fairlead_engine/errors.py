@@ -158,3 +158,9 @@ class EngineDead(EngineError):
 
 class EngineGone(EngineDead):
     """The core had died before the request came; nothing was started, so it dies of nothing here (HTTP 503)."""
+
+
+class PeerLost(EngineError):
+    """One of several HTTP processes of an engine has died; what it was answering is lost."""
+
+    reason = "HTTPProcessLost"

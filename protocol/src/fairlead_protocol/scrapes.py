@@ -6,7 +6,7 @@ engine have one each.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 REST = 9.0
 """How many times as long as a rendering took none follows: a tenth of the time is theirs at most."""
@@ -15,8 +15,10 @@ REST = 9.0
 class Scrapes:
     """Of one process. Belongs to one event loop."""
 
-    def __init__(self, render: Callable[[], bytes]) -> None:
+    def __init__(self, render: Callable[[], bytes], prepare: Callable[[], Awaitable[object]] | None = None) -> None:
+        """`prepare` is awaited before each rendering."""
         self._render = render
+        self._prepare = prepare
         self._next: asyncio.Task[bytes] | None = None
         """The rendering that has not begun."""
         self._rests_until = float("-inf")
@@ -30,7 +32,10 @@ class Scrapes:
     async def _render_in_turn(self) -> bytes:
         now = asyncio.get_running_loop().time
         await asyncio.sleep(max(0.0, self._rests_until - now()))
-        self._next, begun = None, now()
+        self._next = None
+        if self._prepare is not None:
+            await self._prepare()
+        begun = now()
         try:
             return self._render()
         finally:

@@ -21,6 +21,7 @@ from fairlead_engine.server.app import build_app
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.fake_engine import fake_config
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 CHAT_TEMPLATE = (
@@ -164,9 +165,16 @@ class EngineProcess:
 
     def core_pid(self) -> int:
         """The process that runs the model."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        assert len(children) == 1
-        return int(children[0])
+        (core,) = (each for each in self.children() if each not in self.peer_pids())
+        return core
+
+    def peer_pids(self) -> list[int]:
+        """The HTTP processes beside the first."""
+        return [pid for pid in self.children() if b"peer_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def children(self) -> list[int]:
+        """The processes that the server has started, the oldest first."""
+        return [*map(int, Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split())]
 
 
 class EngineStarter:
@@ -176,11 +184,11 @@ class EngineStarter:
         self._folder = folder
         self._started: list[EngineProcess] = []
 
-    def __call__(self, *flags: str, port: int | None = None) -> EngineProcess:
+    def __call__(self, *flags: str, port: int | None = None, program: str = "fairlead_engine") -> EngineProcess:
         port = free_port() if port is None else port
         number = len(self._started)
         log, last_words = self._folder / f"engine-{number}.log", self._folder / f"termination-{number}"
-        command = [sys.executable, "-m", "fairlead_engine", "serve", "--port", str(port), *flags]
+        command = [sys.executable, "-m", program, "serve", "--port", str(port), *flags]
         environment = {**os.environ, "FAIRLEAD_TERMINATION_LOG": str(last_words), "OMP_NUM_THREADS": "1"}
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, env=environment, cwd=self._folder)
@@ -192,6 +200,13 @@ class EngineStarter:
             if engine.process.poll() is None:
                 engine.process.kill()
             engine.process.wait()
+
+    def fake(self, *flags: str, misbehaviour: str = "", num_blocks: int = 4096) -> EngineProcess:
+        """An engine without a model, as `tiny`: ready soon, and told how it misbehaves (`Misbehaviour`)."""
+        memory = str(fake_config(num_blocks=num_blocks).kv_cache_memory)
+        sizes = ["--block-size", "4", "--kv-cache-memory", memory, "--max-num-seqs", "16"]
+        model = ["--model", f"fake://?{misbehaviour}", "--served-name", "tiny"]
+        return self(*model, *sizes, *flags, program="fairlead_engine_testing.fake_serve")
 
 
 @pytest.fixture
@@ -207,6 +222,17 @@ def served(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """One engine, as `tiny`, for all tests that leave it as it was."""
     starter = EngineStarter(tmp_path_factory.mktemp("served"))
     engine = starter("--model", str(checkpoint), "--served-name", "tiny")
+    engine.wait_ready()
+    yield engine
+    starter.kill()
+
+
+@pytest.fixture(scope="session")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """An engine of three HTTP processes and no model, for all tests that leave it as it was; it takes nine connections
+    and makes a token in five milliseconds."""
+    starter = EngineStarter(tmp_path_factory.mktemp("several"))
+    engine = starter.fake("--api-servers", "3", "--max-connections", "9", misbehaviour="step_seconds=0.005")
     engine.wait_ready()
     yield engine
     starter.kill()

@@ -79,3 +79,29 @@ def test_only_so_many_gateways_are_remembered_the_most_recent_ones() -> None:
     assert len(dispatches.seen) == MAX_GATEWAYS
     assert dispatches.seen["gw-0"] == 2
     assert "gw-1" not in dispatches.seen
+
+
+def test_what_another_process_sent_counts_from_the_report_that_includes_it() -> None:
+    dispatches = Dispatches()
+    dispatches.reported(4)
+    dispatches.seen_elsewhere("gw", 7, 6)
+    dispatches.seen_elsewhere("gw", 6, 5)
+    dispatches.reported(4)
+    assert dispatches.seen == {}
+    dispatches.reported(5)
+    assert dispatches.seen == {"gw": 6}
+    with dispatches.arrived("gw:3"):
+        pass
+    dispatches.reported(9)
+    assert dispatches.seen == {"gw": 7}
+
+
+def test_each_number_that_counts_is_told() -> None:
+    dispatches, told = Dispatches(), []
+    dispatches.on_seen = lambda gateway, number: told.append((gateway, number))
+    with dispatches.arrived("gw:1") as dispatch:
+        dispatch.command = 2
+    dispatches.obeyed(1)
+    assert told == []
+    dispatches.obeyed(2)
+    assert told == [("gw", 1)]

@@ -84,6 +84,11 @@ class ChannelClient(ABC):
         return self._death is None
 
     @property
+    def death(self) -> str | None:
+        """Why nothing can be asked of the core; None while it lives."""
+        return self._death
+
+    @property
     def step_age_seconds(self) -> float:
         return 0.0 if self._owed_since is None else time.monotonic() - self._owed_since
 

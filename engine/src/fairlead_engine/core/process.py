@@ -5,12 +5,7 @@ that pipe is the end of this process. Everything else goes over ZeroMQ sockets: 
 for each other process that serves its model over HTTP.
 """
 
-import ctypes
 import gc
-import os
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -18,14 +13,13 @@ from importlib import import_module
 import msgspec
 import zmq
 
+from fairlead_engine.child_process import die_with, leave_signals_to_parent, read_orders
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.loop import run_core
 from fairlead_engine.core.messages import Command, Reply
 from fairlead_protocol.logs import LogFormat, configure_logging
 
-_STDIN = 0
-_PR_SET_PDEATHSIG = 1
 _LINGER_MS = 2000
 """How long the last reply may take to leave when the process ends."""
 
@@ -47,46 +41,15 @@ class Launch(msgspec.Struct, frozen=True):
 def serve_core(make_engine: Callable[[EngineConfig], Engine], modules: Sequence[str] = ()) -> int:
     """Runs a core until its parent stops it or dies; returns the exit status. `modules` are imported first: what takes
     long to import counts as that."""
-    # The parent decides when work ends: Ctrl-C and a pod's SIGTERM reach the whole process group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    launch = msgspec.json.decode(_read_line(), type=Launch)
+    leave_signals_to_parent()
+    launch = msgspec.json.decode(read_orders(), type=Launch)
     configure_logging(launch.log_level, launch.log_format)
-    _die_with(launch.parent_pid)
+    die_with(launch.parent_pid)
     channel = _SocketChannel(launch.addresses)
     try:
         return 0 if run_core(lambda: _started(make_engine, launch, modules), channel) else 1
     finally:
         channel.close()
-
-
-def _read_line() -> bytes:
-    """One line of standard input, read without Python's buffer, which a thread must not share at exit."""
-    line = b""
-    while not line.endswith(b"\n"):
-        chunk = os.read(_STDIN, 65536)
-        if not chunk:
-            raise SystemExit("this process is started by the engine server; run `fairlead-engine serve` instead")
-        line += chunk
-    return line
-
-
-def _die_with(parent_pid: int) -> None:
-    """Ends this process when its parent is gone, however it went.
-
-    Linux kills it even in the middle of a long step; elsewhere a thread does, as soon as the step lets it run.
-    """
-
-    def end_with_input() -> None:
-        while os.read(_STDIN, 4096):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=end_with_input, name="lifeline", daemon=True).start()
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:  # it died before that call
-            os._exit(1)
 
 
 def _started(make_engine: Callable[[EngineConfig], Engine], launch: Launch, modules: Sequence[str]) -> Engine:

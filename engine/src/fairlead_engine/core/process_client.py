@@ -7,7 +7,6 @@ that shares the core.
 import asyncio
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead_engine.child_process import described_end, give_orders
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.messages import Forget, Stop
 from fairlead_engine.core.socket_client import SocketClient
@@ -84,7 +84,6 @@ class ProcessClient(SocketClient):
         launched_at = time.time()
         # -P: modules come from where this program's own do, never from the folder it happens to run in.
         self._process = await asyncio.create_subprocess_exec(sys.executable, "-P", "-m", self._module, stdin=PIPE)
-        assert self._process.stdin is not None
         launch = {
             "addresses": [own, *self.peer_addresses],
             "launched_at": launched_at,
@@ -92,7 +91,7 @@ class ProcessClient(SocketClient):
             "config": self._config,
             **self._log,
         }
-        self._process.stdin.write(msgspec.json.encode(launch) + b"\n")
+        give_orders(self._process, msgspec.json.encode(launch))
         self._watching = asyncio.create_task(self._watch(self._process, receiving))
 
     async def _watch(self, process: Process, receiving: "asyncio.Task[None]") -> None:
@@ -100,7 +99,7 @@ class ProcessClient(SocketClient):
         status = await process.wait()
         if status >= 0:
             await asyncio.wait([receiving], timeout=_FAREWELL_TIMEOUT)
-        self._die(f"the engine core has died: {_described(status)}")
+        self._die(f"the engine core has died: {described_end(status)}")
 
     async def _shut_down(self) -> None:
         process = self._process
@@ -134,10 +133,3 @@ def _private_folder() -> Path:
         return folder
     folder.rmdir()
     return Path(tempfile.mkdtemp(prefix="fairlead-core-", dir="/tmp"))
-
-
-def _described(status: int) -> str:
-    if status >= 0:
-        return f"it ended with status {status}"
-    hint = "; if nobody did that, its container is short of memory" if -status == signal.SIGKILL else ""
-    return f"it was ended by signal {-status} ({signal.strsignal(-status)}){hint}"

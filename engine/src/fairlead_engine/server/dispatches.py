@@ -6,7 +6,7 @@ numbers of the core's commands; neither HTTP nor requests.
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,16 @@ class Dispatches:
         """By gateway, the one heard of least recently first."""
         self.num_malformed = 0
         """Headers that could not be read, since the start."""
+        self.on_seen: Callable[[str, int], object] = lambda gateway, number: None
+        """Told of each number that counts from now on, and of its gateway."""
+        self.on_malformed: Callable[[], object] = lambda: None
+        """Told of each header that could not be read."""
         self._on_the_way: set[Dispatch] = set()
+        self._elsewhere: list[tuple[int, str, int]] = []  # that count from a report of the core on: it, gateway, number
+
+    def seen_elsewhere(self, gateway: str, number: int, report: int) -> None:
+        """Another process has sent the core a gateway's request, which loads include from this report on."""
+        self._elsewhere.append((report, gateway, number))
 
     @contextmanager
     def arrived(self, header: str | None) -> Iterator[Dispatch]:
@@ -51,6 +60,7 @@ class Dispatches:
             self._on_the_way.add(dispatch)
         elif header is not None:
             self.num_malformed += 1
+            self.on_malformed()
             if self.num_malformed == 1:
                 log.warning("malformed dispatch header, said once", extra={"header": header[:80]})
         try:
@@ -65,11 +75,22 @@ class Dispatches:
         for dispatch in included:
             self._count(dispatch)
 
+    def reported(self, num_reports: int) -> None:
+        """The newest load is that of the core's report with this number."""
+        if self._elsewhere:
+            for report, gateway, number in self._elsewhere:
+                if report <= num_reports:
+                    self._see(gateway, number)
+            self._elsewhere = [each for each in self._elsewhere if each[0] > num_reports]
+
     def _count(self, dispatch: Dispatch) -> None:
         if dispatch.gateway is None:
             return
         self._on_the_way.discard(dispatch)
-        highest = max(self.seen.pop(dispatch.gateway, 0), dispatch.number)
-        self.seen[dispatch.gateway] = highest
+        self._see(dispatch.gateway, dispatch.number)
+
+    def _see(self, gateway: str, number: int) -> None:
+        self.seen[gateway] = max(self.seen.pop(gateway, 0), number)
+        self.on_seen(gateway, number)
         if len(self.seen) > MAX_GATEWAYS:
             del self.seen[next(iter(self.seen))]

@@ -49,6 +49,7 @@ class EngineStream:
     def stepped(self, changed: BlocksChanged | None, num_commands: int) -> None:
         """Takes over what a step changed; see `StepListener`."""
         self.dispatches.obeyed(num_commands)
+        self.dispatches.reported(self._client.num_reports)
         if changed is not None:
             self.followers.send(self.mirror.apply(changed))
         load = self._client.load
@@ -63,6 +64,11 @@ class EngineStream:
         """A part of a request went to the core, as this command."""
         dispatch.command = command
         self._hasten()  # the first step may take longer than the beat
+
+    def seen_elsewhere(self, gateway: str, number: int, report: int) -> None:
+        """Another process has sent the core a gateway's request; see `Dispatches`."""
+        self.dispatches.seen_elsewhere(gateway, number, report)
+        self.dispatches.reported(self._client.num_reports)
 
     # -- who follows -----------------------------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 """`/metrics`: what this engine does, under our names and, where one exists, under the name vLLM gave the same figure.
 
-Figures of the core are read from its newest load when scraped; figures of requests are observed here. Every metric of
-`SHARED` exists as `fairlead_engine_NAME` and as `vllm:NAME` with the same samples.
+Figures of the core are read from its newest load when scraped; figures of requests are observed here, and added to
+what the other HTTP processes of this engine have observed. Every metric of `SHARED` exists as `fairlead_engine_NAME`
+and as `vllm:NAME` with the same samples.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import accumulate
 
 import msgspec
@@ -16,6 +17,7 @@ from prometheus_client.utils import floatToGoString
 
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.server.engine_stream import EngineStream
+from fairlead_engine.server.peer_link import Sample
 from fairlead_engine.server.refusals import Outcome
 from fairlead_engine.types import EngineInfo, EngineLoad, FinishReason
 from fairlead_protocol.http.connections import CutReason
@@ -70,8 +72,11 @@ class Metrics:
     """The metrics of one served model, labelled `model_name`."""
 
     def __init__(self, model_name: str) -> None:
+        self.elsewhere: Callable[[], Iterable[Sample]] = tuple
+        """What the other HTTP processes have observed."""
         self._labels = {"model_name": model_name}
         self._registry = CollectorRegistry()
+        """Of requests and connections: what may be added up over processes."""
         self._first_token = self._histogram("time_to_first_token_seconds", _LATENCIES)
         self._inter_token = _TokenHistogram("inter_token_latency_seconds", _TOKEN_LATENCIES, self._labels)
         self._registry.register(self._inter_token)
@@ -82,18 +87,21 @@ class Metrics:
         self._cut = self._counter("connections_cut", "reason")
         for reason in CutReason:
             self._cut.labels(**self._labels, reason=reason)
-        self._draining = Gauge(OURS + "draining", OWN["draining"], ("model_name",), registry=self._registry)
-        self.show_draining(False)
         self._connections = Gauge(
             OURS + "open_connections", OWN["open_connections"], ("model_name",), registry=self._registry
         )
         self.watch_connections(())
+        self._engine = CollectorRegistry()
+        """Of the core and of the server as a whole."""
+        self._draining = Gauge(OURS + "draining", OWN["draining"], ("model_name",), registry=self._engine)
+        self.show_draining(False)
         self._published = CollectorRegistry()
-        self._published.register(_WithAliases(self._registry))
+        self._published.register(_WithAliases(self._engine.collect))
+        self._published.register(_WithAliases(self._everywhere))
 
     def watch(self, client: EngineClient, stream: EngineStream, info: EngineInfo) -> None:
         """Adds the figures of a core that has started, and of those who follow it."""
-        self._registry.register(_CoreFigures(client, stream, info, self._labels))
+        self._engine.register(_CoreFigures(client, stream, info, self._labels))
 
     def watch_connections(self, connections: Sized) -> None:
         """Where a scrape reads how many connections there are."""
@@ -131,6 +139,23 @@ class Metrics:
     def render(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self._published)
+
+    def observed(self) -> list[Sample]:
+        """What this process has observed of requests and connections."""
+        return [
+            Sample(metric.name, sample.name, dict(sample.labels), sample.value)
+            for metric in self._registry.collect()
+            for sample in metric.samples
+        ]
+
+    def _everywhere(self) -> Iterator[Metric]:
+        """What all processes have observed, added up."""
+        others: dict[str, list[Sample]] = {}
+        for sample in self.elsewhere():
+            others.setdefault(sample.family, []).append(sample)
+        for metric in self._registry.collect():
+            _add(metric, others.get(metric.name, []))
+            yield metric
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
         family = Histogram(OURS + name, SHARED[name], ("model_name",), buckets=buckets, registry=self._registry)
@@ -223,14 +248,27 @@ class _CoreFigures(Collector):
         return family
 
 
-class _WithAliases(Collector):
-    """A registry's metrics, those of `SHARED` under both prefixes; without the `_created` series nobody reads."""
+def _add(metric: Metric, others: list[Sample]) -> None:
+    """Adds samples of the same family to those of a metric."""
+    if not others:
+        return
+    values = {(each.name, frozenset(each.labels.items())): each.value for each in metric.samples}
+    for other in others:
+        key = (other.name, frozenset(other.labels.items()))
+        values[key] = values.get(key, 0.0) + other.value
+    metric.samples = []
+    for (name, labels), value in values.items():
+        metric.add_sample(name, dict(labels), value)
 
-    def __init__(self, source: CollectorRegistry) -> None:
+
+class _WithAliases(Collector):
+    """Metrics, those of `SHARED` under both prefixes; without the `_created` series nobody reads."""
+
+    def __init__(self, source: Callable[[], Iterable[Metric]]) -> None:
         self._source = source
 
     def collect(self) -> Iterator[Metric]:
-        for metric in self._source.collect():
+        for metric in self._source():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
             if (name := metric.name.removeprefix(OURS)) in SHARED:

@@ -48,7 +48,7 @@ class ProbeEndpoints:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._scrapes = Scrapes(service.metrics.render)
+        self._scrapes = Scrapes(service.metrics.render, lambda: service.siblings.ask())
 
     async def health(self) -> Response:
         """503 when only a restart helps, because the core died or hangs."""
@@ -72,8 +72,9 @@ class ProbeEndpoints:
     async def drain(self) -> Response:
         """Begins to drain, as SIGTERM does; answers at once."""
         self._service.drain()
-        lifecycle = self._service.lifecycle
-        return StructResponse(DrainReply(lifecycle.phase, lifecycle.num_running), 202)
+        lifecycle, siblings = self._service.lifecycle, self._service.siblings
+        await siblings.ask()
+        return StructResponse(DrainReply(lifecycle.phase, lifecycle.num_running + siblings.num_running), 202)
 
 
 def _seconds(request: Request) -> float:

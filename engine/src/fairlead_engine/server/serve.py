@@ -22,16 +22,25 @@ from fairlead_protocol.http.connections import allow_descriptors, listening_sock
 from fairlead_protocol.logs import configure_logging
 
 
-def run(engine: EngineConfig, server: ServerConfig) -> int:
-    """Serves until drained; returns the process's exit status. Start-up errors go to the termination log."""
+def run(
+    engine: EngineConfig,
+    server: ServerConfig,
+    *,
+    core_module: str = "fairlead_engine.core",
+    folder: Path | None = None,
+) -> int:
+    """Serves until drained; returns the process's exit status. Start-up errors go to the termination log.
+
+    `core_module`: the core's program. `folder`: of tokenizer and templates, where that is not the model's.
+    """
     began = time.perf_counter()
     configure_logging(server.log_level, server.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
     allow_descriptors(server.max_connections, per_connection=1)
     try:
-        folder = resolve_model(engine.model)
+        folder = folder or resolve_model(engine.model)
         with _listening(server.host, server.port) as listener:
-            uvloop.run(_serve(engine, server, folder, listener, began))
+            uvloop.run(_serve(engine, server, core_module, folder, listener, began))
             # The loop hears them no longer, and a repeated one must not change the exit status.
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
@@ -50,9 +59,20 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 async def _serve(
-    engine: EngineConfig, server: ServerConfig, folder: Path, listener: socket.socket, began: float
+    engine: EngineConfig,
+    server: ServerConfig,
+    core_module: str,
+    folder: Path,
+    listener: socket.socket,
+    began: float,
 ) -> None:
-    client = ProcessClient(engine, log_level=server.log_level, log_format=server.log_format)
+    client = ProcessClient(
+        engine,
+        module=core_module,
+        log_level=server.log_level,
+        log_format=server.log_format,
+        num_peers=server.api_servers - 1,
+    )
     starting = asyncio.create_task(client.start())
     await asyncio.sleep(0)  # the core's process exists from here on
     from fairlead_engine.server.server_process import ServerProcess

@@ -47,14 +47,15 @@ class ModelFiles:
 class ServedModel:
     """A loaded model as requests see it."""
 
-    def __init__(self, name: str, files: ModelFiles, info: EngineInfo) -> None:
+    def __init__(self, name: str, files: ModelFiles, info: EngineInfo, created: int | None = None) -> None:
+        """`created`: when it was loaded, as clients are told; Unix time, None = now."""
         self.name = name
         self.info = info
         self.tokenizer = files.tokenizer
         self.least_tokens = files.least_tokens
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
-        self.created = int(time.time())
+        self.created = int(time.time()) if created is None else created
 
     def adapter(self, name: str) -> str | None:
         """The adapter that the `model` of a request asks for. Raises `NotFound` for a model, or an adapter of it, that

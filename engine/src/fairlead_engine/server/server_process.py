@@ -1,41 +1,34 @@
-"""One serving process: HTTP, lifecycle, signals and the core's fate are wired together here, once."""
+"""An engine's first serving process: HTTP, lifecycle, signals and the fate of the core and of its peers are wired
+together here, once."""
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 from fairlead_engine.config import EngineConfig, ServerConfig
-from fairlead_engine.core.client import EngineClient
+from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.errors import EngineDead
+from fairlead_engine.server.acceptor import Acceptor, Here, Place
 from fairlead_engine.server.app import build_app
-from fairlead_engine.server.faults import engine_limits, engine_protocol
+from fairlead_engine.server.http_server import make_http_server, settle_garbage
+from fairlead_engine.server.peers import Peers, share
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
-from fairlead_protocol.http.connections import CutConnections
-from fairlead_protocol.http.server import HttpServer
 
 log = logging.getLogger(__name__)
 
-_KEEP_ALIVE_SECONDS = 75
-"""Idle connections stay open this long: gateways reuse them, and the side that connects should be the one to close."""
-_BACKLOG = 128
-"""Connections that the system takes for us: so many at most are set up between two tokens."""
-_SHUTDOWN_SECONDS = 5
-"""Answers already written get this long to leave when the server stops."""
 _INTERRUPT_SECONDS = 5.0
 """Running requests get this long after Ctrl-C, when a person waits."""
 _DEAD_LINGER_SECONDS = 3.0
 """After the core's death the process still answers this long, so that clients and probes learn the reason."""
 _WATCH_SECONDS = 0.2
-_GC_THRESHOLDS = 10_000, 10, 5
-"""More new objects than a step brings for a thousand streams, which are gone before the next step. With Python's own
-thresholds each step is searched for garbage, outlives the search, and has all that streams keep searched soon: a tenth
-of a second, every few seconds, in which no token leaves. At most half a million objects of garbage wait for that."""
+_MAX_CONTROL_CONNECTIONS = 1_000_000
+"""From peers, for whose clients there are limits already."""
 
 
 class ServerProcess:
@@ -47,28 +40,30 @@ class ServerProcess:
         server: ServerConfig,
         folder: Path,
         listener: socket.socket,
-        client: EngineClient,
+        client: ProcessClient,
         starting: "asyncio.Task[EngineInfo]",
         began: float,
     ) -> None:
         """`began`: when this program did, in seconds of `time.perf_counter`."""
         self._engine = engine
+        self._server = server
         self._folder = folder
         self._listener = listener
         self._client = client
         self._starting = starting
         self._began = began
-        self._service = Service(engine.name, client, server)
-        metrics = self._service.metrics
-        limits = engine_limits(server.max_connections)
-        self._http = HttpServer(
-            build_app(self._service),
-            engine_protocol(limits, metrics.answered, CutConnections(metrics.cut).cut),
-            backlog=_BACKLOG,
-            keep_alive_seconds=_KEEP_ALIVE_SECONDS,
-            grace_seconds=_SHUTDOWN_SECONDS,
-        )
+        own = share(server, 0)
+        self._service = Service(engine.name, client, own, num_places=server.api_servers)
+        app, metrics = build_app(self._service), self._service.metrics
+        self._here = Here(own.max_connections, lambda connection: self._http.adopt(connection))
+        on_closed = self._here.closed if self._has_peers else None
+        self._http = make_http_server(app, metrics, own.max_connections, on_closed)
         metrics.watch_connections(self._http.server_state.connections)
+        self._control = make_http_server(app, metrics, _MAX_CONTROL_CONNECTIONS)
+        self._peers = Peers(client, self._service.stream, take_control=self._control.adopt, on_lost=self._service.drain)
+        self._service.siblings = self._peers
+        metrics.elsewhere = self._peers.samples
+        self._acceptor = Acceptor(listener, self._places)
 
     async def serve(self) -> None:
         """Loads, serves, drains; then stops the core. Raises what keeps it from starting or going on."""
@@ -76,11 +71,12 @@ class ServerProcess:
         # However often it comes: supervisors repeat it, and nothing may be cut before the drain's time is over.
         loop.add_signal_handler(signal.SIGTERM, self._service.drain)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
-        http = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        http: asyncio.Future[Any] = asyncio.gather(*self._serve_http())
         life = asyncio.create_task(self._live())
-        stopped = asyncio.create_task(self._service.lifecycle.stopped.wait())
+        stopped = asyncio.create_task(self._until_drained())
         try:
-            done, _ = await asyncio.wait({http, life, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            tasks: set[asyncio.Future[Any]] = {http, life, stopped}
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
@@ -88,28 +84,58 @@ class ServerProcess:
                 task.cancel()
             await asyncio.gather(life, stopped, return_exceptions=True)
             self._service.stream.end()  # or the server would wait for streams that end with it
-            self._http.stop()
+            if self._has_peers:
+                self._acceptor.close()
+            await self._peers.stop()
+            for server in (self._http, self._control):
+                server.stop()
             await http
             self._service.lanes.close()
             await self._client.close()
             log.info("stopped")
+
+    @property
+    def _has_peers(self) -> bool:
+        return self._server.api_servers > 1
+
+    def _serve_http(self) -> "list[asyncio.Task[None]]":
+        """A server alone accepts its connections itself."""
+        if not self._has_peers:
+            return [asyncio.create_task(self._http.serve(sockets=[self._listener]))]
+        self._acceptor.open()
+        return [asyncio.create_task(each.serve(sockets=[])) for each in (self._http, self._control)]
+
+    def _places(self) -> list[Place]:
+        """This process last, which has other things to do as well."""
+        return [*self._peers.places, self._here]
+
+    async def _until_drained(self) -> None:
+        """Returns when a drain is over, in all processes. Raises what it was for, if that was an error."""
+        await self._service.lifecycle.stopped.wait()
+        await self._peers.drained()
+        if self._peers.error is not None:
+            raise self._peers.error
 
     async def _live(self) -> None:
         """Becomes ready, then watches the core; ends only with an error."""
         await self._load()
         while self._client.alive:
             await asyncio.sleep(_WATCH_SECONDS)
+        self._peers.core_lost(self._client.death or "the engine core has died")
         await asyncio.sleep(_DEAD_LINGER_SECONDS)
         raise EngineDead("the engine core has died; its last words are in the log above")
 
     async def _load(self) -> None:
         host, port = self._listener.getsockname()[:2]
         log.info("loading", extra={"folder": str(self._folder), "url": f"http://{host}:{port}"})
-        info, files = await asyncio.gather(self._starting, asyncio.to_thread(ModelFiles.read, self._folder))
-        gc.collect()
-        gc.freeze()  # what is here from the start need not be looked at again, which would hold up tokens
-        gc.set_threshold(*_GC_THRESHOLDS)
+        info, files, _ = await asyncio.gather(
+            self._starting,
+            asyncio.to_thread(ModelFiles.read, self._folder),
+            self._peers.start(self._engine, self._server, self._folder),
+        )
+        settle_garbage()
         self._service.ready(files, info)
+        self._peers.serve(self._service.model().created)
         facts = {
             "model": self._engine.name,
             "url": f"http://{host}:{port}",
@@ -120,6 +146,7 @@ class ServerProcess:
             "kv_cache_dtype": info.kv_cache_dtype,
             "max_model_len": info.max_model_len,
             "num_kv_blocks": info.num_kv_blocks,
+            "api_servers": self._server.api_servers if self._has_peers else None,
             "duration_seconds": round(time.perf_counter() - self._began, 2),
             **{f"{phase}_seconds": round(seconds, 2) for phase, seconds in info.start_seconds.items()},
         }
@@ -129,4 +156,5 @@ class ServerProcess:
         """SIGINT, a person's, drains without grace; while draining, it stops now."""
         if self._service.lifecycle.is_draining:
             self._service.lifecycle.hurry()
+            self._peers.hurry()
         self._service.drain(quickly_within=_INTERRUPT_SECONDS)

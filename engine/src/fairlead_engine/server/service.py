@@ -5,7 +5,7 @@ Wired once per process, by `ServerProcess` or a test. Knows neither JSON nor HTT
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
@@ -29,13 +29,46 @@ _OFF_LOOP_BYTES = 8 * 1024
 which the tokens of all streams wait for."""
 
 
+class Siblings(Protocol):
+    """The other processes that answer for the same engine."""
+
+    @property
+    def num_running(self) -> int:
+        """API requests that they were answering when they were last asked."""
+        ...
+
+    async def ask(self) -> None:
+        """Asks them for what they have counted."""
+        ...
+
+    def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
+        """They drain, too."""
+        ...
+
+
+class NoSiblings:
+    """There is one process."""
+
+    num_running = 0
+
+    async def ask(self) -> None:
+        pass
+
+    def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
+        pass
+
+
 class Service:
     """One engine and everything a request needs of it."""
 
-    def __init__(self, name: str, client: EngineClient, config: ServerConfig) -> None:
+    def __init__(
+        self, name: str, client: EngineClient, config: ServerConfig, *, place: int = 0, num_places: int = 1
+    ) -> None:
+        """`place`: of this process among the `num_places` that answer for the engine."""
         self.client = client
         self.config = config
         self.lifecycle = Lifecycle()
+        self.siblings: Siblings = NoSiblings()
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self.lanes = Lanes()
@@ -45,12 +78,12 @@ class Service:
         )
         self._name = name
         self._model: ServedModel | None = None
-        self._ids = itertools.count()
+        self._ids = itertools.count(place, num_places)
         client.listen(self.stream)
 
-    def ready(self, files: ModelFiles, info: EngineInfo) -> None:
-        """The core has started: from now on requests are taken."""
-        self._model = ServedModel(self._name, files, info)
+    def ready(self, files: ModelFiles, info: EngineInfo, created: int | None = None) -> None:
+        """The core has started: from now on requests are taken. `created`: see `ServedModel`."""
+        self._model = ServedModel(self._name, files, info, created)
         self.stream.mirror.block_size = info.block_size
         self.metrics.watch(self.client, self.stream, info)
         self.lifecycle.ready()
@@ -67,6 +100,7 @@ class Service:
         if quickly_within is not None:
             grace, timeout = 0.0, min(timeout, quickly_within)
         self.lifecycle.drain(grace_seconds=grace, timeout_seconds=timeout)
+        self.siblings.drain(grace, timeout)
         self.metrics.show_draining(True)
         self.stream.tell_load()
 
@@ -153,7 +187,7 @@ class Service:
         """
         model = self.model()
         model.check_sampling(sampling)
-        serial = next(self._ids)  # clients may repeat their request ids; the core's must be unique
+        serial = next(self._ids)  # clients may repeat their request ids; the core's must be unique, of all processes
         part_of = f"{request_id}/{serial}"
         choices = []
         for index, (prompt, each) in enumerate(itertools.product(prompts, range(request.num_each))):

@@ -133,6 +133,9 @@ class Engine:
     """Format that the weights of linear layers are rounded to while they are loaded, for speed and memory."""
     tensor_parallel_size: Annotated[int, Constraints(minimum=1, maximum=64)] = 1
     """GPUs that every replica divides the model among; `resources` must ask for as many, or for none at all."""
+    api_servers: Annotated[int, Constraints(minimum=1, maximum=64)] = 1
+    """Processes of every replica that take requests and stream answers, each on a CPU of its own; for more than some
+    40,000 tokens a second."""
     max_model_len: Annotated[
         int | None, Constraints(minimum=1, default_text="the model's own limit, or what the cache holds")
     ] = None

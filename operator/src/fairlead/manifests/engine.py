@@ -97,6 +97,7 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
         "dtype": str(engine.dtype),
         "quantization": None if engine.quantization is None else str(engine.quantization),
         "tensor-parallel-size": engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None,
+        "api-servers": engine.api_servers if engine.api_servers > 1 else None,
         "max-model-len": engine.max_model_len,
         "max-num-seqs": engine.max_num_seqs,
         "max-num-batched-tokens": engine.max_num_batched_tokens,

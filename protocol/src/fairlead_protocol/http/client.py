@@ -7,7 +7,7 @@ before the answer's end closes the connection, which cancels the request.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -38,9 +38,17 @@ class TimeLimits:
 class HttpClient:
     """Not shared between event loops. Close it when done."""
 
-    def __init__(self, *, max_idle: int = 100, idle_seconds: float = 15.0, max_requests: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        max_idle: int = 100,
+        idle_seconds: float = 15.0,
+        max_requests: int | None = None,
+        connect: Callable[[Origin, float], Awaitable[Connection]] = connect,
+    ) -> None:
         """`max_idle`: connections kept per origin, each for `idle_seconds`: less than servers keep them. `max_requests`
-        run at once, and others wait for them; None = any number."""
+        run at once, and others wait for them; None = any number. `connect` opens connections, in so many seconds."""
+        self._connect = connect
         self._max_idle = max_idle
         self._idle_seconds = idle_seconds
         self._idle: dict[Origin, deque[Connection]] = {}
@@ -97,7 +105,7 @@ class HttpClient:
         while idle and (idle[-1].closed or sent_at - idle[-1].idle_since > self._idle_seconds):
             idle.pop().close()
         # The one that was used last is the least likely to be closed by the server.
-        connection = idle.pop() if idle else await connect(origin, limits.connect)
+        connection = idle.pop() if idle else await self._connect(origin, limits.connect)
         try:
             try:
                 await _ask(connection, head, body, limits)
@@ -106,7 +114,7 @@ class HttpClient:
                 if error.begun or not is_stale or not may_repeat:
                     raise
                 try:
-                    connection = await connect(origin, limits.connect)
+                    connection = await self._connect(origin, limits.connect)
                 except ConnectFailed:
                     raise error from None  # it did not just close an idle connection: it may have died on this request
                 await _ask(connection, head, body, limits)

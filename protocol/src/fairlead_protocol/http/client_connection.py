@@ -239,6 +239,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but inheritance
         sock: socket.socket = transport.get_extra_info("socket")
+        if sock.family == socket.AF_UNIX:  # its other end is on this host
+            return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEP_ALIVE_OPTIONS.items():
             if (option := getattr(socket, name, None)) is not None:

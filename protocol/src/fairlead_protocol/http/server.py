@@ -35,6 +35,16 @@ class HttpServer(uvicorn.Server):
         )
         self._stopping = asyncio.Event()
         self._cut = asyncio.Event()
+        self._opened = asyncio.Event()
+        self._adopting: set[asyncio.Task[bool]] = set()
+
+    def adopt(self, connection: socket.socket) -> "asyncio.Task[bool]":
+        """Serves a connection that somebody else has accepted, once the server has started. The result is whether it
+        does: not when it stops."""
+        task = asyncio.create_task(self._adopt(connection))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+        return task
 
     def stop(self) -> None:
         """Takes nothing new and finishes what runs; a second call cuts what still runs."""
@@ -48,6 +58,29 @@ class HttpServer(uvicorn.Server):
         self._cut.set()
         self.should_exit = True
         self._stopping.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._opened.set()
+
+    async def _adopt(self, connection: socket.socket) -> bool:
+        await self._opened.wait()
+        try:
+            if not self.should_exit:
+                await asyncio.get_running_loop().connect_accepted_socket(self._make_protocol, connection)
+                return True
+        except OSError:  # its client has left already
+            pass
+        connection.close()
+        return False
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        """As uvicorn's `startup` makes them."""
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, _loop=None
+        )
+        return protocol
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # renews the Date header

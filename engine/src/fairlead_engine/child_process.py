@@ -1,0 +1,64 @@
+"""A process of ours that another of ours has started: it gets its orders, and its life is tied to its parent's.
+
+The parent writes one line to standard input and then keeps the pipe open for as long as it lives.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from asyncio.subprocess import Process
+
+_STDIN = 0
+_PR_SET_PDEATHSIG = 1
+
+
+def give_orders(child: Process, orders: bytes) -> None:
+    """The parent's part. A child may have died already, of which its parent hears otherwise."""
+    assert child.stdin is not None
+    if not child.stdin.is_closing():
+        child.stdin.write(orders + b"\n")
+
+
+def read_orders() -> bytes:
+    """One line of standard input, read without Python's buffer, which a thread must not share at exit."""
+    line = b""
+    while not line.endswith(b"\n"):
+        chunk = os.read(_STDIN, 65536)
+        if not chunk:
+            raise SystemExit("this process is started by the engine server; run `fairlead-engine serve` instead")
+        line += chunk
+    return line
+
+
+def die_with(parent_pid: int) -> None:
+    """Ends this process when its parent is gone, however it went.
+
+    Linux kills it even in the middle of a long step; elsewhere a thread does, as soon as the step lets it run.
+    """
+
+    def end_with_input() -> None:
+        while os.read(_STDIN, 4096):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=end_with_input, name="lifeline", daemon=True).start()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:  # it died before that call
+            os._exit(1)
+
+
+def leave_signals_to_parent() -> None:
+    """Ctrl-C and a pod's SIGTERM may reach the whole process group; the parent decides when work ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def described_end(status: int) -> str:
+    """How a child ended, in words, by the status that its parent was told."""
+    if status >= 0:
+        return f"it ended with status {status}"
+    hint = "; if nobody did that, its container is short of memory" if -status == signal.SIGKILL else ""
+    return f"it was ended by signal {-status} ({signal.strsignal(-status)}){hint}"

@@ -1,0 +1,199 @@
+"""What the HTTP processes of one engine say to each other: messages on one Unix socket, open connections on another.
+
+The first of them has started the others, its peers. Knows bytes and file descriptors; not what is done with either.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from fairlead_engine.config import EngineConfig, ServerConfig
+
+Incoming = TypeVar("Incoming")
+
+_MAX_LINE = 2**20
+_CONNECTIONS_AT_ONCE = 32
+"""Connections taken in one round of the event loop: each takes a tenth of a millisecond to set up, which tokens wait
+for."""
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What a peer needs to know to start: one line on its standard input."""
+
+    parent_pid: int
+    place: int
+    """Among the HTTP processes of this engine; the first has 0."""
+    num_places: int
+    folder: str
+    """Of the model."""
+    core_address: str
+    messages_fd: int
+    connections_fd: int
+    engine: EngineConfig
+    server: ServerConfig
+    """With this process's share of what bounds all of them together."""
+
+
+# -- from the first process to a peer; the end of the line ends it -----------------------------------------------------
+
+
+class Serve(msgspec.Struct, frozen=True, tag=True):
+    """All processes are loaded: requests will come."""
+
+    created: int
+    """When the model was loaded, as it is told to clients; Unix time."""
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Finish what runs."""
+
+    grace_seconds: float
+    timeout_seconds: float
+
+
+class Hurry(msgspec.Struct, frozen=True, tag=True):
+    """End the drain now."""
+
+
+class CoreLost(msgspec.Struct, frozen=True, tag=True):
+    """The core is gone."""
+
+    message: str
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Send `Figures`."""
+
+
+ToPeer = Serve | Drain | Hurry | CoreLost | Ask
+
+
+# -- from a peer to the first process ----------------------------------------------------------------------------------
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """Its files are read, and the core has answered it."""
+
+
+class NotLoaded(msgspec.Struct, frozen=True, tag=True):
+    """It cannot start (`StartError.to_dict`), and ends."""
+
+    reason: str
+    message: str
+
+
+class Closed(msgspec.Struct, frozen=True, tag=True):
+    """How many of the connections that it was given are closed."""
+
+    num_connections: int
+
+
+class Seen(msgspec.Struct, frozen=True, tag=True):
+    """The loads from this report of the core on include a gateway's requests up to this number."""
+
+    gateway: str
+    number: int
+    report: int
+
+
+class MalformedDispatch(msgspec.Struct, frozen=True, tag=True):
+    """A request's dispatch header could not be read."""
+
+
+class Drained(msgspec.Struct, frozen=True, tag=True):
+    """Nothing runs any more, and nothing is taken."""
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One number of the metrics."""
+
+    family: str
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class Figures(msgspec.Struct, frozen=True, tag=True):
+    """What it has counted since its start."""
+
+    num_running: int
+    samples: list[Sample]
+
+
+FromPeer = Loaded | NotLoaded | Closed | Seen | MalformedDispatch | Drained | Figures
+
+
+class Line(Generic[Incoming]):
+    """One end of a line of messages, a JSON object each."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, incoming: object) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._decoder: msgspec.json.Decoder[Incoming] = msgspec.json.Decoder(incoming)
+
+    @classmethod
+    async def over(cls, end: socket.socket, incoming: object) -> "Line[Incoming]":
+        """Over one end of a pair of sockets, on which messages of the type `incoming` come."""
+        reader, writer = await asyncio.open_unix_connection(sock=end, limit=_MAX_LINE)
+        return cls(reader, writer, incoming)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Sends without waiting; to an end that is gone, nothing."""
+        if not self._writer.is_closing():
+            self._writer.write(msgspec.json.encode(message) + b"\n")
+
+    async def receive(self) -> Incoming | None:
+        """The next message; None at the end of the line, however it came."""
+        try:
+            text = await self._reader.readline()
+        except ConnectionError:
+            return None
+        return self._decoder.decode(text) if text.endswith(b"\n") else None
+
+    def close(self) -> None:
+        """Ends the line behind what was sent."""
+        self._writer.close()
+
+
+class Passage:
+    """One end of the way on which open connections change their process."""
+
+    def __init__(self, end: socket.socket, take: Callable[[socket.socket], object]) -> None:
+        """`take` gets each connection that comes."""
+        end.setblocking(False)
+        self._end = end
+        self._take = take
+
+    def open(self) -> None:
+        """From now on connections are taken; until then they wait in the passage."""
+        asyncio.get_running_loop().add_reader(self._end, self._receive)
+
+    def give(self, connection: socket.socket) -> bool:
+        """Gives the other process a connection, which this one then has to close; False where it cannot be given."""
+        try:
+            socket.send_fds(self._end, [b"\0"], [connection.fileno()])
+        except OSError:  # the passage is full, or its other end is gone
+            return False
+        return True
+
+    def close(self) -> None:
+        """Takes no more."""
+        asyncio.get_running_loop().remove_reader(self._end)
+        self._end.close()
+
+    def _receive(self) -> None:
+        for _ in range(_CONNECTIONS_AT_ONCE):
+            try:
+                said, descriptors, _, _ = socket.recv_fds(self._end, 1, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                said, descriptors = b"", []
+            for descriptor in descriptors:
+                self._take(socket.socket(fileno=descriptor))
+            if not said:  # its other end is gone
+                asyncio.get_running_loop().remove_reader(self._end)
+                return

@@ -1,0 +1,308 @@
+"""The other HTTP processes of an engine, as the first one, which has started them, knows them.
+
+The first owns the core, the listening socket, lifecycle, metrics and the engine's stream. It gives its peers
+connections, tells them when to drain, and adds up what they have counted. What a peer does is `peer_process`.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from fairlead_engine.child_process import described_end, give_orders
+from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.core.process_client import ProcessClient
+from fairlead_engine.errors import EngineError, PeerLost, StartError, start_error
+from fairlead_engine.server.engine_stream import EngineStream
+from fairlead_engine.server.peer_link import (
+    Ask,
+    Closed,
+    CoreLost,
+    Drain,
+    Drained,
+    Figures,
+    FromPeer,
+    Hurry,
+    Line,
+    Loaded,
+    MalformedDispatch,
+    NotLoaded,
+    Orders,
+    Passage,
+    Sample,
+    Seen,
+    Serve,
+)
+
+log = logging.getLogger(__name__)
+
+MODULE = "fairlead_engine.server.peer_process"
+_ANSWER_SECONDS = 1.0
+"""A peer that does not say in this time what it has counted is taken by its last word."""
+_STOP_SECONDS = 10.0
+"""A peer that does not end in this time is killed."""
+
+
+def share(config: ServerConfig, place: int) -> ServerConfig:
+    """The settings of one of the processes, as if it were alone: what bounds them together is divided among them."""
+    number = config.api_servers
+    connections = config.max_connections // number + (place < config.max_connections % number)
+    bodies = max(config.max_body_bytes, config.max_partial_body_bytes // number)
+    return replace(config, api_servers=1, max_connections=connections, max_partial_body_bytes=bodies)
+
+
+class Peers:
+    """All of them; where the engine has one process, none."""
+
+    def __init__(
+        self,
+        client: ProcessClient,
+        stream: EngineStream,
+        *,
+        take_control: Callable[[socket.socket], object],
+        on_lost: Callable[[], object],
+    ) -> None:
+        """`take_control` gets connections on which peers ask for what only this process knows. `on_lost` is called when
+        the first of them has died."""
+        self.error: EngineError | None = None
+        """Why the engine has to end."""
+        self._client = client
+        self._stream = stream
+        self._take_control = take_control
+        self._on_lost = on_lost
+        self._peers: list[Peer] = []
+        self._is_stopping = False
+
+    async def start(self, engine: EngineConfig, server: ServerConfig, folder: Path) -> None:
+        """Starts them, for a core that is being started; returns when all are loaded. Raises `StartError`."""
+        for index, address in enumerate(self._client.peer_addresses):
+            peer = Peer(index + 1, self._stream, self._take_control, self._lost)
+            self._peers.append(peer)
+            await peer.start(engine, share(server, peer.place), folder, address, server.api_servers)
+        await asyncio.gather(*(peer.loaded for peer in self._peers))
+        if self._peers:
+            self._client.all_connected()
+
+    def serve(self, created: int) -> None:
+        """They begin to take requests for a model that was loaded then."""
+        for peer in self.present:
+            peer.serve(created)
+
+    @property
+    def present(self) -> "Sequence[Peer]":
+        """Those that are alive."""
+        return [peer for peer in self._peers if peer.is_alive]
+
+    @property
+    def places(self) -> "Sequence[Peer]":
+        """Those that take connections."""
+        return [peer for peer in self._peers if peer.is_serving]
+
+    @property
+    def num_running(self) -> int:
+        return sum(peer.figures.num_running for peer in self.present)
+
+    async def ask(self) -> None:
+        await asyncio.gather(*(peer.ask() for peer in self.places))
+
+    def samples(self) -> Iterator[Sample]:
+        """What they have observed, when they were last asked; those that have died, too."""
+        for peer in self._peers:
+            yield from peer.figures.samples
+
+    def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
+        self._tell(Drain(grace_seconds, timeout_seconds))
+
+    def hurry(self) -> None:
+        """Ends a drain now."""
+        self._tell(Hurry())
+
+    def core_lost(self, message: str) -> None:
+        """The core is gone, which it may not have been able to say itself."""
+        self._tell(CoreLost(message))
+
+    async def drained(self) -> None:
+        """Returns when nothing runs in any of them; one that has not begun to serve has nothing to finish."""
+        for peer in self.places:
+            await peer.drained.wait()
+
+    async def stop(self) -> None:
+        """Ends them, behind the answers that are written already."""
+        self._is_stopping = True
+        await asyncio.gather(*(peer.stop() for peer in self._peers))
+
+    def _tell(self, message: msgspec.Struct) -> None:
+        for peer in self.present:
+            peer.tell(message)
+
+    def _lost(self, peer: "Peer", how: str) -> None:
+        """A process has ended, and nobody had told it to."""
+        if self._is_stopping:
+            return
+        error = PeerLost(f"HTTP process {peer.place} of this engine has died: {how}")
+        log.error(error.message)
+        self._client.forget(peer.place - 1)
+        if self.error is None:
+            self.error = error
+            self._on_lost()
+
+
+class Peer:
+    """One of them: a process, what it is told and what it has said."""
+
+    def __init__(
+        self,
+        place: int,
+        stream: EngineStream,
+        take_control: Callable[[socket.socket], object],
+        on_lost: "Callable[[Peer, str], object]",
+    ) -> None:
+        self.place = place
+        self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails with the `StartError` that keeps it from being so."""
+        self.drained = asyncio.Event()
+        """It has finished, or is gone."""
+        self.is_serving = False
+        self.figures = Figures(0, [])
+        """The last that it told."""
+        self._stream = stream
+        self._take_control = take_control
+        self._on_lost = on_lost
+        self._max_connections = 0
+        self._num_given = self._num_closed = 0
+        self._answered = asyncio.Event()
+        self._process: Process | None = None
+        self._line: Line[FromPeer] | None = None
+        self._passage: Passage | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(
+        self, engine: EngineConfig, server: ServerConfig, folder: Path, core_address: str, num_places: int
+    ) -> None:
+        """Starts the process, with these settings; `loaded` tells the rest."""
+        self._max_connections = server.max_connections
+        ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
+        self._line = await Line.over(ours[0], FromPeer)
+        self._passage = Passage(ours[1], self._take_control)
+        self._passage.open()
+        descriptors = [end.fileno() for end in theirs]
+        command = [sys.executable, "-P", "-m", MODULE]
+        self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, pass_fds=descriptors)
+        for end in theirs:
+            end.close()
+        messages_fd, connections_fd = descriptors
+        orders = Orders(
+            parent_pid=os.getpid(),
+            place=self.place,
+            num_places=num_places,
+            folder=str(folder),
+            core_address=core_address,
+            messages_fd=messages_fd,
+            connections_fd=connections_fd,
+            engine=engine,
+            server=server,
+        )
+        give_orders(self._process, msgspec.json.encode(orders))
+        self._tasks = [
+            asyncio.create_task(self._listen(self._line)),
+            asyncio.create_task(self._watch(self._process)),
+        ]
+
+    def serve(self, created: int) -> None:
+        self.tell(Serve(created))
+        self.is_serving = True
+
+    def tell(self, message: msgspec.Struct) -> None:
+        if self._line is not None:
+            self._line.send(message)
+
+    async def ask(self) -> None:
+        """Returns when `figures` are new, or cannot be had."""
+        self._answered.clear()
+        self.tell(Ask())
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await self._answered.wait()
+        except TimeoutError:
+            log.warning("an HTTP process does not say what it has counted", extra={"place": self.place})
+
+    @property
+    def room(self) -> int:
+        return self._max_connections - (self._num_given - self._num_closed)
+
+    def take(self, connection: socket.socket) -> bool:
+        """Gives it a connection; False where that cannot be done."""
+        if self._passage is None or not self._passage.give(connection):
+            return False
+        connection.close()
+        self._num_given += 1
+        return True
+
+    async def stop(self) -> None:
+        """Ends it."""
+        self.is_serving = False
+        if self._line is not None:
+            self._line.close()
+        if self._process is not None:
+            if self.is_alive and not self.loaded.done():
+                self._process.kill()  # it may be importing, and has nothing to finish
+            try:
+                await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._passage is not None:
+            self._passage.close()
+        if not self.loaded.cancel() and not self.loaded.cancelled():
+            self.loaded.exception()  # nobody may have asked for it
+
+    async def _listen(self, line: Line[FromPeer]) -> None:
+        while (message := await line.receive()) is not None:
+            match message:
+                case Loaded():
+                    self._is_loaded()
+                case NotLoaded(reason, text):
+                    self._is_loaded(start_error(reason, text))
+                case Closed(num_connections):
+                    self._num_closed = num_connections
+                case Seen(gateway, number, report):
+                    self._stream.seen_elsewhere(gateway, number, report)
+                case MalformedDispatch():
+                    self._stream.dispatches.num_malformed += 1
+                case Drained():
+                    self.drained.set()
+                case Figures():
+                    self.figures = message
+                    self._answered.set()
+
+    async def _watch(self, process: Process) -> None:
+        how = described_end(await process.wait())
+        self.is_serving = False
+        await asyncio.wait([self._tasks[0]])  # its last words
+        self._is_loaded(PeerLost(f"HTTP process {self.place} of this engine could not start: {how}"))
+        self.figures = msgspec.structs.replace(self.figures, num_running=0)
+        self._answered.set()
+        self.drained.set()
+        self._on_lost(self, how)
+
+    def _is_loaded(self, error: StartError | PeerLost | None = None) -> None:
+        if self.loaded.done():
+            return
+        if error is None:
+            self.loaded.set_result(None)
+        else:
+            self.loaded.set_exception(error)
