@@ -1,6 +1,7 @@
 """The children of an LLMDeployment: whole objects, compared as a whole."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -528,3 +529,14 @@ def test_a_template_that_fits_no_pod_is_an_invalid_spec(spec: dict[str, Any]) ->
     with pytest.raises(CannotBuild, match="need a name") as raised:
         build(template={"spec": spec})
     assert raised.value.reason is Reason.INVALID_SPEC
+
+
+def test_the_volume_for_compiled_kernels_is_mounted_as_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text()
+    (documented,) = (part for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "--compile-cache" in part)
+    spec = yaml.safe_load(documented)["spec"]
+    engine = container(**spec)
+    assert "--compile-cache=/kernels" in engine["args"]
+    assert {"name": "kernels", "mountPath": "/kernels"} in engine["volumeMounts"]
+    assert len(engine["volumeMounts"]) > 1, "the template takes none away"
+    assert spec["template"]["spec"]["volumes"][0] in pod(**spec)["spec"]["volumes"]

@@ -90,6 +90,10 @@ class EngineConfig:
     """Whether every step is launched operation by operation. Otherwise steps are captured as CUDA graphs at the start,
     on CUDA, and repeated: that takes seconds and up to a GiB, and saves the host most of what a step costs it. Nothing
     is captured on a CPU, of models with experts, or where attention does not run in Triton."""
+    compile_cache: str | None = None
+    """Folder for compiled kernels, on CUDA, so that only the first start on a kind of GPU compiles them: engines may
+    share it, at the same time too. None = where the environment's TRITON_CACHE_DIR says, or `.triton` in the home
+    folder."""
     profile: str | None = None
     """File that `fairlead-engine characterise` wrote about this model on this kind of machine: its costs are known
     before the first request, and its batch weight bounds what runs at once. None = costs are learnt from the warm-up
@@ -102,6 +106,8 @@ class EngineConfig:
             raise ConfigError("model", "is empty", "give a model's folder or demo://dinghy")
         if self.served_name is not None and not self.served_name.strip():
             raise ConfigError("served_name", "is empty", "leave it out to use the model folder's name")
+        if self.compile_cache is not None and not self.compile_cache:
+            raise ConfigError("compile_cache", "is empty", "name a folder, or leave it out")
         _one_of("dtype", self.dtype, DTYPES)
         if self.quantization is not None:
             _one_of("quantization", self.quantization, QUANTIZATIONS)

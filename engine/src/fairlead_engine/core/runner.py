@@ -123,4 +123,5 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         quantization=config.quantization,
         tensor_parallel_size=config.tensor_parallel_size,
         enforce_eager=config.enforce_eager,
+        compile_cache=config.compile_cache,
     )

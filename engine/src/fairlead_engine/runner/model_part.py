@@ -12,6 +12,7 @@ from torch import Tensor
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
+from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.model_config import ModelConfig
@@ -39,6 +40,7 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
     enforce_eager: bool = False
+    compile_cache: str | None = None
 
 
 class Computed(NamedTuple):
@@ -66,6 +68,8 @@ class ModelPart:
         self.device = choose_device(settings.device, shard)
         if self.device.type == "cpu":
             pin_threads(settings.pin_threads, shard)
+        if self.device.type == "cuda":
+            _choose_compile_cache(settings.compile_cache)
         self.dtype = choose_dtype(settings.dtype, self.config.dtype, self.device)
         self.attention_backend = choose_backend_name(settings.attention_backend, self.device)
         heads, kv_heads = shard.part(self.config.num_heads), shard.key_heads(self.config.num_kv_heads)
@@ -157,6 +161,14 @@ class ModelPart:
         for size in plan.score_sizes:
             yield self.model.logits(computed.scored[first : first + size]).float()
             first += size
+
+
+def _choose_compile_cache(folder: str | None) -> None:
+    """Before the first kernel is compiled, where there are any."""
+    if triton_lacks() is None:
+        from fairlead_engine.kernels.compile_cache import use_compile_cache  # Triton is needed on CUDA alone
+
+        use_compile_cache(folder)
 
 
 def _check_divisible(config: ModelConfig, size: int) -> None:

@@ -64,6 +64,7 @@ class ModelRunner:
         quantization: str | None = None,
         tensor_parallel_size: int = 1,
         enforce_eager: bool = False,
+        compile_cache: str | None = None,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately."""
         settings = PartSettings(
@@ -77,6 +78,7 @@ class ModelRunner:
             kv_cache_dtype=kv_cache_dtype,
             quantization=quantization,
             enforce_eager=enforce_eager,
+            compile_cache=compile_cache,
         )
         self._ranks = Ranks(settings, tensor_parallel_size) if tensor_parallel_size > 1 else None
         try:  # the others load theirs meanwhile

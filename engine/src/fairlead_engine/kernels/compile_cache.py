@@ -1,0 +1,74 @@
+"""Where compiled kernels are kept from one start to the next, and that what is found there is what was written.
+
+Triton keeps what it compiles by all that it depends on: its own version, the kernel's source, constants and types, the
+device's kind. Its files appear whole or not at all, so that several engines may share a folder. What it does not look
+at is whether a file is still what it was: a disk that was full, or a copy that was cut short, would end every start.
+Imported on CUDA alone.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+
+from triton import knobs
+from triton.runtime.cache import FileCacheManager
+
+from fairlead_engine.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_GROUP, _DIGEST = "__grp__", ".sha256"
+"""Before the name of the file that lists an entry's files, and behind that of one with a file's digest."""
+
+
+def use_compile_cache(folder: str | None) -> None:
+    """Has Triton keep compiled kernels in `folder`, which is made; None = where TRITON_CACHE_DIR says, or in the home
+    folder. Raises ConfigError where nothing can be written."""
+    if folder is not None:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError("compile_cache", f"{folder} cannot be made ({error.strerror})", "name another") from error
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ConfigError("compile_cache", f"this user may not write to {folder}", "name another folder")
+        knobs.cache.dir = folder
+    knobs.cache.manager_class = CheckedCache
+
+
+class CheckedCache(FileCacheManager):  # type: ignore[misc]
+    """One entry of the cache. A file that is not as it was written does not count, and is compiled and written again.
+
+    An entry's files are looked for in its own folder, wherever that is by now.
+    """
+
+    def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
+        """Writes a file, and its digest; the path."""
+        path: str = super().put(data, filename, binary)
+        super().put(_digest(data if isinstance(data, bytes) else str(data).encode()), filename + _DIGEST, binary=False)
+        return path
+
+    def get_file(self, filename: str) -> str | None:
+        """The path, if the file is there and whole."""
+        path, digest = Path(self._make_path(filename)), Path(self._make_path(filename + _DIGEST))
+        try:
+            is_whole = _digest(path.read_bytes()) == digest.read_text()
+        except (OSError, UnicodeDecodeError):
+            return None
+        if not is_whole:
+            logger.warning("%s is not what was written there: it is compiled again", path)
+        return str(path) if is_whole else None
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """The paths of an entry's files by name, if all of them are there and whole."""
+        group = self.get_file(_GROUP + filename)
+        if group is None:
+            return None
+        paths = {name: self.get_file(name) for name in json.loads(Path(group).read_text())["child_paths"]}
+        found = {name: path for name, path in paths.items() if path is not None}
+        return found if len(found) == len(paths) else None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
