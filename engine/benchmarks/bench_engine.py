@@ -238,13 +238,15 @@ class Bench:
                 growth[name] = self.growth(name)
                 self.results.save()
         for setting in settings:
-            if setting.threads == 1 and not profiles.get(setting.name):
-                profiles[setting.name] = self.profile(setting)
-                self.results.save()
+            known = profiles.setdefault(setting.name, {})
+            for engine in ENGINES:
+                if engine.name == page.OURS and not known.get(engine.dtype):
+                    known[engine.dtype] = self.profile(engine, setting)
+                    self.results.save()
 
-    def profile(self, setting: Setting) -> dict[str, float]:
-        """Operation → share of the time of Fairlead's own run; empty where it cannot be told."""
-        last, reason = self._call(ENGINES[0], setting, "--profile")
+    def profile(self, engine: Engine, setting: Setting) -> dict[str, float]:
+        """Operation → share of the time of a run; empty where it cannot be told."""
+        last, reason = self._call(engine, setting, "--profile")
         return {} if reason is not None else json.loads(last)
 
     def growth(self, workload: str) -> dict[str, Any]:

@@ -69,10 +69,11 @@ def text(results: dict[str, Any], picture: str | None = None) -> str:
             parts += [f"## {entry['name']}", f"Not measured: {entry['engines'][0]['reason']}."]
             continue
         parts += [f"## {entry['name']}", _described(entry), table(entry)]
-        if profile := results.get("profiles", {}).get(entry["name"]):
+        for dtype, profile in results.get("profiles", {}).get(entry["name"], {}).items():
             operations = ", ".join(f"`{name}` {share:.0%}" for name, share in profile.items() if share >= 0.01)
-            parts.append(f"What bounds Fairlead here, by torch's profiler, as shares of all operations' own time: "
-                         f"{operations}.")  # fmt: skip
+            if operations:
+                parts.append(f"What bounds Fairlead in {dtype}, as shares of all operations' own time that torch's "
+                             f"profiler has seen: {operations}.")  # fmt: skip
     for name, grown in results.get("growth", {}).items():
         parts += growth(name, grown, results, f"{kind(results['machine'])}-growth-{name}.svg" if picture else None)
     return "\n\n".join(part if part.startswith(("|", "!", "#")) else _wrapped(part) for part in parts) + "\n"

@@ -171,11 +171,14 @@ def test_a_page_has_every_engine_its_range_and_the_goals(bench: Any, tmp_path: P
         "rates": {"1": {"bytes_per_second": 1e9, "flops_per_second": 1e9}},
         "minutes": 1.0,
         "tables": [entry, late],
+        "profiles": {entry["name"]: {"bfloat16": {"aten::mm": 0.634, "aten::add": 0.001}, "int8": {}}},
     }
     path = page.write(results, tmp_path)
     assert path.name == "some-cpu-r-4-cores.md"
     written = path.read_text()
     assert "| fairlead 1 | bfloat16 | 3 | **110.0** (100.0–150.0) " in written
+    assert "What bounds Fairlead in bfloat16, " in written and "has seen: `aten::mm` 63%." in written
+    assert "What bounds Fairlead in int8" not in written
     assert "| llama.cpp | bfloat16 | 0 | not installed: no compiler |" in written
     assert "## q06, greedy, 1 thread\n\nNot measured: too late.\n" in written
     assert "the best torch peer | 2.20 × | 1.00 × | 1.5 × | met" in written
