@@ -15,9 +15,10 @@ from fairlead_engine.kernels import dispatch
 from fairlead_engine.kernels.attention import block_tables
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
+from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
 from fairlead_engine_testing.device_batches import device_batch
-from fairlead_engine_testing.kv_caches import as_stored, spoil
+from fairlead_engine_testing.kv_caches import as_stored, forward, spoil
 
 CPU = torch.device("cpu")
 NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"))
@@ -64,16 +65,21 @@ class Conversation:
         """Gives it blocks for so many tokens; in odd slots one more than that."""
         self.table += self.blocks[len(self.table) : -(-num_tokens // block_size) + self.slot % 2]
 
-    def expected(self, start: int, end: int) -> torch.Tensor:
+    def expected(self, start: int, end: int, scoring: Scoring = PLAIN) -> torch.Tensor:
         """One softmax per token and head, as the definition says: [end - start, heads, head_dim]."""
         group = self.query.shape[1] // self.key.shape[1]
         key, value = as_stored(self.key, self.kv_dtype), as_stored(self.value, self.kv_dtype)
         rows = []
         for token in range(start, end):
             for head in range(self.query.shape[1]):
-                keys, values = key[: token + 1, head // group], value[: token + 1, head // group]
+                seen = slice(max(0, token + 1 - scoring.window) if scoring.window else 0, token + 1)
+                keys, values = key[seen, head // group], value[seen, head // group]
                 scores = keys @ self.query[token, head] / math.sqrt(HEAD_DIM)
-                rows.append(scores.softmax(0) @ values)
+                if scoring.soft_cap:
+                    scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
+                weights = scores.exp()
+                sink = 0.0 if scoring.sinks is None else scoring.sinks[head].exp()
+                rows.append(weights @ values / (weights.sum() + sink))
         return torch.stack(rows).view(end - start, self.query.shape[1], HEAD_DIM)
 
 
@@ -92,7 +98,7 @@ def make_conversations(lengths: list[int], layout: CacheLayout, scatter: bool) -
     return found
 
 
-def run_step(backend, tables, cache, shares: list[tuple[Conversation, int]]) -> None:
+def run_step(backend, tables, cache, shares: list[tuple[Conversation, int]], scoring: Scoring = PLAIN) -> None:
     """One step computes so many further tokens of each; what comes out is the definition's."""
     ends = [each.num_done + num for each, num in shares]
     num_known = [len(each.table) for each, _ in shares]
@@ -105,8 +111,10 @@ def run_step(backend, tables, cache, shares: list[tuple[Conversation, int]]) -> 
         torch.cat([getattr(each, name)[part] for (each, _), part in zip(shares, parts, strict=True)])
         for name in ("query", "key", "value")
     )
-    found = backend.forward(query, key, value, cache, backend.prepare(batch, tables))
-    expected = torch.cat([each.expected(part.start, part.stop) for (each, _), part in zip(shares, parts, strict=True)])
+    found = forward(backend, query, key, value, cache, backend.prepare(batch, tables), scoring)
+    expected = torch.cat(
+        [each.expected(part.start, part.stop, scoring) for (each, _), part in zip(shares, parts, strict=True)]
+    )
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     for (each, _), end in zip(shares, ends, strict=True):
         each.num_done = end
@@ -131,11 +139,18 @@ def spoilt_cache(backend, layout):
     scatter=st.booleans(),
     bounds=st.sampled_from([(2**16, 2**25), (20, 100), (1, 1)]),
     kv_dtype=st.sampled_from(list(KV_DTYPES.values())),
+    scoring=st.builds(
+        Scoring, st.sampled_from([0, 0, 1, 3, 100]), st.sampled_from([0.0, 0.0, 1.5]), st.sampled_from([None, 1.0])
+    ),
 )
-def test_any_steps_equal_the_definition(name, device, block_size, heads, lengths, widths, scatter, bounds, kv_dtype):
+def test_any_steps_equal_the_definition(
+    name, device, block_size, heads, lengths, widths, scatter, bounds, kv_dtype, scoring
+):
     """Prefills in chunks of any widths beside decodes, until all tokens are done; others in the same slots follow."""
     num_heads, num_kv_heads = heads
     layout = make_layout(block_size, num_kv_heads, torch.device(device), num_heads, kv_dtype)
+    if scoring.sinks is not None:
+        scoring = scoring._replace(sinks=torch.linspace(-2.0, 2.0, num_heads, device=device))
     backend = BACKENDS[name]()
     tables = backend.tables(layout, len(lengths), NUM_BLOCKS)
     with pytest.MonkeyPatch.context() as patch:
@@ -149,7 +164,7 @@ def test_any_steps_equal_the_definition(name, device, block_size, heads, lengths
                 shares = [(each, min(widths.pop() if widths else 9, len(each.query) - each.num_done)) for each in left]
                 shares = sorted(((each, num) for each, num in shares if num), key=lambda share: share[1] > 1)
                 if shares:
-                    run_step(backend, tables, cache, shares)
+                    run_step(backend, tables, cache, shares, scoring)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NaN
@@ -165,7 +180,7 @@ def test_one_spoilt_sequence_spoils_no_other(name, kv_dtype):
     batch = device_batch([0, 1, 2], [6, 5, 9], [6, 5, 9], [each.blocks for each, _ in shares])
     metadata = backend.prepare(batch, backend.tables(layout, 3, NUM_BLOCKS))
     query, key, value = (torch.cat([getattr(each, kind) for each, _ in shares]) for kind in ("query", "key", "value"))
-    found = backend.forward(query, key, value, spoilt_cache(backend, layout), metadata)
+    found = forward(backend, query, key, value, spoilt_cache(backend, layout), metadata)
     assert not found[:6].isfinite().any()
     torch.testing.assert_close(found[6:11], short.expected(0, 5), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[11:], long.expected(0, 9), rtol=1e-4, atol=1e-5)

@@ -7,10 +7,14 @@ import torch
 
 from fairlead_engine.kernels import dispatch
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
-from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
+from fairlead_engine.kernels.attention.backend import CacheLayout
+from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
+from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
+from fairlead_engine.kernels.norm_rope_store import norm_rope_store
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.silu_mul import silu_mul
 from fairlead_engine_testing.gpu_code import compiled
+from fairlead_engine_testing.kv_caches import side_by_side, spoil
 
 HAS_CUDA = torch.cuda.is_available()
 on_each_device = pytest.mark.parametrize(
@@ -23,6 +27,8 @@ on_each_device = pytest.mark.parametrize(
     ],
 )
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3}
+LARGEST_STEP = {torch.int8: 1.01, torch.float8_e4m3fn: 32.1}
+"""From one number of a format of the cache to the next."""
 in_each_format = pytest.mark.parametrize("dtype", TOLERANCES)
 
 
@@ -64,20 +70,65 @@ def test_silu_mul(device, dtype, shape):
     assert_same(silu_mul_kernel.silu_mul(gate_up), silu_mul.__wrapped__(gate_up.clone()), dtype)
 
 
+def two_caches(num_kv_heads: int, head_dim: int, dtype, kv_dtype, device: str):
+    """With room for 12 tokens, and nothing in them."""
+    layout = CacheLayout(
+        num_layers=2, num_heads=num_kv_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=3, dtype=dtype,
+        device=torch.device(device), kv_dtype=kv_dtype,
+    )  # fmt: skip
+    caches = layout.caches((4, 3, num_kv_heads, head_dim))
+    for cache in caches:
+        spoil(cache)
+    return caches
+
+
 @on_each_device
 @in_each_format
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
 @pytest.mark.parametrize("with_norm", [False, True])
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(4, 2, 16), (3, 1, 6), (20, 5, 8)])
-def test_norm_rope(device, dtype, with_norm, num_heads, num_kv_heads, head_dim):
-    from fairlead_engine.kernels import norm_rope_kernel
+def test_norm_rope_store(device, dtype, kv_dtype, with_norm, num_heads, num_kv_heads, head_dim):
+    from fairlead_engine.kernels import norm_rope_store_kernel
 
     heads = torch.randn(3, num_heads + 2 * num_kv_heads, head_dim, device=device, dtype=dtype)
     cosines, sines = torch.randn(2, 3, 1, head_dim, device=device, dtype=dtype)
     weights = torch.randn(2, head_dim, device=device, dtype=dtype)
     norm = HeadNorm(weights[0], weights[1], 1e-4) if with_norm else None
-    found = norm_rope_kernel.norm_rope(heads, num_kv_heads, cosines, sines, norm)
-    for one, other in zip(found, norm_rope.__wrapped__(heads, num_kv_heads, cosines, sines, norm), strict=True):
-        assert_same(one, other, dtype)
+    turn, slots = HeadTurn(num_kv_heads, cosines, sines, norm), torch.tensor([7, 0, 11], device=device)
+    one, other = two_caches(num_kv_heads, head_dim, dtype, kv_dtype, device)
+    found = norm_rope_store_kernel.norm_rope_store(heads, turn, one.keys, one.values, slots)
+    assert_same(found, norm_rope_store(heads, turn, other.keys, other.values, slots), dtype)
+    for stored, wanted in ((one.keys, other.keys), (one.values, other.values)):
+        assert int(stored.floats(torch.float32).isfinite().sum()) == 3 * num_kv_heads * head_dim
+        stored, wanted = (each.flatten(0, 1).gather(0, slots) for each in (stored, wanted))
+        gap = (stored.floats(torch.float32) - wanted.floats(torch.float32)).abs()
+        # A number halfway between two may go either way, as its last bit happens to be.
+        most = 10 * TOLERANCES[dtype] if wanted.scales is None else LARGEST_STEP[kv_dtype] * wanted.scales.unsqueeze(-1)
+        assert bool((gap <= most).all())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NaN
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
+@pytest.mark.parametrize(("num_kv_heads", "head_dim"), [(1, 2), (3, 20), (2, 128)])
+def test_a_token_is_stored_as_its_twin_has_it_to_the_bit(device, dtype, kv_dtype, num_kv_heads, head_dim):
+    """Heads that are not turned are what they were, so what is rounded is the same."""
+    from fairlead_engine.kernels import norm_rope_store_kernel
+
+    cache, twin = two_caches(num_kv_heads, head_dim, dtype, kv_dtype, device)
+    heads = torch.randn(9, 4 * num_kv_heads, head_dim, device=device)
+    heads *= torch.logspace(-4, 0, head_dim, device=device)[torch.randperm(head_dim)]
+    heads = (heads * torch.logspace(-6, 4, 9, device=device)[:, None, None]).to(dtype)
+    heads[2] = 0.0
+    heads[3, :, 0], heads[4, :, -1] = float("nan"), float("-inf")
+    heads, turn = side_by_side(heads[:, : 2 * num_kv_heads], *heads[:, 2 * num_kv_heads :].split(num_kv_heads, 1))
+    slots = torch.tensor([5, 0, 7, 11, 1, 2, 8, 10, 4], device=device)
+    for norm_rope_stored, stored in ((norm_rope_store_kernel.norm_rope_store, cache), (norm_rope_store, twin)):
+        norm_rope_stored(heads, turn, stored.keys, stored.values, slots)
+    for found, wanted in ((cache.keys, twin.keys), (cache.values, twin.values)):
+        both = (found.floats(torch.float32), wanted.floats(torch.float32))
+        torch.testing.assert_close(*both, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def test_a_tensor_on_cuda_goes_to_the_kernel_and_no_other(monkeypatch):
@@ -96,20 +147,28 @@ def test_a_tensor_on_cuda_goes_to_the_kernel_and_no_other(monkeypatch):
 
 
 COMPILE = """
-from fairlead_engine.kernels import norm_rope_kernel, rms_norm_kernel, silu_mul_kernel
+from fairlead_engine.kernels import norm_rope_store_kernel, rms_norm_kernel, silu_mul_kernel
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
-names = "output total x update weight gate_up query key heads cosines sines query_weight key_weight"
-types = {**dict.fromkeys(names.split(), "*bf16"), "eps": "fp32", "row_stride": "i32"}
+names = "output total x update weight gate_up query heads cosines sines query_weight key_weight"
+types = {**dict.fromkeys(names.split(), "*bf16"), "eps": "fp32", "row_stride": "i32", "slot_mapping": "*i64"}
+types |= dict.fromkeys(("key_scales", "value_scales"), "*fp32")
 normalise = dict(SIZE=4096, PADDED_SIZE=4096)
-turn = dict(NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_HALF=64, TILE_HEADS=16)
-tell({
+found = {
     "norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, HAS_UPDATE=False)),
     "add and norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, HAS_UPDATE=True)),
     "gate": compile_for_gpu(silu_mul_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024)),
-    "turn": compile_for_gpu(norm_rope_kernel.turn_kernel, types, dict(turn, HAS_NORM=False)),
-    "norm and turn": compile_for_gpu(norm_rope_kernel.turn_kernel, types, dict(turn, HAS_NORM=True)),
-})
+}
+for stored, largest, has_norm in (("bf16", 0, False), ("bf16", 0, True), ("i8", 127, True), ("fp8e4nv", 448, True)):
+    found[f"turn and store, {stored}, {has_norm}"] = compile_for_gpu(
+        norm_rope_store_kernel.norm_rope_store_kernel,
+        types | dict.fromkeys(("keys", "values"), "*" + stored),
+        dict(
+            NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_HALF=64, TILE_HEADS=16, HAS_NORM=has_norm,
+            LARGEST=largest, IS_INTEGER=stored == "i8",
+        ),
+    )
+tell(found)
 """
 
 

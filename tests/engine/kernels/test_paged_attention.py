@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead_engine.kernels.attention.backend import CacheLayout
+from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.attention.stored_heads import quantize_heads
 from fairlead_engine_testing.device_batches import device_batch
 from fairlead_engine_testing.gpu_code import compiled
@@ -72,7 +73,7 @@ def run_kernel(
     **options: object,
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Random sequences in scattered blocks of a cache whose other slots are NaN: what came out, what should have, and
-    the splits of each grid. `options` are `paged_attention`'s."""
+    the splits of each grid. `options` are of `Scoring`."""
     from fairlead_engine.kernels.attention.paged_attention import paged_attention
     from fairlead_engine.kernels.attention.triton_paged import TritonPaged
 
@@ -102,7 +103,7 @@ def run_kernel(
     step = backend.prepare(batch, backend.tables(layout, len(contexts), max(map(len, tables))))
     query = torch.cat(queries)
     output = torch.full_like(query, float("nan"))
-    paged_attention(query, cache.keys, cache.values, output, step, **options)  # type: ignore[arg-type]
+    paged_attention(query, cache.keys, cache.values, output, step, Scoring(**options))  # type: ignore[arg-type]
     return output, torch.cat(expected), [grid.num_splits for grid in step.grids]
 
 
@@ -203,37 +204,6 @@ def test_values_of_any_size_keep_their_precision_in_half_precision(device, size)
     torch.testing.assert_close(output.double() / size, expected / size, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, of NaN
-@on_each_device
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
-@pytest.mark.parametrize(("num_kv_heads", "head_dim"), [(1, 1), (3, 20), (2, 128)])
-def test_a_token_is_stored_as_its_twin_has_it_to_the_bit(device, dtype, kv_dtype, num_kv_heads, head_dim):
-    from fairlead_engine.kernels.attention.store_kernel import store
-
-    layout = CacheLayout(
-        num_layers=1, num_heads=num_kv_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, block_size=3, dtype=dtype,
-        device=torch.device(device), kv_dtype=kv_dtype,
-    )  # fmt: skip
-    (cache,) = layout.caches((4, 3, num_kv_heads, head_dim))
-    (twin,) = layout.caches((4, 3, num_kv_heads, head_dim))
-    spoil(cache)
-    spoil(twin)
-    heads = torch.randn(9, 4 * num_kv_heads, head_dim, device=device)
-    heads *= torch.logspace(-4, 0, head_dim, device=device)[torch.randperm(head_dim)]
-    heads = (heads * torch.logspace(-6, 4, 9, device=device)[:, None, None]).to(dtype)
-    heads[2] = 0.0
-    heads[3, :, 0], heads[4, :, -1] = float("nan"), float("-inf")
-    key, value = heads[:, num_kv_heads : 2 * num_kv_heads], heads[:, 3 * num_kv_heads :]  # rows are further apart
-    slots = torch.tensor([5, 0, 7, 11, 1, 2, 8, 10, 4], device=device)
-    store(key, value, cache.keys, cache.values, slots)
-    twin.keys.flatten(0, 1).put(0, slots, key)
-    twin.values.flatten(0, 1).put(0, slots, value)
-    for found, wanted in ((cache.keys, twin.keys), (cache.values, twin.values)):
-        both = (found.floats(torch.float32), wanted.floats(torch.float32))
-        torch.testing.assert_close(*both, rtol=0.0, atol=0.0, equal_nan=True)
-
-
 @given(
     exponent=st.integers(-30, 30),
     dtype=st.sampled_from([torch.int8, torch.float8_e4m3fn]),
@@ -256,7 +226,7 @@ def test_what_is_read_back_errs_by_half_a_step_at_most(exponent, dtype, shape, s
 
 
 COMPILE = """
-from fairlead_engine.kernels.attention import paged_attention, store_kernel, triton_paged
+from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
 types = {**dict.fromkeys(("output", "query", "sinks"), "*bf16"), "table_rows": "*i64"}
@@ -282,13 +252,6 @@ for name, rows, splits, warps, formats in (
         found[f"{name}, {stored}"] = compile_for_gpu(
             paged_attention.paged_attention_kernel, types, constants, num_warps=warps, num_stages=stages
         )
-types |= dict(key="*bf16", value="*bf16", slot_mapping="*i64", key_stride="i32", value_stride="i32")
-for stored, largest in stored_in.items():
-    types |= dict.fromkeys(("keys", "values"), "*" + stored)
-    constants = dict(
-        NUM_KV_HEADS=8, PADDED_HEADS=8, HEAD_DIM=128, PADDED_DIM=128, LARGEST=largest, IS_INTEGER=stored == "i8"
-    )
-    found[f"store, {stored}"] = compile_for_gpu(store_kernel.store_kernel, types, constants)
 types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32")
 constants = dict(NUM_HEADS=32, HEAD_DIM=128, PADDED_DIM=128, NUM_SPLITS=8, PADDED_SPLITS=8, HAS_SINKS=False)
 found["put together"] = compile_for_gpu(paged_attention.put_together_kernel, types, constants)

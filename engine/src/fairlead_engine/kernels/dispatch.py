@@ -1,7 +1,8 @@
 """Which implementation of a fused operation runs: the kernel for tensors on CUDA, if Triton works here, else torch.
 
 The two lie beside each other, `NAME.py` in plain torch and `NAME_kernel.py` in Triton, with a function of one name and
-signature each. A kernel's module is imported when the first tensor on CUDA comes.
+signature each. A kernel's module is imported when the first tensor on CUDA comes. What belongs to an attention backend
+is chosen with it.
 """
 
 import os

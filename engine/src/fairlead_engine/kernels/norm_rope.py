@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.dispatch import with_kernel
 from fairlead_engine.kernels.rms_norm import rms_norm
 
 
@@ -17,7 +16,15 @@ class HeadNorm(NamedTuple):
     eps: float
 
 
-@with_kernel("fairlead_engine.kernels.norm_rope_kernel")
+class HeadTurn(NamedTuple):
+    """What `norm_rope` is told beside the heads."""
+
+    num_kv_heads: int
+    cosines: Tensor
+    sines: Tensor
+    norm: HeadNorm | None
+
+
 def norm_rope(
     heads: Tensor, num_kv_heads: int, cosines: Tensor, sines: Tensor, norm: HeadNorm | None
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
-from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
+from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
+from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.route_top_k import route_top_k
 from fairlead_engine.kernels.silu_mul import silu_mul
@@ -113,6 +114,7 @@ class Attention:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    scoring: Scoring = PLAIN
 
     def heads(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] → heads of queries, keys and values side by side [tokens, all heads, head_dim]."""
@@ -120,8 +122,9 @@ class Attention:
 
     def attend(self, heads: Tensor, step: ForwardInput, rotation: Rotation, cache: LayerCache) -> Tensor:
         """From those to the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
-        query, key, value = norm_rope(heads, self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
-        return step.backend.forward(query, key, value, cache, step.attention).flatten(1)
+        turn = HeadTurn(self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
+        query = step.backend.store(heads, turn, cache, step.attention)
+        return step.backend.attend(query, cache, step.attention, self.scoring).flatten(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What attention is asked: the protocol of a backend, and what it is told of the cache and of a step.
 
-The runner calls `allocate` and `tables` once and `prepare` once per step, each layer calls `forward`. Requests and
-scheduling stay outside: a step is rows of tokens, and for each sequence how many of them are its own.
+The runner calls `allocate` and `tables` once and `prepare` once per step, each layer calls `store` and `attend`.
+Requests and scheduling stay outside: a step is rows of tokens, and for each sequence how many of them are its own.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
+from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.attention.stored_heads import BYTES_PER_SCALE, LARGEST, StoredHeads
+from fairlead_engine.kernels.norm_rope import HeadTurn
 
 Numbers = npt.NDArray[np.int64]
 """Counts and indices on the host."""
 Tables = TypeVar("Tables")
 """What a backend keeps of every slot's block table from step to step: that backend's business."""
 Metadata = TypeVar("Metadata")
-"""What its `prepare` hands to its `forward`."""
+"""What its `prepare` hands to its `store` and `attend`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +112,18 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         """What all layers of one step share; called once per step, on the host. Brings the tables up to date."""
         ...
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: Metadata) -> Tensor:
-        """Stores the step's keys and values, then attends: softmax(query · keys / sqrt(head_dim)) · values.
+    def store(self, heads: Tensor, turn: HeadTurn, cache: LayerCache, metadata: Metadata) -> Tensor:
+        """Takes heads [tokens, heads + 2 x kv_heads, head_dim] of a fused projection: `norm_rope`'s keys and values go
+        into the cache, its queries [tokens, heads, head_dim] come back."""
+        ...
 
-        Where they are stored in 8 bits, what is attended to is what was stored, of this step's own tokens too: so what
-        a token sees does not depend on how a prompt is divided into steps.
+    def attend(self, query: Tensor, cache: LayerCache, metadata: Metadata, scoring: Scoring) -> Tensor:
+        """softmax(query · keys / sqrt(head_dim)) · values, with what `scoring` says; query and the result are
+        [tokens, heads, head_dim].
 
-        query [tokens, heads, head_dim]; key and value [tokens, kv_heads, head_dim]; returns [tokens, heads, head_dim].
         Query head h uses key head h // (heads / kv_heads). Slots outside a sequence's context are never used for it.
+        What is attended to is what was stored, of this step's own tokens too: so where that is 8 bits, what a token
+        sees does not depend on how a prompt is divided into steps.
         """
         ...
 

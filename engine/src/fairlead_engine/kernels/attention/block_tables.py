@@ -13,11 +13,14 @@ from itertools import accumulate
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
+from fairlead_engine.kernels.attention.scoring import Scoring, attend_scored
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
+from fairlead_engine.kernels.norm_rope import HeadTurn
+from fairlead_engine.kernels.norm_rope_store import norm_rope_store
 from fairlead_engine.kernels.staging import to_device
 
 MAX_GATHERED = 2**16
@@ -159,13 +162,12 @@ class BlockTables:
             slot_mapping=block_tables[query_starts[:-1], positions // size] * size + positions % size,
         )
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: BlockTableMetadata
-    ) -> Tensor:
+    def store(self, heads: Tensor, turn: HeadTurn, cache: LayerCache, metadata: BlockTableMetadata) -> Tensor:
+        return norm_rope_store(heads, turn, cache.keys, cache.values, metadata.slot_mapping)
+
+    def attend(self, query: Tensor, cache: LayerCache, metadata: BlockTableMetadata, scoring: Scoring) -> Tensor:
         keys, values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)
-        keys.put(0, metadata.slot_mapping, key)
-        values.put(0, metadata.slot_mapping, value)
-        return torch.cat([_attend(query, keys, values, group) for group in metadata.groups])
+        return torch.cat([_attend(query, keys, values, group, scoring) for group in metadata.groups])
 
 
 def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
@@ -200,7 +202,7 @@ def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context
     )
 
 
-def _attend(query: Tensor, keys: StoredHeads, values: StoredHeads, group: Group) -> Tensor:
+def _attend(query: Tensor, keys: StoredHeads, values: StoredHeads, group: Group, scoring: Scoring) -> Tensor:
     """[rows of the group, heads, head_dim], from query [tokens, heads, head_dim] and all slots' keys and values."""
     num_sequences, num_queries = group.rows.shape
     num_heads, num_kv_heads = query.shape[1], keys.numbers.shape[1]
@@ -219,7 +221,8 @@ def _attend(query: Tensor, keys: StoredHeads, values: StoredHeads, group: Group)
         context_keys, context_values = (
             part.repeat_interleave(num_heads // num_kv_heads, dim=1) for part in (context_keys, context_values)
         )
-    output = scaled_dot_product_attention(
-        queries, context_keys, context_values, attn_mask=group.visible.unsqueeze(1)
-    ).reshape(num_sequences, num_heads, num_queries, -1)
-    return output.transpose(1, 2).flatten(0, 1)[group.kept]
+    if scoring.sinks is not None:
+        heads_and_queries = (num_kv_heads, -1) if num_queries == 1 else (num_heads, 1)
+        scoring = scoring._replace(sinks=scoring.sinks.view(*heads_and_queries, 1))
+    output = attend_scored(queries, context_keys, context_values, group.visible.unsqueeze(1), scoring)
+    return output.reshape(num_sequences, num_heads, num_queries, -1).transpose(1, 2).flatten(0, 1)[group.kept]

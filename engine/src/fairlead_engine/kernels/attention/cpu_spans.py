@@ -17,7 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
+from fairlead_engine.kernels.attention.scoring import Scoring, attend_scored
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
+from fairlead_engine.kernels.norm_rope import HeadTurn, norm_rope
 
 
 class QuerySpan(NamedTuple):
@@ -133,30 +135,48 @@ class CPUSpans:
             )
         return SpanMetadata(torch.tensor(slots, dtype=torch.int64).to(layout.device), spans)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: SpanMetadata) -> Tensor:
+    def store(self, heads: Tensor, turn: HeadTurn, cache: LayerCache, metadata: SpanMetadata) -> Tensor:
+        query, key, value = norm_rope(heads, *turn)
         cache.keys.put(1, metadata.slots, key.transpose(0, 1))
         cache.values.put(1, metadata.slots, value.transpose(0, 1))
+        return query
+
+    def attend(self, query: Tensor, cache: LayerCache, metadata: SpanMetadata, scoring: Scoring) -> Tensor:
         num_tokens, num_heads, head_dim = query.shape
-        num_kv_heads = key.shape[1]
+        num_kv_heads = len(cache.keys.numbers)
         grouped = query.view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
         outputs = []
         for span in metadata.spans:
             queries = grouped.narrow(0, span.start, span.num_queries)
             keys, values = (_context(slab, span).floats(query.dtype) for slab in (cache.keys, cache.values))
-            if span.num_queries == 1:
-                # The query heads of a group act as queries of their key head, which is read only once.
-                output = scaled_dot_product_attention(queries, keys.unsqueeze(0), values.unsqueeze(0))
-            else:
-                # Keys are repeated over their group by stride, not by copy: [kv_heads, group, num_queries, head_dim].
-                output = scaled_dot_product_attention(
-                    queries.permute(1, 2, 0, 3),
-                    keys.unsqueeze(1).expand(-1, queries.shape[2], -1, -1),
-                    values.unsqueeze(1).expand(-1, queries.shape[2], -1, -1),
-                    attn_mask=span.mask,
-                    is_causal=span.mask is None,
-                ).permute(2, 0, 1, 3)
-            outputs.append(output)
+            outputs.append((_attend_plainly if scoring.is_plain else _attend)(queries, keys, values, span, scoring))
         return torch.cat(outputs).view(num_tokens, num_heads, head_dim)
+
+
+def _attend_plainly(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scoring: Scoring) -> Tensor:
+    """From queries [num_queries, kv_heads, group, head_dim] to the same shape, over keys and values [kv_heads, tokens,
+    head_dim]."""
+    if span.num_queries == 1:
+        # The query heads of a group act as queries of their key head, which is read only once.
+        return scaled_dot_product_attention(queries, keys.unsqueeze(0), values.unsqueeze(0))
+    # Keys are repeated over their group by stride, not by copy: [kv_heads, group, num_queries, head_dim].
+    return scaled_dot_product_attention(
+        queries.permute(1, 2, 0, 3),
+        keys.unsqueeze(1).expand(-1, queries.shape[2], -1, -1),
+        values.unsqueeze(1).expand(-1, queries.shape[2], -1, -1),
+        attn_mask=span.mask,
+        is_causal=span.mask is None,
+    ).permute(2, 0, 1, 3)
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scoring: Scoring) -> Tensor:
+    """The same for any scoring."""
+    visible = torch.ones(span.num_queries, span.context, dtype=torch.bool, device=queries.device)
+    visible = visible.tril_(span.context - span.num_queries)
+    if scoring.sinks is not None:
+        scoring = scoring._replace(sinks=scoring.sinks.view(*queries.shape[1:3], 1, 1))
+    grouped = queries.permute(1, 2, 0, 3)
+    return attend_scored(grouped, keys.unsqueeze(1), values.unsqueeze(1), visible, scoring).permute(2, 0, 1, 3)
 
 
 def causal_mask(num_queries: int, context: int, layout: CacheLayout) -> Tensor:

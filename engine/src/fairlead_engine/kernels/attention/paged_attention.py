@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import SMALLEST_SCALE, StoredHeads
 
 _NUM_STAGES = 3
@@ -234,17 +235,12 @@ def paged_attention(
     values: StoredHeads,
     output: Tensor,
     step: PagedStep,
-    *,
-    window: int = 0,
-    soft_cap: float = 0.0,
-    sinks: Tensor | None = None,
+    scoring: Scoring = PLAIN,
 ) -> None:
     """Causal grouped-query attention of a step's rows to what the cache holds of their sequences, into `output`.
 
     query and output [tokens, heads, head_dim], the output contiguous and of the query each row; keys and values
-    [blocks, block_size, kv_heads, head_dim], in which the step's own are stored already. `window`: how many tokens, its
-    own included, a query sees; 0 = all. `soft_cap`: scores are bent into ± this; 0 = they are not. `sinks` float32
-    [heads]: a score of each head that takes its share of the softmax and brings no value.
+    [blocks, block_size, kv_heads, head_dim], in which the step's own are stored already.
 
     Bytes read from the cache: 2 x kv_heads x head_dim x element size for each visible token of each tile, and 8 x
     kv_heads of scales where it holds 8-bit numbers (132 instead of 256 for a head of 128); all else is small beside
@@ -255,6 +251,7 @@ def paged_attention(
     Numbers of 8 bits are exact in every format of queries, so scales come after the products: a key's to its scores, a
     value's to its weights. Weights are at most 1 then, for float16's sake: the largest scale so far is taken out.
     """
+    window, soft_cap, sinks = scoring
     num_heads, head_dim = query.shape[1:]
     block_size, num_kv_heads = keys.numbers.shape[1:3]
     padded_dim = max(16, triton.next_power_of_2(head_dim))

@@ -12,7 +12,9 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, 
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
-from fairlead_engine.kernels.attention.store_kernel import store
+from fairlead_engine.kernels.attention.scoring import Scoring
+from fairlead_engine.kernels.norm_rope import HeadTurn
+from fairlead_engine.kernels.norm_rope_store_kernel import norm_rope_store
 from fairlead_engine.kernels.staging import to_device
 
 # Compiled for compute capability 9.0 with heads of 128, these keep everything in registers (96 to 180 of them), read 16
@@ -104,10 +106,12 @@ class TritonPaged:
             grids=(grid,),
         )
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, cache: LayerCache, metadata: PagedStep) -> Tensor:
-        store(key, value, cache.keys, cache.values, metadata.slot_mapping)
+    def store(self, heads: Tensor, turn: HeadTurn, cache: LayerCache, metadata: PagedStep) -> Tensor:
+        return norm_rope_store(heads, turn, cache.keys, cache.values, metadata.slot_mapping)
+
+    def attend(self, query: Tensor, cache: LayerCache, metadata: PagedStep, scoring: Scoring) -> Tensor:
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        paged_attention(query, cache.keys, cache.values, output, metadata)
+        paged_attention(query, cache.keys, cache.values, output, metadata, scoring)
         return output
 
     def _grid(
