@@ -71,7 +71,9 @@ class IdleRunner:
         self._sent = SentSlots(num_slots)
         self._tokens = SlotTokens(num_slots, blocks_per_slot * self._layout.block_size, self._layout.device)
 
-    def memory_for_cache(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> int | None:
+    def memory_for_cache(
+        self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+    ) -> int | None:
         return None
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:

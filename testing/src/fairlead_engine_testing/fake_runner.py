@@ -73,7 +73,9 @@ class FakeRunner:
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         self._store = [None] * (num_blocks * self.block_size)
 
-    def memory_for_cache(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> int | None:
+    def memory_for_cache(
+        self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+    ) -> int | None:
         return None
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:

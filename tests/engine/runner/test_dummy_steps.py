@@ -12,22 +12,23 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.runner import ModelRunner
 from fairlead_engine.runner.cuda_memory import DeviceMemory
-from fairlead_engine.runner.dummy_steps import blocks_of_largest, every_kind_of_step, largest_step
+from fairlead_engine.runner.dummy_steps import StepLimits, blocks_of_largest, every_kind_of_step, largest_step
 from fairlead_engine.runner.step_graphs import foreseen_bytes
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.fake_engine import fake_config
-
-GIB = 2**30
 
 
 @given(st.integers(1, 300), st.integers(0, 9000), st.integers(1, 64))
 def test_the_largest_step_is_as_large_as_a_step_may_be(num_seqs: int, more_tokens: int, block_size: int) -> None:
-    batch = largest_step(num_seqs, num_seqs + more_tokens, block_size)
+    limits = StepLimits(num_seqs, num_seqs + more_tokens, 10_000)
+    batch = largest_step(limits, block_size)
     assert len(batch.items) == num_seqs
     assert batch.num_tokens == num_seqs + more_tokens
     assert all(item.samples for item in batch.items)
-    widest = blocks_of_largest(num_seqs, num_seqs + more_tokens, block_size)
+    widest = blocks_of_largest(limits, block_size)
     assert max(len(item.block_table) for item in batch.items) == widest
     assert {item.sequence.slot for item in batch.items} == set(range(num_seqs))
 
@@ -35,7 +36,7 @@ def test_the_largest_step_is_as_large_as_a_step_may_be(num_seqs: int, more_token
 @given(st.integers(1, 4), st.integers(0, 20), st.integers(2, 5000), st.integers(1, 32))
 def test_no_kind_of_step_is_more_than_a_step_may_be(num_seqs, more_tokens, max_model_len, block_size) -> None:
     num_tokens = num_seqs + more_tokens
-    batches = list(every_kind_of_step(num_seqs, num_tokens, max_model_len, block_size))
+    batches = list(every_kind_of_step(StepLimits(num_seqs, num_tokens, max_model_len), block_size))
     for batch in batches:
         assert 1 <= len(batch.items) <= num_seqs
         assert batch.num_tokens <= num_tokens
@@ -47,29 +48,16 @@ def test_no_kind_of_step_is_more_than_a_step_may_be(num_seqs, more_tokens, max_m
 def test_what_is_left_of_a_device_is_reckoned_from_what_was_measured() -> None:
     """80 GiB of which a model has taken 16, a neighbour 2 and libraries 1; the largest step took 3 more."""
     memory = DeviceMemory(total=80 * GIB, free=61 * GIB, work_space=3 * GIB)
-    assert memory.left(0.9, graphs=0) == 72 * GIB - 19 * GIB - 3 * GIB
-    assert memory.left(0.9, graphs=4 * GIB) == 46 * GIB
-    assert memory.left(0.25, graphs=0) == 0
+    assert memory.left(0.9, to_come=0) == 72 * GIB - 19 * GIB - 3 * GIB
+    assert memory.left(0.9, to_come=4 * GIB) == 46 * GIB
+    assert memory.left(0.25, to_come=0) == 0
 
 
 def test_graphs_are_foreseen_by_layers_and_sizes() -> None:
-    few, many = foreseen_bytes(36, 1, 8, GIB), foreseen_bytes(36, 256, 8192, GIB)
+    small, large = StepLimits(1, 8, 100), StepLimits(256, 8192, 100)
+    few, many = foreseen_bytes(36, small, GIB), foreseen_bytes(36, large, GIB)
     assert GIB < few < many < 2 * GIB
-    assert foreseen_bytes(72, 256, 8192, GIB) - GIB == 2 * (many - GIB)
-
-
-class Meter:
-    """Stands for a device of 8 GiB, and notes when it was looked at."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def begin(self) -> None:
-        self.notes.append("begin")
-
-    def read(self) -> DeviceMemory:
-        self.notes.append("read")
-        return DeviceMemory(8 * GIB, 5 * GIB, GIB)
+    assert foreseen_bytes(72, large, GIB) - GIB == 2 * (many - GIB)
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +68,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_cache_is_sized_by_what_the_largest_step_leaves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And that step is computed between the two looks at the memory."""
     runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1)
-    assert runner.memory_for_cache(0.9, 3, 20) is None
-    runner._part.meter = meter = Meter()  # type: ignore[assignment]
+    assert runner.memory_for_cache(0.9, 3, 20, 64) is None
+    runner._part.meter = meter = DeviceMeter(5 * GIB)  # type: ignore[assignment]
     launch = runner.launch
 
     def noted(batch: Any) -> Any:
@@ -89,38 +77,32 @@ def test_the_cache_is_sized_by_what_the_largest_step_leaves(folder: Path, monkey
         return launch(batch)
 
     monkeypatch.setattr(runner, "launch", noted)
-    assert runner.memory_for_cache(0.9, 3, 20) == int(7.2 * GIB) - 4 * GIB
+    rows = 3 * (64 * 4 + 16 * 8)
+    assert runner.memory_for_cache(0.9, 3, 20, 64) == int(7.2 * GIB) - 4 * GIB - rows
     assert meter.notes == ["begin", "3 sequences, 20 tokens", "read"]
 
 
 class Failing(FakeRunner):
-    """Runs out of memory in one of the steps before the first request."""
-
-    def __init__(self, when: str) -> None:
-        super().__init__()
-        self.when = when
+    """Runs out of memory in the largest step."""
 
     def memory_for_cache(self, *args: Any) -> int | None:
-        self._fail("measure")
-        return 2**20
-
-    def compile_steps(self, *args: Any) -> None:
-        self._fail("compile")
-
-    def _fail(self, now: str) -> None:
-        if now == self.when:
-            raise RuntimeError("CUDA out of memory")
+        raise RuntimeError("CUDA out of memory")
 
 
-@pytest.mark.parametrize(
-    ("when", "error", "said"),
-    [
-        ("measure", KVCacheTooSmall, "CUDA out of memory.*lower max-num-batched-tokens"),
-        ("compile", ConfigError, "enforce-eager: is off.*CUDA out of memory.*gpu-memory-utilization"),
-    ],
-)
-def test_a_start_without_memory_names_the_setting(when: str, error: type[Exception], said: str) -> None:
+def test_a_device_without_room_for_a_step_names_the_setting() -> None:
     config = fake_config()
     settings = {name: getattr(config, name) for name in ("max_num_seqs", "max_num_batched_tokens", "block_size")}
-    with pytest.raises(error, match=said):
-        Engine(EngineConfig(model="fake", **settings), Failing(when))
+    with pytest.raises(KVCacheTooSmall, match=r"CUDA out of memory.*lower max-num-batched-tokens"):
+        Engine(EngineConfig(model="fake", **settings), Failing())
+
+
+def test_steps_that_cannot_be_captured_name_the_setting(folder: Path) -> None:
+    class Full(CPUGraphs):
+        def record(self, run: Any) -> Any:
+            raise RuntimeError("CUDA out of memory")
+
+    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="block_tables")
+    runner._part._recorder = Full()
+    runner.allocate_kv_cache(4, 2, 2)
+    with pytest.raises(ConfigError, match=r"enforce-eager: is off.*CUDA out of memory.*gpu-memory-utilization"):
+        runner.compile_steps(2, 8, 16)

@@ -36,6 +36,7 @@ from fairlead_engine_testing.checkpoints import (
     write_random_checkpoint,
 )
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
 
 FAMILIES = {
@@ -154,25 +155,48 @@ _CAPTURING_RANK = """#!{python}
 import sys
 from fairlead_engine.runner import model_part, rank
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 model_part.choose_recorder = lambda *args, **settings: CPUGraphs()
+model_part.choose_meter = lambda device: DeviceMeter(4 * GIB)
 sys.exit(rank.main())
 """
 
 
-def test_ranks_capture_the_same_steps_and_meet_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums are captured as all else; every rank repeats the graphs that rank 0 does, in its order."""
-    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
-    tokens, vector = serve(folder)
+@pytest.fixture
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CPUGraphs:
+    """Has ranks capture graphs, and measure a device of their own, though there is none; what rank 0 captures with."""
     script = tmp_path / "rank"
     script.write_text(_CAPTURING_RANK.format(python=sys.executable))
     script.chmod(0o755)
     graphs = CPUGraphs()
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(model_part, "choose_recorder", lambda *args, **settings: graphs)
+    monkeypatch.setattr(model_part, "choose_recorder", lambda *args, enforce_eager: None if enforce_eager else graphs)
+    monkeypatch.setattr(model_part, "choose_meter", lambda device: DeviceMeter(5 * GIB))
+    return graphs
+
+
+def test_ranks_capture_the_same_steps_and_meet_in_them(tmp_path: Path, devices: CPUGraphs) -> None:
+    """Sums are captured as all else; every rank repeats the graphs that rank 0 does, in its order."""
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
+    tokens, vector = serve(folder, enforce_eager=True)
     found, vector_of_ranks = serve(folder, tensor_parallel_size=2, attention_backend="block_tables")
-    assert graphs.num_replays > 20
+    assert devices.num_replays > 20
     assert found == tokens
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+
+
+def test_the_rank_with_the_least_memory_decides(tmp_path: Path, devices: CPUGraphs) -> None:
+    """Of 8 GiB rank 0 has 5 free and rank 1 has 4; a step took one of them, and another is kept for graphs."""
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
+    runner = ModelRunner(
+        folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2, attention_backend="block_tables"
+    )
+    try:
+        found = runner.memory_for_cache(0.9, 2, 8, 100)
+        assert found is not None
+        assert int(7.2 * GIB) - 4 * GIB - 2 * GIB - GIB // 50 < found < int(7.2 * GIB) - 4 * GIB - 2 * GIB
+    finally:
+        runner.close()
 
 
 def test_every_rank_reads_its_part_alone(tmp_path: Path) -> None:

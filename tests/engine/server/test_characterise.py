@@ -37,7 +37,10 @@ def test_a_profile_says_what_was_measured(measured: tuple[Path, Any], checkpoint
     assert (profile.architecture, profile.dtype, profile.device, profile.max_num_seqs) == (
         "LlamaForCausalLM", "float32", "cpu", 4,
     )  # fmt: skip
-    assert set(profile.start_seconds) == {"import", "load", "warm_up"} and min(profile.start_seconds.values()) > 0
+    assert (
+        set(profile.start_seconds) == {"import", "load", "cache", "compile", "warm_up"}
+        and min(profile.start_seconds.values()) > 0
+    )
     assert profile.step_cost.is_known and profile.error.num_steps > 0
     assert {each.batch for each in profile.measured} == {1, 2, 4}
     assert len({each.prompt_tokens for each in profile.measured if each.batch == 1}) >= 5

@@ -19,7 +19,7 @@ from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.step_watch import StepWatch
 from fairlead_engine.core.warm_up import warm_up
-from fairlead_engine.errors import ConfigError, KVCacheTooSmall
+from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.types import (
     EngineInfo,
     EngineLoad,
@@ -95,11 +95,9 @@ class Engine:
             now=self.clock.now,
             predict_wait=lambda: self.predicted_wait,
         )
-        try:
-            self.runner.compile_steps(limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len)
-        except RuntimeError as error:
-            hint = "set it to launch every step, or lower gpu-memory-utilization if memory is what was missing"
-            raise ConfigError("enforce_eager", f"is off, and steps cannot be captured ({error})", hint) from error
+        allocated = self.clock.now()
+        self.runner.compile_steps(limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len)
+        compiled = self.clock.now()
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, size.num_blocks, self.clock))
         if profile is not None:  # measured for longer than a warm-up
@@ -108,7 +106,13 @@ class Engine:
         self._under_way: _Step | None = None
         """With asynchronous scheduling, the step that the device is at."""
         self.num_failed_checks = 0
-        self.info = self._info(limits, {"load": loaded - started, "warm_up": self.clock.now() - loaded})
+        start_seconds = {
+            "load": loaded - started,
+            "cache": allocated - loaded,
+            "compile": compiled - allocated,
+            "warm_up": self.clock.now() - compiled,
+        }
+        self.info = self._info(limits, start_seconds)
 
     def step(self) -> list[SequenceOutput]:
         """Computes the next tokens of whatever runs. Call it while `has_work`.
@@ -285,8 +289,9 @@ class Engine:
 def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:
     """What the device has left for a cache. Raises KVCacheTooSmall where not even one step fits."""
     num_seqs, num_tokens = config.max_num_seqs or 0, config.max_num_batched_tokens or 0
+    max_model_len = config.max_model_len or runner.model_config.max_position_embeddings
     try:
-        return runner.memory_for_cache(config.gpu_memory_utilization, num_seqs, num_tokens)
+        return runner.memory_for_cache(config.gpu_memory_utilization, num_seqs, num_tokens, max_model_len)
     except (MemoryError, RuntimeError) as error:  # the latter is torch's
         step = f"a step of {num_tokens} tokens and {num_seqs} sequences"
         raise KVCacheTooSmall(f"{step} cannot be computed ({error}); lower max-num-batched-tokens") from error

@@ -64,9 +64,12 @@ class Runner(Protocol[Launched]):
         """Bytes of cache that one block takes."""
         ...
 
-    def memory_for_cache(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> int | None:
-        """Bytes that a cache may take of the share `utilization` of the device's memory, beside the largest step; None
-        where it has no memory of its own. Called before `allocate_kv_cache`, or never."""
+    def memory_for_cache(
+        self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+    ) -> int | None:
+        """Bytes that a cache may take of the share `utilization` of the device's memory, beside all else that steps
+        need, which are no larger; None where it has no memory of its own. Called before `allocate_kv_cache`, or never.
+        """
         ...
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
@@ -76,7 +79,7 @@ class Runner(Protocol[Launched]):
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Has made whatever is made at first use, for all steps that there may be; between `allocate_kv_cache` and the
-        first `launch`. Raises RuntimeError where it cannot."""
+        first `launch`. Raises ConfigError where it cannot."""
         ...
 
     def block_allocator(self, num_blocks: int) -> BlockAllocator:

@@ -13,10 +13,10 @@ class DeviceMemory(NamedTuple):
     work_space: int
     """What the largest step took beside, at its peak."""
 
-    def left(self, utilization: float, graphs: int) -> int:
-        """For the cache, of the share of the memory that this process and others before it may take together; `graphs`
-        will be captured afterwards."""
-        return max(0, int(self.total * utilization) - (self.total - self.free) - self.work_space - graphs)
+    def left(self, utilization: float, to_come: int) -> int:
+        """For the cache, of the share of the memory that this process and others before it may take together, beside
+        the bytes that are still to come."""
+        return max(0, int(self.total * utilization) - (self.total - self.free) - self.work_space - to_come)
 
 
 class CUDAMemory:
@@ -34,3 +34,8 @@ class CUDAMemory:
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         return DeviceMemory(total, free, work_space)
+
+
+def choose_meter(device: torch.device) -> CUDAMemory | None:
+    """None for a device whose memory is the machine's."""
+    return CUDAMemory() if device.type == "cuda" else None

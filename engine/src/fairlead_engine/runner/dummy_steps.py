@@ -6,6 +6,8 @@ All their tokens lie in block 0, over and over: what they compute is nonsense, b
 from collections.abc import Iterator
 from itertools import product
 
+import msgspec
+
 from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.types import SamplingParams, Sequence
 
@@ -18,28 +20,35 @@ _FEWEST_TOKENS = 256
 """Context of the second step of `every_kind_of_step`; each further one's is twice as long."""
 
 
-def blocks_of_largest(max_num_seqs: int, max_num_batched_tokens: int, block_size: int) -> int:
+class StepLimits(msgspec.Struct, frozen=True, array_like=True):
+    """What no step exceeds."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+
+
+def blocks_of_largest(limits: StepLimits, block_size: int) -> int:
     """How many blocks the table of a sequence of `largest_step` has."""
-    return -(-max(_shares(max_num_seqs, max_num_batched_tokens)) // block_size)
+    return -(-max(_shares(limits.max_num_seqs, limits.max_num_batched_tokens)) // block_size)
 
 
-def largest_step(max_num_seqs: int, max_num_batched_tokens: int, block_size: int) -> Batch:
+def largest_step(limits: StepLimits, block_size: int) -> Batch:
     """As many tokens and as many sequences as a step may have, each of which has its prompt scored and draws a
     token, penalised and told of."""
-    shares = _shares(max_num_seqs, max_num_batched_tokens)
+    shares = _shares(limits.max_num_seqs, limits.max_num_batched_tokens)
     return Batch([_item(slot, share, share, _EVERYTHING, block_size) for slot, share in enumerate(shares)])
 
 
-def every_kind_of_step(
-    max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int, block_size: int
-) -> Iterator[Batch]:
+def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
     """A decode and a chunk, in one step where it has room for both, at contexts of doubling lengths: by these, and by
     nothing else, attention divides its work. And every way of choosing a token."""
+    max_model_len = limits.max_model_len
     doubling = (_FEWEST_TOKENS * 2**power for power in range(max_model_len.bit_length()))
     contexts = sorted({min(2, max_model_len), *(each for each in doubling if each < max_model_len), max_model_len})
-    shapes = [num_tokens for num_tokens in ([1, 2], [2], [1]) if sum(num_tokens) <= max_num_batched_tokens]
+    shapes = [num_tokens for num_tokens in ([1, 2], [2], [1]) if sum(num_tokens) <= limits.max_num_batched_tokens]
     for context_len, num_tokens in product(contexts, shapes):
-        if len(num_tokens) <= max_num_seqs and max(num_tokens) <= context_len:
+        if len(num_tokens) <= limits.max_num_seqs and max(num_tokens) <= context_len:
             yield Batch([_item(slot, num, context_len, _EVERYTHING, block_size) for slot, num in enumerate(num_tokens)])
     for sampling in _SAMPLINGS:
         yield Batch([_item(0, 1, 1, sampling, block_size)])

@@ -19,7 +19,8 @@ from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.cuda_graphs import choose_recorder
-from fairlead_engine.runner.cuda_memory import CUDAMemory
+from fairlead_engine.runner.cuda_memory import choose_meter
+from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.slot_tokens import SlotTokens
@@ -87,7 +88,7 @@ class ModelPart:
         self.model = load_model(folder, self.config, self.dtype, self.device, settings.quantization, shard)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None
-        self.meter = CUDAMemory() if self.device.type == "cuda" else None
+        self.meter = choose_meter(self.device)
         """Of a device that has memory of its own."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
         self._caches: list[LayerCache] = []
@@ -105,24 +106,31 @@ class ModelPart:
         if self.meter is not None:
             self.meter.begin()
 
-    def memory_for_cache(self, utilization: float, most_sequences: int, most_tokens: int) -> int:
+    def memory_for_cache(self, utilization: float, limits: StepLimits) -> int:
         """Bytes that the rank with the least has left of the share `utilization` of its device, after all that was
-        computed since `allocate`, and before graphs of such steps are captured."""
+        computed since `allocate`, and before what such steps need beside a cache is there: rows of tokens and blocks
+        for each slot, and graphs."""
         assert self.meter is not None
         memory = self.meter.read()
-        graphs = 0
+        block_size = self.layout.block_size
+        to_come = limits.max_num_seqs * (4 * limits.max_model_len + 8 * -(-limits.max_model_len // block_size))
         if self._recorder is not None:
-            graphs = foreseen_bytes(self.config.num_layers, most_sequences, most_tokens, memory.work_space)
-        return self.shard.least(memory.left(utilization, graphs), self.device)
+            to_come += foreseen_bytes(self.config.num_layers, limits, memory.work_space)
+        return self.shard.least(memory.left(utilization, to_come), self.device)
 
     def capture(self, most_tokens: int) -> None:
-        """Captures steps of up to so many tokens, where graphs are used. Raises RuntimeError where one cannot be."""
-        if self._recorder is not None:
-            assert isinstance(self.backend, CapturableBackend)
+        """Captures steps of up to so many tokens, where graphs are used. Raises ConfigError where one cannot be."""
+        if self._recorder is None:
+            return
+        assert isinstance(self.backend, CapturableBackend)
+        try:
             self._graphs = StepGraphs(
                 self._recorder, self.model, self.backend, self._caches, self._tables, self.tokens,
                 most_tokens=most_tokens,
             )  # fmt: skip
+        except RuntimeError as error:
+            hint = "set it to launch every step, or lower gpu-memory-utilization if memory is what was missing"
+            raise ConfigError("enforce_eager", f"is off, and steps cannot be captured ({error})", hint) from error
 
     def compute(self, plan: StepPlan) -> Computed:
         """Begins a step's forward pass; its keys and values will be in the cache after it."""

@@ -15,7 +15,7 @@ from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.dummy_steps import blocks_of_largest, every_kind_of_step, largest_step
+from fairlead_engine.runner.dummy_steps import StepLimits, blocks_of_largest, every_kind_of_step, largest_step
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
 from fairlead_engine.runner.pooler import Pooler
 from fairlead_engine.runner.progress import Progress
@@ -116,32 +116,34 @@ class ModelRunner:
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
         self._sent = SentSlots(num_slots)
 
-    def memory_for_cache(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> int | None:
+    def memory_for_cache(
+        self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+    ) -> int | None:
         """Bytes that a cache may take of the share `utilization` of the device's memory, beside the largest step, which
         is computed for that; of each rank. None where the device's memory is the machine's. `allocate_kv_cache` comes
         after it."""
         if self._part.meter is None:
             return None
+        limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
         block_size = self._part.layout.block_size
-        blocks_per_slot = blocks_of_largest(max_num_seqs, max_num_batched_tokens, block_size)
-        self.allocate_kv_cache(1, max_num_seqs, blocks_per_slot)
-        self._try(largest_step(max_num_seqs, max_num_batched_tokens, block_size))
+        self.allocate_kv_cache(1, max_num_seqs, blocks_of_largest(limits, block_size))
+        self._try(largest_step(limits, block_size))
         if self._ranks is not None:
-            self._ranks.measure(utilization, max_num_seqs, max_num_batched_tokens)
-        return self._part.memory_for_cache(utilization, max_num_seqs, max_num_batched_tokens)
+            self._ranks.measure(utilization, limits)
+        return self._part.memory_for_cache(utilization, limits)
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Has kernels compiled and graphs captured for all steps that there may be, so that no request waits for that;
         after `allocate_kv_cache`, before the first step, with the same numbers. Writes to block 0.
 
-        Raises RuntimeError where a step cannot be captured.
+        Raises ConfigError where a step cannot be captured.
         """
         if self._ranks is not None:
             self._ranks.capture(max_num_batched_tokens)
         self._part.capture(max_num_batched_tokens)
         if self.attention_backend == "triton":
-            block_size = self._part.layout.block_size
-            steps = list(every_kind_of_step(max_num_seqs, max_num_batched_tokens, max_model_len, block_size))
+            limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
+            steps = list(every_kind_of_step(limits, self._part.layout.block_size))
             progress = Progress("compiled the kernels of %d of %d kinds of steps", len(steps))
             for batch in steps:
                 self._try(batch)

@@ -65,8 +65,8 @@ def serve(part: ModelPart, reader: Reader) -> None:
         match message:
             case Allocate(num_blocks, num_slots, blocks_per_slot):
                 part.allocate(num_blocks, num_slots, blocks_per_slot)
-            case Measure(utilization, max_num_seqs, max_num_batched_tokens):
-                part.memory_for_cache(utilization, max_num_seqs, max_num_batched_tokens)
+            case Measure(utilization, limits):
+                part.memory_for_cache(utilization, limits)
             case Capture(max_num_batched_tokens):
                 part.capture(max_num_batched_tokens)
             case Step(plan):

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from fairlead_engine.batch import Numbers
+from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.step_plan import StepPlan
 
@@ -40,8 +41,7 @@ class Measure(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Say how much memory is left for a cache."""
 
     utilization: float
-    max_num_seqs: int
-    max_num_batched_tokens: int
+    limits: StepLimits
 
 
 class Capture(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -13,6 +13,7 @@ import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, open_store
@@ -74,9 +75,9 @@ class Ranks:
         """Has them make room for the cache, as rank 0 does."""
         self._send(Allocate(num_blocks, num_slots, blocks_per_slot))
 
-    def measure(self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def measure(self, utilization: float, limits: StepLimits) -> None:
         """Has them say how much memory they have left for a cache, as rank 0 does: they meet in the least."""
-        self._send(Measure(utilization, max_num_seqs, max_num_batched_tokens))
+        self._send(Measure(utilization, limits))
 
     def capture(self, max_num_batched_tokens: int) -> None:
         """Has them capture their graphs, as rank 0 does: each runs what it captures, and they meet in its sums."""

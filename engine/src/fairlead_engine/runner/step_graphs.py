@@ -23,6 +23,7 @@ from fairlead_engine.kernels.attention.block_tables import DeviceTables
 from fairlead_engine.kernels.staging import stage
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.layers import ForwardInput
+from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.progress import Progress
 from fairlead_engine.runner.slot_tokens import SlotTokens
 
@@ -67,10 +68,10 @@ def _sizes(sizes: tuple[int, ...], most: int) -> list[int]:
     return [*(size for size in sizes if size < most), *([most] if most <= sizes[-1] else [])]
 
 
-def foreseen_bytes(num_layers: int, most_sequences: int, most_tokens: int, work_space: int) -> int:
+def foreseen_bytes(num_layers: int, limits: StepLimits, work_space: int) -> int:
     """Memory that the graphs will take at most: the work space of one that is as large as the largest step, and what
     each of them is itself."""
-    num_graphs = len(decode_sizes(most_sequences)) + len(token_sizes(most_tokens))
+    num_graphs = len(decode_sizes(limits.max_num_seqs)) + len(token_sizes(limits.max_num_batched_tokens))
     return work_space + num_graphs * num_layers * _LAUNCHES_PER_LAYER * _BYTES_PER_LAUNCH
 
 
