@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.model.product_trial import is_right
+from fairlead_engine.model.skinny_trial import most_skinny_rows
 
 NUM_SHAPES = 128
 """Products that oneDNN and torch each keep a compiled routine for, one for every number of rows and every shape of a
@@ -59,11 +60,31 @@ class PackedLinear:
         return product
 
 
+class SkinnyLinear:
+    """Through a kernel of ours for few rows, through torch for more: on CUDA."""
+
+    copies_weight = False
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, most_rows: int) -> None:
+        """`most_rows`: what the kernel is to be used for, at most `MOST_ROWS`."""
+        from fairlead_engine.kernels.skinny_product_kernel import skinny_product  # Triton is needed on CUDA alone
+
+        self._weight = weight
+        self._bias = bias
+        self._most_rows = most_rows
+        self._product = skinny_product
+
+    def __call__(self, x: Tensor) -> Tensor:
+        product = self._product if len(x) <= self._most_rows else functional.linear
+        return product(x, self._weight, self._bias)
+
+
 def make_linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
     """The fastest linear layer for this weight [out_features, in_features] and the device it is on."""
     if weight.device.type == "cpu" and can_pack(weight.dtype):
         return PackedLinear(weight, bias)
-    return PlainLinear(weight, bias)
+    most_rows = most_skinny_rows(weight)
+    return SkinnyLinear(weight, bias, most_rows) if most_rows else PlainLinear(weight, bias)
 
 
 @cache

@@ -1,0 +1,12 @@
+"""A product of few rows with a weight: what a step of a few decodes consists of."""
+
+from torch import Tensor
+from torch.nn import functional
+
+MOST_ROWS = 16
+
+
+def skinny_product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [rows, in_features], at most `MOST_ROWS` of them, times weight [out_features, in_features], plus the bias
+    [out_features]: [rows, out_features]."""
+    return functional.linear(x, weight, bias)
