@@ -141,9 +141,9 @@ def test_a_captured_decode_is_one_launch(num_sequences, launches, monkeypatch, t
     found: list[Any] = []
     for is_captured in (False, True):
         runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, attention_backend="triton")
-        runner.allocate_kv_cache(20, num_sequences, 4)
+        runner.allocate_kv_cache(20, num_sequences + 1, 4)  # five sequences are padded to six
         if is_captured:
-            runner.compile_steps(num_sequences, 64, 16)
+            runner.compile_steps(num_sequences + 1, 64, 16)
         sequences = [
             Sequence(f"r{i}", [5, 6, 7 + i], 3, SamplingParams(temperature=0.0), slot=i, block_table=[i])
             for i in range(num_sequences)

@@ -10,7 +10,7 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.runner import ModelRunner, model_part
+from fairlead_engine.runner import ModelRunner, model_part, step_graphs
 from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.step_graphs import decode_sizes, token_sizes
 from fairlead_engine.types import EngineRequest, Pooling
@@ -107,10 +107,12 @@ def random_requests(draw: random.Random, longest: int) -> list[EngineRequest]:
 
 
 def serve(engine: Engine, requests: list[EngineRequest], draw: random.Random) -> dict[str, list[Any]]:
-    """What each request got; they come while others run."""
+    """What each request got; they come, and some go, while others run."""
     waiting: list[EngineRequest] = list(requests)
     got: dict[str, list[Any]] = {}
     while waiting or engine.has_work():
+        if draw.random() < 0.05:
+            engine.abort(draw.choice(requests).request_id)
         while waiting and draw.random() < 0.6:
             request = waiting.pop(0)
             assert engine.add(request) is None
@@ -126,9 +128,12 @@ def serve(engine: Engine, requests: list[EngineRequest], draw: random.Random) ->
 @on_each_device
 @pytest.mark.parametrize("seed", range(12))
 def test_random_traffic_gets_the_tokens_of_steps_that_are_launched(
-    device: str, seed: int, folder: Path, captures: list[CPUGraphs]
+    device: str, seed: int, folder: Path, captures: list[CPUGraphs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(seed)
+    if draw.random() < 0.3:  # larger steps are launched
+        monkeypatch.setattr(step_graphs, "_TOKEN_SIZES", (1, 4))
+        monkeypatch.setattr(step_graphs, "_DECODE_SIZES", (1, 2))
     size, longest, num_seqs = draw.choice([1, 2, 4, 16]), draw.choice([16, 48]), draw.choice([1, 3, 5, 6, 7, 11])
     settings: dict[str, Any] = {
         "dtype": "float32", "device": device, "block_size": size, "num_threads": 1,
@@ -152,3 +157,25 @@ def test_random_traffic_gets_the_tokens_of_steps_that_are_launched(
         assert answers[1][name] == pytest.approx(told, abs=1e-3)
     if device == "cpu":
         assert len(captures) == 1 and captures[0].num_replays > 10
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device")
+def test_on_a_device_nothing_is_compiled_after_the_start_and_memory_is_as_was_foreseen(folder: Path) -> None:
+    from triton import knobs
+
+    share = 0.3
+    config = EngineConfig(
+        model=str(folder), device="cuda", max_num_seqs=48, max_model_len=4096, gpu_memory_utilization=share
+    )
+    engine = Engine(config)
+    free, total = torch.cuda.mem_get_info()
+    assert 0.8 * share < 1 - free / total < share + 0.02
+    compiled: list[Any] = []
+    knobs.compilation.listener = lambda **facts: compiled.append(facts["src"].name)
+    try:
+        draw = random.Random(0)
+        answers = serve(engine, random_requests(draw, 2000), draw)
+    finally:
+        knobs.compilation.listener = None
+    assert answers and not compiled

@@ -141,7 +141,7 @@ class ModelRunner:
         if self._ranks is not None:
             self._ranks.capture(max_num_batched_tokens)
         self._part.capture(max_num_batched_tokens)
-        if self.attention_backend == "triton":
+        if self.device.type == "cuda" or self.attention_backend == "triton":  # or nothing is compiled
             limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
             steps = list(every_kind_of_step(limits, self._part.layout.block_size))
             progress = Progress("compiled the kernels of %d of %d kinds of steps", len(steps))
