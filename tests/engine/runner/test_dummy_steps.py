@@ -21,12 +21,15 @@ from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.fake_engine import fake_config
 
 
-@given(st.integers(1, 300), st.integers(0, 9000), st.integers(1, 64))
-def test_the_largest_step_is_as_large_as_a_step_may_be(num_seqs: int, more_tokens: int, block_size: int) -> None:
-    limits = StepLimits(num_seqs, num_seqs + more_tokens, 10_000)
+@given(st.integers(1, 300), st.integers(0, 9000), st.integers(2, 10_000), st.integers(1, 64))
+def test_the_largest_step_is_as_large_as_a_step_may_be(
+    num_seqs: int, more_tokens: int, max_model_len: int, block_size: int
+) -> None:
+    limits = StepLimits(num_seqs, num_seqs + more_tokens, max_model_len)
     batch = largest_step(limits, block_size)
     assert len(batch.items) == num_seqs
-    assert batch.num_tokens == num_seqs + more_tokens
+    assert batch.num_tokens == min(num_seqs + more_tokens, num_seqs * max_model_len)
+    assert all(0 < item.end <= max_model_len for item in batch.items)
     assert all(item.samples for item in batch.items)
     widest = blocks_of_largest(limits, block_size)
     assert max(len(item.block_table) for item in batch.items) == widest

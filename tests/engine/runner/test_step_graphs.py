@@ -2,6 +2,8 @@
 
 import random
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.runner import ModelRunner, model_part, step_graphs
-from fairlead_engine.runner.cuda_graphs import choose_recorder
+from fairlead_engine.runner.cuda_graphs import CUDAGraphs, choose_recorder
 from fairlead_engine.runner.step_graphs import decode_sizes, token_sizes
 from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request
@@ -58,6 +60,49 @@ def test_sizes_end_with_the_most_there_can_be() -> None:
     assert decode_sizes(256)[-3:] == [240, 248, 256]
     assert decode_sizes(10_000)[-1] == token_sizes(10_000)[-1] == 512
     assert token_sizes(50) == [8, 16, 32, 48, 50]
+
+
+@pytest.mark.skipif(HAS_CUDA, reason="CUDA plays itself where there is one")
+def test_cuda_is_asked_for_one_pool_and_one_stream_and_for_nothing_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is captured has run before, on the same stream, after what was launched until then."""
+    notes: list[str] = []
+
+    class Stream:
+        def __init__(self, name: str = "side") -> None:
+            self.name = name
+
+        def wait_stream(self, other: "Stream") -> None:
+            notes.append(f"{self.name} waits for {other.name}")
+
+    class Graph:
+        def replay(self) -> None:
+            notes.append("replay")
+
+    @contextmanager
+    def within(name: str) -> Iterator[None]:
+        notes.append(f"begin {name}")
+        yield
+        notes.append(f"end {name}")
+
+    def capture(graph: Graph, *, pool: str, stream: Stream, capture_error_mode: str) -> Any:
+        return within(f"capture in {pool} on {stream.name}, {capture_error_mode}")
+
+    main, free = Stream("main"), iter([100, 100, 60])
+    for name, value in (
+        ("graph_pool_handle", lambda: "pool"), ("Stream", Stream), ("current_stream", lambda: main),
+        ("stream", lambda stream: within(stream.name)), ("CUDAGraph", Graph), ("graph", capture),
+        ("mem_get_info", lambda: (next(free), 1000)),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)
+    graphs = CUDAGraphs()
+    assert graphs.num_bytes() == 0
+    replay = graphs.record(lambda: notes.append("run"))
+    replay()
+    assert notes == [
+        "side waits for main", "begin side", "run", "end side", "main waits for side",
+        "begin capture in pool on side, thread_local", "run", "end capture in pool on side, thread_local", "replay",
+    ]  # fmt: skip
+    assert (graphs.num_bytes(), graphs.num_bytes()) == (0, 40)
 
 
 @pytest.mark.parametrize(

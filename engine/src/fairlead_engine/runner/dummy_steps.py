@@ -30,14 +30,14 @@ class StepLimits(msgspec.Struct, frozen=True, array_like=True):
 
 def blocks_of_largest(limits: StepLimits, block_size: int) -> int:
     """How many blocks the table of a sequence of `largest_step` has."""
-    return -(-max(_shares(limits.max_num_seqs, limits.max_num_batched_tokens)) // block_size)
+    return -(-max(_shares(limits)) // block_size)
 
 
 def largest_step(limits: StepLimits, block_size: int) -> Batch:
     """As many tokens and as many sequences as a step may have, each of which has its prompt scored and draws a
     token, penalised and told of."""
-    shares = _shares(limits.max_num_seqs, limits.max_num_batched_tokens)
-    return Batch([_item(slot, share, share, _EVERYTHING, block_size) for slot, share in enumerate(shares)])
+    shares = enumerate(_shares(limits))
+    return Batch([_item(slot, share, share, _EVERYTHING, block_size) for slot, share in shares])
 
 
 def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
@@ -54,8 +54,10 @@ def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
         yield Batch([_item(0, 1, 1, sampling, block_size)])
 
 
-def _shares(num: int, total: int) -> list[int]:
-    """`total` divided into `num` parts that differ by one at most."""
+def _shares(limits: StepLimits) -> list[int]:
+    """Tokens of each sequence of the largest step: they differ by one at most."""
+    num = limits.max_num_seqs
+    total = min(limits.max_num_batched_tokens, num * limits.max_model_len)
     return [total * (index + 1) // num - total * index // num for index in range(num)]
 
 

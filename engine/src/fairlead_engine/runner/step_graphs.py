@@ -31,10 +31,10 @@ _DECODE_SIZES = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Sequences of steps of decodes. Up to a few hundred rows a product takes as long as its weights take to be read, so
 that padding costs next to nothing."""
 _TOKEN_SIZES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""Tokens of steps with prompts. Beyond the last of either, a layer computes for longer than its launches
-take."""
+"""Tokens of steps with prompts. Beyond the last of either, a layer computes for longer than its launches take."""
 _BYTES_PER_LAUNCH = 2**15
-"""Of the device, that a graph takes for each thing it launches; other engines' graphs take about as much."""
+"""Of the device, that a graph takes for each thing it launches: a generous guess, beside which the log tells the truth.
+"""
 _LAUNCHES_PER_LAYER = 12
 
 Replay = Callable[[], None]
