@@ -85,10 +85,13 @@ class Clients:
         if not self._clients:
             shares[0] = outputs
             return shares
+        find = self._clients.get
         for output in outputs:
-            is_last = output.finish_reason is not None
-            find = self._clients.pop if is_last else self._clients.get
             shares[find(output.request_id, 0)].append(output)
+        for share in shares[1:]:
+            for output in share:
+                if output.finish_reason is not None:
+                    self._clients.pop(output.request_id, None)
         return shares
 
     def _present(self) -> Iterator[int]:
