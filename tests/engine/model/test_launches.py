@@ -10,10 +10,16 @@ import torch
 from fairlead_engine.batch import Batch, ScheduledSequence
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.kernels import draw_kernel, norm_rope_store_kernel, rms_norm_kernel, silu_mul_kernel
+from fairlead_engine.kernels import (
+    draw_kernel,
+    norm_rope_store_kernel,
+    penalise_kernel,
+    rms_norm_kernel,
+    silu_mul_kernel,
+)
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine.model import layers
-from fairlead_engine.runner import ModelRunner, drawing, dummy_steps, model_part, sampler, step_graphs
+from fairlead_engine.runner import ModelRunner, drawing, dummy_steps, model_part, penalties, sampler, step_graphs
 from fairlead_engine.types import SamplingParams, Sequence
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
@@ -35,6 +41,7 @@ def launches(monkeypatch) -> Launches:
         (rms_norm_kernel, ("normalise_kernel",)),
         (silu_mul_kernel, ("gate_kernel",)),
         (draw_kernel, ("draw_kernel",)),
+        (penalise_kernel, ("count_kernel", "change_kernel")),
     ):
         for name in names:
             monkeypatch.setattr(module, name, Counted(getattr(module, name), name, found))
@@ -107,6 +114,7 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
         return Batch([ScheduledSequence(sequence, 3 if sequence.under_way is None else 1) for sequence in sequences])
 
     monkeypatch.setattr(drawing, "_has_kernel", lambda logits: True)
+    monkeypatch.setattr(penalties, "_has_kernel", lambda logits: True)
     first, second = batch(), None
     expected = [runner.collect(runner.launch(first))]
     for sequence, token in zip(sequences, expected[0], strict=True):
@@ -176,7 +184,8 @@ def test_no_request_has_a_kernel_compiled(num_seqs, is_captured, launches, monke
     assert dummy_steps._FEWEST_TOKENS <= triton_paged._SPLIT_TOKENS, "the first context that is split must be met"
     for module, name, value in (
         (dummy_steps, "_FEWEST_TOKENS", 8), (triton_paged, "_SPLIT_TOKENS", 8), (step_graphs, "_TOKEN_SIZES", (4, 6)),
-        (drawing, "_has_kernel", lambda logits: True), (sampler, "is_on_host", lambda tensor: False),
+        (drawing, "_has_kernel", lambda logits: True), (penalties, "_has_kernel", lambda logits: True),
+        (sampler, "is_on_host", lambda tensor: False),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     graphs = CPUGraphs() if is_captured else None

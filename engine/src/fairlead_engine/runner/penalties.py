@@ -3,10 +3,12 @@
 from collections.abc import Sequence as Many
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fairlead_engine.batch import ScheduledSequence
+from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.types import SamplingParams
 
@@ -26,8 +28,12 @@ def penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], sl
 
     `slot_tokens` int32 [slots, columns] has the sequences' tokens. Only logits of tokens that occur are looked at: a
     sequence has hundreds of them, a vocabulary a hundred thousand. Rows are padded to the longest of a few groups of
-    similar lengths: one context of 100,000 tokens must not cost hundreds of short ones as much each.
+    similar lengths: one context of 100,000 tokens must not cost hundreds of short ones as much each. On CUDA kernels
+    count, and nothing is padded.
     """
+    if _has_kernel(logits):
+        _penalise_by_kernel(logits, rows, items, slot_tokens)
+        return
     groups: dict[int, list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault(max(item.end, _SHORT).bit_length() // 2, []).append(index)
@@ -35,7 +41,37 @@ def penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], sl
         _penalise_padded(logits, [rows[index] for index in indices], [items[index] for index in indices], slot_tokens)
 
 
+def _has_kernel(logits: Tensor) -> bool:
+    return logits.is_cuda and triton_lacks() is None
+
+
+def _penalise_by_kernel(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
+    from fairlead_engine.kernels import penalise_kernel
+
+    numbers, strengths = _told(rows, items)
+    longest = int(numbers[:, 2].max())
+    rows_on_device, strengths_on_device = to_device(numbers, logits.device), to_device(strengths, logits.device)
+    penalise_kernel.penalise(logits, rows_on_device, strengths_on_device, slot_tokens, longest)
+
+
 def _penalise_padded(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:
+    numbers, strengths = _told(rows, items)
+    of_row, slots, ends, starts = to_device(numbers, logits.device).unsqueeze(-1).unbind(1)
+    repetition, frequency, presence = to_device(strengths, logits.device).unsqueeze(-1).unbind(1)
+    token_ids = slot_tokens[slots.squeeze(1), : int(numbers[:, 2].max())].long()
+    position = torch.arange(token_ids.shape[1], device=logits.device)
+    token_ids = torch.where(position < ends, token_ids, token_ids[:, :1])  # what is beyond its end is anything
+    is_output = (position >= starts) & (position < ends)
+    outputs = token_ids.masked_fill(~is_output, logits.shape[1]).sort(-1).values
+    counts = torch.searchsorted(outputs, token_ids, right=True) - torch.searchsorted(outputs, token_ids)
+    found = logits[of_row, token_ids]
+    changed = torch.where(found > 0, found / repetition, found * repetition)
+    logits[of_row, token_ids] = changed - frequency * counts - presence * (counts > 0)
+
+
+def _told(rows: Many[int], items: Many[ScheduledSequence]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """For each its row, its slot, where it ends and where its output begins [rows, 4], and its penalties of repetition,
+    frequency and presence [rows, 3]."""
     numbers = np.array(
         [
             (row, item.sequence.slot, item.end, item.sequence.num_prompt_tokens)
@@ -49,14 +85,4 @@ def _penalise_padded(logits: Tensor, rows: Many[int], items: Many[ScheduledSeque
         ],
         np.float32,
     )
-    of_row, slots, ends, starts = to_device(numbers, logits.device).unsqueeze(-1).unbind(1)
-    repetition, frequency, presence = to_device(strengths, logits.device).unsqueeze(-1).unbind(1)
-    token_ids = slot_tokens[slots.squeeze(1), : int(numbers[:, 2].max())].long()
-    position = torch.arange(token_ids.shape[1], device=logits.device)
-    token_ids = torch.where(position < ends, token_ids, token_ids[:, :1])  # what is beyond its end is anything
-    is_output = (position >= starts) & (position < ends)
-    outputs = token_ids.masked_fill(~is_output, logits.shape[1]).sort(-1).values
-    counts = torch.searchsorted(outputs, token_ids, right=True) - torch.searchsorted(outputs, token_ids)
-    found = logits[of_row, token_ids]
-    changed = torch.where(found > 0, found / repetition, found * repetition)
-    logits[of_row, token_ids] = changed - frequency * counts - presence * (counts > 0)
+    return numbers, strengths
