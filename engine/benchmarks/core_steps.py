@@ -3,8 +3,10 @@
     python engine/benchmarks/core_steps.py --seqs 256 --blocks 45000 --steps 2000
 
 Prints a table (or `--json`): percentiles in milliseconds of each part of a step. Requests of one prompt length come as
-others end, so that admissions, evictions and publications are among the steps as they are in service. `prepare` is the
-attention backend's real one, on the CPU; nothing is computed from it, and tokens are drawn by a seeded generator.
+others end, so that admissions, evictions and publications are among the steps as they are in service; `decodes` are the
+steps without any. `prepare` is the attention backend's real one, on the CPU, which does what a device would do of it as
+well; with `--graphs`, decodes are staged as for a graph that computes them, as on CUDA. Nothing is computed, and tokens
+are drawn by a seeded generator.
 """
 
 import argparse
@@ -17,6 +19,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from fairlead_engine.batch import Batch
@@ -27,6 +30,7 @@ from fairlead_engine.core.messages import Stepped
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.choice import BACKENDS
+from fairlead_engine.kernels.staging import stage
 from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots, plan_step
@@ -54,8 +58,11 @@ class IdleRunner:
     num_parameters = weight_bytes = 1
     model_config = ModelFacts()
 
-    def __init__(self, backend: str, block_size: int, seed: int) -> None:
+    def __init__(self, backend: str, block_size: int, seed: int, graphs: bool) -> None:
         self.attention_backend = backend
+        self._graphs = graphs
+        self.num_chunks = 0
+        """Of the last batch."""
         self._backend = BACKENDS[backend]()
         self._random = random.Random(seed)
         self._layout = CacheLayout(
@@ -84,7 +91,13 @@ class IdleRunner:
 
     def launch(self, batch: Batch) -> Batch:
         plan = plan_step(batch, self._sent, most_scored=1)
-        prepare(plan, self._backend, self._tables, self._tokens, self._layout.device)
+        self.num_chunks = len(batch.chunks)
+        if self._graphs and not batch.chunks:  # as `ModelPart` does where it has captured them
+            self._tokens.add(plan.new_tokens)
+            self._tables.update(plan.new_blocks)
+            stage(np.stack((plan.slots, plan.context_lens)), torch.empty((2, len(batch)), dtype=torch.int64))
+        else:
+            prepare(plan, self._backend, self._tables, self._tokens, self._layout.device)
         return batch
 
     def collect(self, launched: Batch) -> list[SampledToken | None]:
@@ -127,7 +140,7 @@ def run(args: argparse.Namespace) -> dict[str, list[float]]:
             kv_cache_memory=args.blocks * 4 * args.block_size,  # two bfloat16 numbers a token
             max_num_queued_tokens=10**9,
         ),
-        runner=IdleRunner(args.backend, args.block_size, args.seed),
+        runner=IdleRunner(args.backend, args.block_size, args.seed, args.graphs),
     )
     engine.blocks.listener = changes = BlockChanges()
     number = 0
@@ -167,18 +180,22 @@ def run(args: argparse.Namespace) -> dict[str, list[float]]:
         for _ in range(step()):
             come()
     watch.seconds.clear()
+    is_decode: list[bool] = []
     for _ in range(args.steps):
         for _ in range(step()):
             come()
+        is_decode.append(not engine.runner.num_chunks)
     columns = watch.seconds
     total = [step + send for step, send in zip(columns["step"], columns["send"], strict=True)]
     columns["python"] = [whole - gpu for whole, gpu in zip(total, columns["collect"], strict=True)]
+    columns["decodes"] = [seconds for seconds, only in zip(columns["python"], is_decode, strict=True) if only]
     return columns
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="block_tables", choices=sorted(BACKENDS))
+    parser.add_argument("--graphs", action="store_true", help="decodes are replayed from a graph")
     parser.add_argument("--seqs", type=int, default=256, help="sequences that run at once")
     parser.add_argument("--blocks", type=int, default=45_000, help="of the cache")
     parser.add_argument("--block-size", type=int, default=16)

@@ -25,7 +25,7 @@ NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 HEAD_DIM = 8
 INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for CUDA where there is one")
 ON_CPU = [pytest.param(name, marks=INTERPRETED) if name == "triton" else name for name in BACKENDS]
-NUM_BLOCKS = 60
+NUM_BLOCKS = 90
 
 
 def make_layout(

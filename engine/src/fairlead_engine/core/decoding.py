@@ -40,10 +40,6 @@ class DecodingSlots:
         self._is_decoding[slot] = False
         self._sequences[slot] = None
 
-    def next_end(self, sequence: Sequence) -> int | None:
-        """Where its next step ends; None where it is not past its prompt."""
-        return int(self._ends[sequence.slot]) + 1 if self._is_decoding[sequence.slot] else None
-
     @property
     def num_going_on(self) -> int:
         """How many have another token to compute."""

@@ -267,17 +267,11 @@ class Scheduler:
 
     def _schedule_running(self) -> Batch:
         """A token of everyone who is past the prompt, and what the budget leaves of prompts."""
-        chunks: list[ScheduledSequence] = []
-        grown: list[Sequence] = []
+        grown, chunks = self._grow(), []
         budget = self.limits.max_num_batched_tokens - self._decoding.num_going_on
         num_behind = len(self._prefilling)
-        for sequence in sorted(self._decoding.without_room() + self._prefilling, key=_rank):
+        for sequence in list(self._prefilling):
             if sequence.slot == NO_SLOT:  # preempted for one before it
-                continue
-            if (end := self._decoding.next_end(sequence)) is not None:
-                if self._make_room(sequence, end):
-                    self._extend(sequence, end)
-                    grown.append(sequence)
                 continue
             num_behind -= 1
             before = sequence.under_way
@@ -290,6 +284,17 @@ class Scheduler:
                 chunks.append(self._plan_chunk(sequence, num_tokens))
                 budget -= num_tokens
         return Batch(chunks, self._decoding.take([sequence for sequence in grown if sequence.slot != NO_SLOT]))
+
+    def _grow(self) -> list[Sequence]:
+        """A block for everyone whose next token lacks one; where they do not suffice, by rank."""
+        growing = self._decoding.without_room()
+        if is_short := len(growing) > self.blocks.num_free:
+            growing.sort(key=_rank)
+        for sequence in growing:
+            end = len(sequence.block_table) * self.blocks.block_size + 1
+            if not is_short or (sequence.slot != NO_SLOT and self._make_room(sequence, end)):
+                self._extend(sequence, end)
+        return growing
 
     def _make_room(self, sequence: Sequence, end: int) -> bool:
         """Whether there are blocks for its tokens up to `end`, be it that the last sequences are preempted for it; not

@@ -61,7 +61,7 @@ class LogitModel:
             score_rows=list(range(num_tokens)),
             score_sizes=[num_tokens],
             pool_rows=[],
-            new_tokens=NewTokens([(0, 0, num_tokens)], token_ids, num_tokens),
+            new_tokens=NewTokens([(0, 0, num_tokens)], np.array(token_ids), num_tokens),
             new_blocks=[NewBlocks(0, 0, list(range(num_blocks)))],
         )
         computed = self._part.compute(plan)

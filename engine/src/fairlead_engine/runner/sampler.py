@@ -18,7 +18,7 @@ from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.drawing import draw
 from fairlead_engine.runner.penalties import is_penalised, penalise
 from fairlead_engine.runner.randomness import draw_key, uniforms
-from fairlead_engine.types import NO_TOKEN, SampledToken, SamplingParams, TokenLogprobs
+from fairlead_engine.types import NO_TOKEN, SampledToken, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Chosen:
 class Sampler:
     """Samples for many sequences at once; what it chooses for one does not depend on the others.
 
-    It remembers who draws which numbers, until they are forgotten, and which slots are plainly greedy.
+    It remembers who draws which numbers, until they are forgotten, and whose logits stay as they are, by slot.
     """
 
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int], seed: int = 0) -> None:
@@ -84,7 +84,10 @@ class Sampler:
         self._eos_token_ids = tuple(eos_token_ids)
         self._seed = seed
         self._keys: dict[str, int] = {}
-        self._plain_slots: set[int] = set()
+        self._unchanged: set[int] = set()
+        """Slots whose sequences want no bias, no penalty and no minimum length;"""
+        self._plain: set[int] = set()
+        """those of them that are greedy and want nothing but the token."""
 
     def sample(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Chosen:
         """One token per row of logits [rows, vocab], which are those of the batch's items that sample; each predicts
@@ -93,7 +96,9 @@ class Sampler:
         `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to there. A row that is not finite where it
         is largest gets no token; no other row notices.
         """
-        if self._is_plain(batch):
+        self._note(batch)
+        ending = [item.sequence.slot for item in batch.chunks if item.samples]
+        if self._plain.issuperset(batch.decodes.slots.tolist() + ending):
             return Chosen(_likeliest(logits), {})
         logits, items = logits.float(), [item for item in batch.items if item.samples]
         token_ids = self._choose(self._adjust(logits, items, slot_tokens), items)
@@ -109,12 +114,16 @@ class Sampler:
         for request_id in request_ids:
             self._keys.pop(request_id, None)
 
-    def _is_plain(self, batch: Batch) -> bool:
-        """Whether all take the likeliest token as it is. Whoever decodes has ended a prompt in the same slot before."""
-        chunks = {item.sequence.slot: _is_plain(item.sequence.sampling) for item in batch.chunks if item.samples}
-        self._plain_slots.difference_update(chunks)
-        self._plain_slots.update(slot for slot, is_plain in chunks.items() if is_plain)
-        return all(chunks.values()) and self._plain_slots.issuperset(batch.decodes.slots.tolist())
+    def _note(self, batch: Batch) -> None:
+        """What those want who compute a prompt, which everyone does before it decodes in the same slot."""
+        for item in batch.chunks:
+            slot, params = item.sequence.slot, item.sequence.sampling
+            self._unchanged.discard(slot)
+            self._plain.discard(slot)
+            if not (params.logit_bias or is_penalised(params) or params.min_tokens):
+                self._unchanged.add(slot)
+                if params.greedy and params.logprobs is None:
+                    self._plain.add(slot)
 
     def _adjust(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
         """Bias, penalties and suppressed ends, on a copy as soon as any sequence needs them."""
@@ -123,6 +132,8 @@ class Sampler:
         suppressed: list[tuple[int, int, float]] = []
         for row, item in enumerate(items):
             params = item.sequence.sampling
+            if item.sequence.slot in self._unchanged:
+                continue
             biases += [(row, token_id, bias) for token_id, bias in params.logit_bias.items()]
             if is_penalised(params):
                 penalised.append(row)
@@ -186,11 +197,6 @@ def _add(logits: Tensor, changes: list[tuple[int, int, float]]) -> Tensor:
         values_on_device = to_device(np.array(values, np.float32), logits.device)
         logits.index_put_((places[0], places[1]), values_on_device, accumulate=True)
     return logits
-
-
-def _is_plain(params: SamplingParams) -> bool:
-    is_changed = params.logit_bias or is_penalised(params) or params.min_tokens
-    return params.greedy and params.logprobs is None and not is_changed
 
 
 def _is_too_short(item: ScheduledSequence) -> bool:

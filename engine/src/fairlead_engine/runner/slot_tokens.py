@@ -5,6 +5,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.staging import to_device
 
 _FEWEST_COLUMNS = 256
@@ -15,8 +16,8 @@ class NewTokens(msgspec.Struct, frozen=True, array_like=True):
 
     places: list[tuple[int, int, int]]
     """Of each row that lacks some: the slot, the first column, and the one behind the last."""
-    token_ids: list[int]
-    """One place's after the other's."""
+    token_ids: Numbers
+    """int64, one place's after the other's."""
     num_columns: int
     """That the rows need for this step."""
 
@@ -42,11 +43,10 @@ class SlotTokens:
         if new.num_columns > self.rows.shape[1]:
             self._widen(new.num_columns)
         if new.places:
-            width = self.rows.shape[1]
-            parts = [np.arange(slot * width + first, slot * width + end) for slot, first, end in new.places]
-            numbers = np.stack((np.concatenate(parts), np.array(new.token_ids, np.int64)))
-            places, token_ids = to_device(numbers, self._device)
-            self.rows.view(-1).index_copy_(0, places, token_ids.int())
+            token_ids, first_id = to_device(new.token_ids.astype(np.int32), self._device), 0
+            for slot, first, end in new.places:
+                self.rows[slot, first:end] = token_ids[first_id : first_id + end - first]
+                first_id += end - first
 
     def at(self, slots: Tensor, positions: Tensor) -> Tensor:
         """int32 [tokens]: what stands there; `slots` and `positions` are int64 [tokens]."""

@@ -29,6 +29,9 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     new_blocks: list[NewBlocks]
 
 
+_NONE = np.empty(0, np.int64)
+
+
 class SentSlots:
     """What the devices have of each slot's tokens and block table, so that each step sends what is new."""
 
@@ -42,7 +45,7 @@ class SentSlots:
         """The tokens up to each chunk's end that are not there; counts on those that steps choose, which are there
         before anybody knows them, so that decodes lack none."""
         places: list[tuple[int, int, int]] = []
-        token_ids: list[int] = []
+        token_ids = [_NONE]
         longest = int(batch.decodes.ends.max(initial=0))
         for item in batch.chunks:
             sequence, end = item.sequence, item.end
@@ -50,11 +53,11 @@ class SentSlots:
             num_known = self._num_tokens[slot] if self._owners[slot] is sequence else 0
             if num_known < end:
                 places.append((slot, num_known, end))
-                token_ids += sequence.token_ids[num_known:end]
+                token_ids.append(np.array(sequence.token_ids[num_known:end], np.int64))
                 self._owners[slot] = sequence
             self._num_tokens[slot] = max(num_known, end + item.samples)
             longest = max(longest, end)
-        return NewTokens(places, token_ids, longest + 1)
+        return NewTokens(places, np.concatenate(token_ids), longest + 1)
 
     def new_blocks(self, batch: Batch) -> list[NewBlocks]:
         """What came to the tables."""
