@@ -26,7 +26,7 @@ on_each_device = pytest.mark.parametrize(
 @settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(0, MOST_ROWS),
-    out_features=st.sampled_from([1, 16, 37, 8200]),
+    out_features=st.sampled_from([1, 16, 37, 70]),
     in_features=st.sampled_from([1, 17, 64, 256, 700]),
     dtype=st.sampled_from([torch.float32, torch.float16]),
     has_bias=st.booleans(),
@@ -40,7 +40,9 @@ def test_it_is_torchs_product(device, rows, out_features, in_features, dtype, ha
     weight = wide[:, :in_features]  # a rank's part: rows are further apart
     x = torch.randn(rows, in_features, generator=generator).to(device, dtype)
     bias = torch.randn(out_features, generator=generator).to(device, dtype) if has_bias else None
-    found = skinny_product_kernel.skinny_product(x, weight, bias)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(skinny_product_kernel, "_MANY_OUTPUTS", 64)
+        found = skinny_product_kernel.skinny_product(x, weight, bias)
     assert found.dtype is dtype
     tolerance = 1e-4 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(found, skinny_product(x, weight, bias), rtol=tolerance, atol=tolerance)
