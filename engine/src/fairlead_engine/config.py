@@ -91,9 +91,9 @@ class EngineConfig:
     on CUDA, and repeated: that takes seconds and up to a GiB, and saves the host most of what a step costs it. Nothing
     is captured on a CPU, of models with experts, or where attention does not run in Triton."""
     compile_cache: str | None = None
-    """Folder for compiled kernels, on CUDA, so that only the first start on a kind of GPU compiles them: engines may
-    share it, at the same time too. None = where the environment's TRITON_CACHE_DIR says, or `.triton` in the home
-    folder."""
+    """Folder for compiled kernels and what was timed, on CUDA, so that only the first start on a kind of GPU does it:
+    engines may share it, at the same time too. None = where the environment's TRITON_CACHE_DIR says, or `.triton` in
+    the home folder."""
     profile: str | None = None
     """File that `fairlead-engine characterise` wrote about this model on this kind of machine: its costs are known
     before the first request, and its batch weight bounds what runs at once. None = costs are learnt from the warm-up

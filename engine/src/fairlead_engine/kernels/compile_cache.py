@@ -12,10 +12,13 @@ import logging
 import os
 from pathlib import Path
 
+import torch
+import triton
 from triton import knobs
 from triton.runtime.cache import FileCacheManager
 
 from fairlead_engine.errors import ConfigError
+from fairlead_engine.kernels.kept_choices import KeptChoices, sources_digest
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +38,13 @@ def use_compile_cache(folder: str | None) -> None:
             raise ConfigError("compile_cache", f"this user may not write to {folder}", "name another folder")
         knobs.cache.dir = folder
     knobs.cache.manager_class = CheckedCache
+
+
+def kept_choices() -> KeptChoices:
+    """What was chosen by timing on a device like the current one, beside the compiled kernels."""
+    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, Triton {triton.__version__}"
+    circumstances = f"{torch.cuda.get_device_name()}, {versions}, kernels {sources_digest()}"
+    return KeptChoices(Path(knobs.cache.dir) / "fairlead-choices.json", circumstances)
 
 
 class CheckedCache(FileCacheManager):  # type: ignore[misc]

@@ -42,9 +42,16 @@ def most_skinny_rows(weight: Tensor) -> int:
         return 0
     kind = (*weight.shape, weight.dtype, weight.device)
     if kind not in _known:
-        from fairlead_engine.kernels.skinny_product_kernel import skinny_product  # Triton is needed on CUDA alone
+        # Triton is needed on CUDA alone.
+        from fairlead_engine.kernels.compile_cache import kept_choices
+        from fairlead_engine.kernels.skinny_product_kernel import skinny_product
 
-        _known[kind] = most_rows(skinny_product, weight, seconds_on_device)
+        outputs, inputs = weight.shape
+        kept = kept_choices().choose(
+            f"most rows of a skinny product with {outputs} x {inputs} {weight.dtype}",
+            lambda: most_rows(skinny_product, weight, seconds_on_device),
+        )
+        _known[kind] = min(kept, MOST_ROWS)
         logger.debug("products with a weight of %d x %d: our kernel up to %d rows", *weight.shape, _known[kind])
     return _known[kind]
 
