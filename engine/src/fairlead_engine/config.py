@@ -187,7 +187,8 @@ class ServerConfig:
     max_choices: int = 128
     """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`."""
     step_timeout: Annotated[float, SECONDS] = 120.0
-    """Seconds one step may take before `/health` reports the core as hung and the kubelet restarts the pod."""
+    """Seconds one step may take, or one of several `api_servers` say nothing, before `/health` reports that it hangs
+    and the kubelet restarts the pod."""
 
     def __post_init__(self) -> None:
         if not self.host:

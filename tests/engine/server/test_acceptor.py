@@ -137,3 +137,5 @@ async def test_a_line_ends_with_its_other_end() -> None:
     assert await one.receive() is None
     one.close()
     one.send(Ask())
+    for _ in range(3):  # until both are closed
+        await asyncio.sleep(0)

@@ -311,6 +311,26 @@ def test_a_core_that_is_killed_is_told_by_every_process(start_engine: Any) -> No
     assert last_words(engine)["reason"] == "EngineDead"
 
 
+@pytest.mark.slow
+def test_a_process_that_hangs_fails_health_and_keeps_nobody_waiting(start_engine: Any) -> None:
+    engine = start_engine.fake(*FLAGS, "--step-timeout", "1s")
+    engine.wait_ready()
+    everything = processes(engine)
+    hung = engine.peer_pids()[0]
+    os.kill(hung, signal.SIGSTOP)
+    engine.wait_until(lambda: engine.status("/health") == 503, "the end of health")
+    assert "HTTP process 1 of this engine has not answered for" in httpx.get(engine.url + "/health").json()["message"]
+    assert engine.metric("fairlead_engine_http_requests_total") > 0
+    os.kill(hung, signal.SIGCONT)
+    engine.wait_until(lambda: engine.status("/health") == 200, "health")
+    os.kill(hung, signal.SIGSTOP)
+    for _ in range(2):
+        engine.process.send_signal(signal.SIGINT)
+        engine.wait_until(lambda: engine.status("/ready") != 200, "the end of readiness")
+    assert engine.wait_exit() == 0
+    wait_gone(engine, everything)
+
+
 def test_nothing_is_left_when_the_first_process_is_killed(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.05")
     engine.wait_ready()

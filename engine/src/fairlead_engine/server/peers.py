@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -46,8 +47,14 @@ log = logging.getLogger(__name__)
 MODULE = "fairlead_engine.server.peer_process"
 _ANSWER_SECONDS = 1.0
 """A peer that does not say in this time what it has counted is taken by its last word."""
+_BEAT_SECONDS = 2.0
+"""So often each is asked, in case it hangs."""
+_SILENT_SECONDS = 5.0
+"""A peer that has not answered for so long gets no more connections, and at the end no more time."""
 _STOP_SECONDS = 10.0
 """A peer that does not end in this time is killed."""
+_MARGIN_SECONDS = 3.0
+"""After the end of a drain's time a peer that has not said that it is done is no longer waited for."""
 
 
 def share(config: ServerConfig, place: int) -> ServerConfig:
@@ -79,6 +86,8 @@ class Peers:
         self._on_lost = on_lost
         self._peers: list[Peer] = []
         self._is_stopping = False
+        self._beat: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     async def start(self, engine: EngineConfig, server: ServerConfig, folder: Path) -> None:
         """Starts them, for a core that is being started; returns when all are loaded. Raises `StartError`."""
@@ -94,6 +103,8 @@ class Peers:
         """They begin to take requests for a model that was loaded then."""
         for peer in self.present:
             peer.serve(created)
+        if self._peers:
+            self._on_beat()
 
     @property
     def present(self) -> "Sequence[Peer]":
@@ -103,14 +114,20 @@ class Peers:
     @property
     def places(self) -> "Sequence[Peer]":
         """Those that take connections."""
-        return [peer for peer in self._peers if peer.is_serving]
+        return [peer for peer in self._peers if peer.is_serving and peer.silent_seconds < _SILENT_SECONDS]
 
     @property
     def num_running(self) -> int:
         return sum(peer.figures.num_running for peer in self.present)
 
     async def ask(self) -> None:
-        await asyncio.gather(*(peer.ask() for peer in self.places))
+        await asyncio.gather(*(peer.answer() for peer in self.places))
+
+    def problem(self, patience_seconds: float) -> str | None:
+        silent = max(self.present, key=lambda each: each.silent_seconds, default=None)
+        if silent is None or silent.silent_seconds <= patience_seconds:
+            return None
+        return f"HTTP process {silent.place} of this engine has not answered for {silent.silent_seconds:.0f} s"
 
     def samples(self) -> Iterator[Sample]:
         """What they have observed, when they were last asked; those that have died, too."""
@@ -119,10 +136,12 @@ class Peers:
 
     def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
         self._tell(Drain(grace_seconds, timeout_seconds))
+        self._wait_at_most(grace_seconds + timeout_seconds)
 
     def hurry(self) -> None:
         """Ends a drain now."""
         self._tell(Hurry())
+        self._wait_at_most(0.0)
 
     def core_lost(self, message: str) -> None:
         """The core is gone, which it may not have been able to say itself."""
@@ -130,13 +149,34 @@ class Peers:
 
     async def drained(self) -> None:
         """Returns when nothing runs in any of them; one that has not begun to serve has nothing to finish."""
-        for peer in self.places:
-            await peer.drained.wait()
+        for peer in self._peers:
+            if peer.is_serving:
+                await peer.drained.wait()
 
     async def stop(self) -> None:
         """Ends them, behind the answers that are written already."""
         self._is_stopping = True
+        for timer in (self._beat, self._patience):
+            if timer is not None:
+                timer.cancel()
         await asyncio.gather(*(peer.stop() for peer in self._peers))
+
+    def _on_beat(self) -> None:
+        for peer in self.present:
+            peer.ask()
+        self._beat = asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._on_beat)
+
+    def _wait_at_most(self, seconds: float) -> None:
+        """For the end of a drain."""
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = asyncio.get_running_loop().call_later(seconds + _MARGIN_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        for peer in self._peers:
+            if not peer.drained.is_set():
+                log.warning("an HTTP process does not say that it has drained", extra={"place": peer.place})
+                peer.drained.set()
 
     def _tell(self, message: msgspec.Struct) -> None:
         for peer in self.present:
@@ -178,6 +218,7 @@ class Peer:
         self._max_connections = 0
         self._num_given = self._num_closed = 0
         self._answered = asyncio.Event()
+        self._asked_at: float | None = None  # monotonic seconds; None = it owes no answer
         self._process: Process | None = None
         self._line: Line[FromPeer] | None = None
         self._passage: Passage | None = None
@@ -227,10 +268,22 @@ class Peer:
         if self._line is not None:
             self._line.send(message)
 
-    async def ask(self) -> None:
+    def ask(self) -> None:
+        """Asks for `figures`."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self.tell(Ask())
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long it has owed an answer."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    async def answer(self) -> None:
         """Returns when `figures` are new, or cannot be had."""
         self._answered.clear()
-        self.tell(Ask())
+        self._asked_at = self._asked_at or time.monotonic()
+        self.tell(Ask())  # what is under way may have been counted too early
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await self._answered.wait()
@@ -255,8 +308,8 @@ class Peer:
         if self._line is not None:
             self._line.close()
         if self._process is not None:
-            if self.is_alive and not self.loaded.done():
-                self._process.kill()  # it may be importing, and has nothing to finish
+            if self.is_alive and (not self.loaded.done() or self.silent_seconds > _SILENT_SECONDS):
+                self._process.kill()  # it may be importing, and has nothing to finish; or it hangs
             try:
                 await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
             except TimeoutError:
@@ -287,6 +340,7 @@ class Peer:
                     self.drained.set()
                 case Figures():
                     self.figures = message
+                    self._asked_at = None
                     self._answered.set()
 
     async def _watch(self, process: Process) -> None:

@@ -45,6 +45,10 @@ class Siblings(Protocol):
         """They drain, too."""
         ...
 
+    def problem(self, patience_seconds: float) -> str | None:
+        """Which of them says nothing, for longer than that; None while they are sound."""
+        ...
+
 
 class NoSiblings:
     """There is one process."""
@@ -56,6 +60,9 @@ class NoSiblings:
 
     def drain(self, grace_seconds: float, timeout_seconds: float) -> None:
         pass
+
+    def problem(self, patience_seconds: float) -> str | None:
+        return None
 
 
 class Service:
@@ -113,7 +120,7 @@ class Service:
         age = self.client.step_age_seconds
         if age > self.config.step_timeout:
             return f"the engine core has been in one step for {age:.0f} s"
-        return None
+        return self.siblings.problem(self.config.step_timeout)
 
     def readiness_problem(self) -> tuple[str, str] | None:
         """Why no requests should be sent here, as (reason, sentence); None when they should."""
