@@ -397,4 +397,5 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     adapters: tuple[str, ...] = ()
     """Names of the adapters that requests may ask for."""
     start_seconds: dict[str, float]
-    """How long each phase of the start took: import (from the process's beginning on), load, warm_up."""
+    """How long each phase of the start took: import (from the process's beginning on), load, cache,
+    compile, warm_up."""

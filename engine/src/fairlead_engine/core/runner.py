@@ -108,7 +108,7 @@ class Runner(Protocol[Launched]):
 
 
 def load_runner(config: EngineConfig) -> Runner[Any]:
-    """The model of `config`, loaded. Raises ModelLoadError."""
+    """The model of `config`, loaded. Raises ModelLoadError and ConfigError."""
     # Both imports pull in torch, which only the process that computes may load.
     from fairlead_engine.demo import resolve_model
     from fairlead_engine.runner.model_runner import ModelRunner

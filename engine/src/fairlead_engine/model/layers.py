@@ -26,7 +26,7 @@ class ForwardInput:
     """The tokens of one step, all sequences flattened one after the other."""
 
     token_ids: Tensor
-    """int64 [tokens]."""
+    """int32 [tokens]."""
     positions: Tensor
     """int64 [tokens]: place of each token in its sequence."""
     logit_rows: Tensor

@@ -58,7 +58,8 @@ class Computed(NamedTuple):
 
 
 class ModelPart:
-    """Raises ModelLoadError when the folder cannot be served, and ConfigError when the model cannot be divided so."""
+    """Raises ModelLoadError when the folder cannot be served, and ConfigError for a setting that does not fit it or
+    this machine."""
 
     def __init__(self, settings: PartSettings, shard: Shard) -> None:
         set_num_threads(settings.num_threads, shard.size)

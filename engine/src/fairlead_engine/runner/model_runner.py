@@ -46,7 +46,8 @@ class Launched:
 class ModelRunner:
     """A loaded model with its cache: rank 0's part of it here, those of other ranks in processes of their own.
 
-    Raises ModelLoadError when the folder cannot be served.
+    Raises ModelLoadError when the folder cannot be served, and ConfigError for a setting that does not fit it or this
+    machine.
     """
 
     def __init__(
