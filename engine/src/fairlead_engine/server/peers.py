@@ -91,13 +91,14 @@ class Peers:
 
     async def start(self, engine: EngineConfig, server: ServerConfig, folder: Path) -> None:
         """Starts them, for a core that is being started; returns when all are loaded. Raises `StartError`."""
+        if server.api_servers == 1:
+            return
         for index, address in enumerate(self._client.peer_addresses):
             peer = Peer(index + 1, self._stream, self._take_control, self._lost)
             self._peers.append(peer)
             await peer.start(engine, share(server, peer.place), folder, address, server.api_servers)
         await asyncio.gather(*(peer.loaded for peer in self._peers))
-        if self._peers:
-            self._client.all_connected()
+        self._client.all_connected()
 
     def serve(self, created: int) -> None:
         """They begin to take requests for a model that was loaded then."""
