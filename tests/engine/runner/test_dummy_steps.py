@@ -14,6 +14,7 @@ from fairlead_engine.runner import ModelRunner
 from fairlead_engine.runner.cuda_memory import DeviceMemory
 from fairlead_engine.runner.dummy_steps import StepLimits, blocks_of_largest, every_kind_of_step, largest_step
 from fairlead_engine.runner.step_graphs import foreseen_bytes
+from fairlead_engine.types import NO_TOKEN
 from fairlead_engine_testing import FakeRunner
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
@@ -83,6 +84,20 @@ def test_the_cache_is_sized_by_what_the_largest_step_leaves(folder: Path, monkey
     rows = 3 * (64 * 4 + 16 * 8)
     assert runner.memory_for_cache(0.9, 3, 20, 64) == int(7.2 * GIB) - 4 * GIB - rows
     assert meter.notes == ["begin", "3 sequences, 20 tokens", "read"]
+
+
+@pytest.mark.parametrize("limits", [StepLimits(1, 1, 9), StepLimits(3, 2, 40), StepLimits(2, 64, 300)])
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+def test_every_dummy_step_chooses_tokens_whatever_memory_held(limits, block_size: int, folder: Path) -> None:
+    runner = ModelRunner(
+        folder, dtype="float32", device="cpu", block_size=block_size, num_threads=1, attention_backend="block_tables"
+    )
+    runner.allocate_kv_cache(1, limits.max_num_seqs, -(-limits.max_model_len // block_size))
+    for cache in runner._part._caches:
+        cache.keys.numbers.fill_(float("nan"))
+        cache.values.numbers.fill_(float("nan"))
+    for batch in every_kind_of_step(limits, block_size):
+        assert NO_TOKEN not in runner.collect(runner.launch(batch))
 
 
 class Failing(FakeRunner):

@@ -43,7 +43,10 @@ def largest_step(limits: StepLimits, block_size: int) -> Batch:
 def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
     """A decode and a chunk, in one step where it has room for both, at contexts of doubling lengths: by these, and by
     nothing else, attention divides its work. And every way of choosing a token."""
-    max_model_len = limits.max_model_len
+    max_model_len, num_filled = limits.max_model_len, min(block_size, limits.max_model_len)
+    for start in range(0, num_filled, limits.max_num_batched_tokens):  # or contexts would hold what memory held before
+        end = min(start + limits.max_num_batched_tokens, num_filled)
+        yield Batch([_item(0, end - start, end, _SAMPLINGS[0], block_size)])
     doubling = (_FEWEST_TOKENS * 2**power for power in range(max_model_len.bit_length()))
     contexts = sorted({min(2, max_model_len), *(each for each in doubling if each < max_model_len), max_model_len})
     shapes = [num_tokens for num_tokens in ([1, 2], [2], [1]) if sum(num_tokens) <= limits.max_num_batched_tokens]
