@@ -31,10 +31,11 @@ from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.kernels.staging import stage
-from fairlead_engine.runner.batch import prepare
+from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots, plan_step
-from fairlead_engine.types import EngineRequest, SampledToken, SamplingParams
+from fairlead_engine.sequences import SampledToken
+from fairlead_engine.types import EngineRequest, SamplingParams
 
 VOCAB = 151_936
 

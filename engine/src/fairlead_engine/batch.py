@@ -3,85 +3,14 @@
 The scheduler makes a `Batch`, the runner computes it, and the scheduler takes its results.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from fairlead_engine.types import Pooling, Sequence, TokenLogprobs
+from fairlead_engine.sequences import ScheduledSequence, Sequence
 
 Numbers = npt.NDArray[np.int64]
-
-
-class ScheduledSequence:
-    """A sequence's share of one step: tokens `[start, end)` of it are computed.
-
-    Where the step before it has no result yet, the last of these tokens may be the one that that step chooses. What is
-    settled when the step is planned stays true after it, when the sequence has moved on.
-    """
-
-    __slots__ = (
-        "block_table", "embedding", "end", "num_tokens", "pools", "prompt_logprobs", "reads_prompt", "samples",
-        "scores", "sequence", "start",
-    )  # fmt: skip
-
-    def __init__(self, sequence: Sequence, num_tokens: int, decode_end: int | None = None) -> None:
-        """`decode_end`: where it ends, of a decode (`Decodes.ends`); others go on from where their sequence is."""
-        self.sequence = sequence
-        self.num_tokens = num_tokens
-        before, num_known = sequence.under_way, decode_end
-        start: int = sequence.num_computed_tokens if before is None else before.end
-        if decode_end is not None:
-            start = decode_end - 1
-        else:
-            num_known = len(sequence.token_ids) + (before is not None and before.samples)
-        self.start = start
-        self.end: int = start + num_tokens
-        end = self.end
-        self.block_table = sequence.block_table
-        """The sequence's, which has another list once it was preempted."""
-        sampling = sequence.sampling
-        self.samples: bool = end == num_known and sampling.max_tokens != 0
-        """Whether this step reaches the sequence's last token, so that a new one is chosen, if one is wanted."""
-        self.scores = _NOWHERE
-        """Positions, in the sequence, of the prompt's tokens whose log-probabilities this step tells."""
-        self.prompt_logprobs: list[TokenLogprobs] = []
-        """Theirs, filled in by the runner."""
-        self.pools = _NOWHERE
-        """Positions whose hidden states go into the sequence's vector in this step."""
-        self.embedding: bytes | None = None
-        """That vector, filled in by the runner where this step `embeds`."""
-        if sampling.prompt_logprobs is not None:
-            first = max(start, sequence.num_read_tokens) + 1
-            self.scores = range(first, min(end + 1, sequence.num_prompt_tokens))
-        if sequence.pooling is not None:
-            if sequence.pooling is Pooling.MEAN:
-                self.pools = range(max(start, sequence.num_read_tokens), end)
-            elif self.embeds:
-                self.pools = range(end - 1, end)
-        self.reads_prompt = bool(self.scores or self.pools)
-        """Whether something of the prompt is told in this step beside the next token."""
-
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens of the output up to `end`; the one that this step chooses is the next."""
-        return self.end - self.sequence.num_prompt_tokens
-
-    @property
-    def embeds(self) -> bool:
-        """Whether this step completes the sequence's vector."""
-        return self.sequence.pooling is not None and self.end == self.sequence.num_prompt_tokens
-
-    @property
-    def is_spoilt(self) -> bool:
-        """Whether what tells of its prompt is not finite, so that nothing can be told."""
-        if self.embeds and self.embedding is None:
-            return True
-        return any(math.isnan(each.logprob) for each in self.prompt_logprobs)
-
-
-_NOWHERE = range(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,14 +17,7 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
-from fairlead_engine.types import (
-    EngineInfo,
-    EngineRequest,
-    FinishReason,
-    SamplingParams,
-    SequenceOutput,
-    TokenLogprobs,
-)
+from fairlead_engine.types import EngineInfo, EngineRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
 from fairlead_protocol.chat import Message
 from fairlead_protocol.prompts import ChatPrompt
 

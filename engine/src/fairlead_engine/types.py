@@ -1,20 +1,15 @@
-"""The nouns that travel through the engine: SamplingParams, Sequence, Batch, and what comes out of a step.
+"""What goes into an engine and what comes out: requests with their parameters, outputs, loads.
 
 Everyone imports this module and it imports nearly nobody: no tensors, no HTTP, no I/O.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
 from fairlead_engine.parameters import By, Parameter, bounded
-from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 from fairlead_protocol.messages import LoadFigures
-
-if TYPE_CHECKING:
-    from fairlead_engine.batch import ScheduledSequence
 
 MAX_LOGPROBS = 20
 MAX_ANSWER_LOGPROBS = 500_000
@@ -239,103 +234,6 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """Wall-clock seconds when the first step with this sequence began; on its first output only."""
     message: str | None = None
     """For `FinishReason.ERROR` and `REJECTED`: what happened, fit to show the client."""
-
-
-NO_SLOT = -1
-"""Of a sequence that does not run."""
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """A request inside the engine: its tokens, its block table and its counters. The scheduler alone mutates it."""
-
-    request_id: str
-    token_ids: list[int]
-    """Prompt and output so far."""
-    num_prompt_tokens: int
-    sampling: SamplingParams
-    arrival_time: float = 0.0
-    priority: int = 0
-    extra: bytes = NO_EXTRA
-    """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
-    pooling: Pooling | None = None
-    """What is made of its hidden states (`EngineRequest.pooling`)."""
-    part_of: str | None = None
-    """The API request that it is a part of (`EngineRequest.part_of`)."""
-    max_num_tokens: int = 0
-    """It ends when it has so many: its prompt and the output that is wanted, or a full context."""
-    end_token_ids: frozenset[int] = frozenset()
-    """It ends with any of these, once its output is long enough."""
-    num_parts_before: int = 0
-    """Parts of the same request that waited or ran when it came."""
-    max_queue_seconds: float | None = None
-    """What bounds the queue for it (`EngineRequest.max_queue_seconds`)."""
-
-    num_computed_tokens: int = 0
-    """Tokens whose KV is in the cache; the next step starts at this position, or where the step under way ends."""
-    under_way: "ScheduledSequence | None" = None
-    """Its share of the last step that was planned with it and has no result yet."""
-    num_cached_tokens: int = 0
-    """Prompt tokens taken from the prefix cache at its first admission."""
-    num_read_tokens: int = 0
-    """Prompt tokens of which something was read off the hidden states, where all of them are; not undone by
-    preemption."""
-    slot: int = NO_SLOT
-    """While it runs: which of the rows that the runner keeps is its own."""
-    block_table: list[int] = field(default_factory=list)
-    """Physical block of each logical block, in order; another list each time it begins to run."""
-    block_hashes: list[BlockHash] = field(default_factory=list)
-    """Hashes of its whole blocks so far, extended as tokens come."""
-    num_expected_cached_tokens: int = 0
-    """While it waits: how many of its tokens the cache is expected to spare it, as of when it was last looked at."""
-    awaited: BlockHash | None = None
-    """While it waits: the block that another sequence is computing and that it waits for."""
-    num_preemptions: int = 0
-    first_scheduled_time: float | None = None
-    finish_reason: FinishReason | None = None
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids)
-
-    @property
-    def num_output_tokens(self) -> int:
-        return len(self.token_ids) - self.num_prompt_tokens
-
-    @property
-    def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
-
-    @property
-    def num_sparable_tokens(self) -> int:
-        """How many of its first tokens need not be computed if the cache has them: not the last one, and none whose
-        hidden states are still to be read, for a mean or for log-probabilities, which are those of the *next* token.
-        The cache has keys and values, not hidden states."""
-        reads_all = self.sampling.prompt_logprobs is not None or self.pooling is Pooling.MEAN
-        if not reads_all or self.num_read_tokens >= self.num_prompt_tokens - 1:
-            return len(self.token_ids) - 1
-        return self.num_read_tokens
-
-    @property
-    def num_uncomputed_tokens(self) -> int:
-        return len(self.token_ids) - self.num_computed_tokens
-
-    def num_left_after(self, step: "ScheduledSequence") -> int:
-        """Tokens to compute once a step that is under way has a result; 0 where it surely ends with that. The token
-        that the step chooses is one of them, though nobody knows which it is."""
-        num_tokens = len(self.token_ids) + step.samples
-        return 0 if step.samples and num_tokens >= self.max_num_tokens else num_tokens - step.end
-
-
-class SampledToken(msgspec.Struct, frozen=True):
-    """A token the runner chose for one item of a batch."""
-
-    token_id: int
-    logprobs: TokenLogprobs | None = None
-
-
-NO_TOKEN = SampledToken(-1)
-"""In place of a token where none can be chosen: the logits are not finite, or everything is ruled out."""
 
 
 class EngineLoad(LoadFigures, kw_only=True, frozen=True):

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
-from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
-from fairlead_engine.types import NO_TOKEN, SampledToken, Sequence, TokenLogprobs
+from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.types import TokenLogprobs
 
 BYTES_PER_SLOT = 64
 """What one token is said to take in the cache."""

@@ -18,7 +18,8 @@ from fairlead_engine.core.messages import (
     Stop,
 )
 from fairlead_engine.errors import KVCacheTooSmall
-from fairlead_engine.types import FinishReason, SamplingParams, Sequence
+from fairlead_engine.sequences import Sequence
+from fairlead_engine.types import FinishReason, SamplingParams
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.fake_engine import fake_config, make_fake_engine
 

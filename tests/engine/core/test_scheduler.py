@@ -5,7 +5,8 @@ import pytest
 from fairlead_engine.batch import Batch
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.scheduler import Limits, Scheduler
-from fairlead_engine.types import FinishReason, SampledToken, SamplingParams, Sequence
+from fairlead_engine.sequences import SampledToken, Sequence
+from fairlead_engine.types import FinishReason, SamplingParams
 
 EOS = 0
 TOKEN = 5

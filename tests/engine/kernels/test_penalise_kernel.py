@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_engine.batch import ScheduledSequence
 from fairlead_engine.runner import penalties
-from fairlead_engine.types import SamplingParams, Sequence
+from fairlead_engine.sequences import ScheduledSequence, Sequence
+from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.gpu_code import compiled
 
 HAS_CUDA = torch.cuda.is_available()

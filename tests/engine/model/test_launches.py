@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels import (
@@ -20,7 +20,8 @@ from fairlead_engine.kernels import (
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine.model import layers
 from fairlead_engine.runner import ModelRunner, drawing, dummy_steps, model_part, penalties, sampler, step_graphs
-from fairlead_engine.types import SamplingParams, Sequence
+from fairlead_engine.sequences import ScheduledSequence, Sequence
+from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.types import SampledToken, SamplingParams, Sequence
+from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import (
     llama_fields,
     mixtral_fields,

@@ -6,11 +6,12 @@ import random
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots
-from fairlead_engine.types import NO_TOKEN, SampledToken, SamplingParams, Sequence
+from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.types import SamplingParams
 
 VOCAB = 50
 EOS = 7

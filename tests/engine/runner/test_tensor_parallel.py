@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
@@ -27,7 +27,8 @@ from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.process_group import open_store
 from fairlead_engine.runner.rank_messages import HERE, Join, Writer
 from fairlead_engine.runner.ranks import RankLost, Ranks
-from fairlead_engine.types import EngineRequest, Pooling, SamplingParams, Sequence
+from fairlead_engine.sequences import ScheduledSequence, Sequence
+from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
 from fairlead_engine_testing.checkpoints import (
     llama_fields,
     mixtral_fields,

@@ -6,7 +6,7 @@ The scheduler says who begins, grows and leaves; it owns what happens to a seque
 import numpy as np
 
 from fairlead_engine.batch import Decodes, Numbers
-from fairlead_engine.types import Sequence
+from fairlead_engine.sequences import Sequence
 
 
 class DecodingSlots:

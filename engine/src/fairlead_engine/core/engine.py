@@ -7,7 +7,7 @@ runner and step cost together and reports what happened; each decision is one of
 import logging
 from typing import Any, NamedTuple
 
-from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size
@@ -20,15 +20,8 @@ from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.step_watch import StepWatch
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.errors import KVCacheTooSmall
-from fairlead_engine.types import (
-    EngineInfo,
-    EngineLoad,
-    EngineRequest,
-    FinishReason,
-    SampledToken,
-    Sequence,
-    SequenceOutput,
-)
+from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol import messages
 from fairlead_protocol.blocks import extra_bytes
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
-from fairlead_engine.types import SampledToken
+from fairlead_engine.sequences import SampledToken
 
 Launched = TypeVar("Launched")
 """A batch under way: a runner's own business, handed from its `launch` to its `collect`."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead_engine.batch import Batch, Decodes, ScheduledSequence
+from fairlead_engine.batch import Batch, Decodes
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots
-from fairlead_engine.types import NO_SLOT, NO_TOKEN, FinishReason, SampledToken, Sequence
+from fairlead_engine.sequences import NO_SLOT, NO_TOKEN, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.types import FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,12 @@ from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.shard import Shard
-from fairlead_engine.runner.batch import prepare
 from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.cuda_memory import choose_meter
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
+from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan

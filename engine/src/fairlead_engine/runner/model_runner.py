@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
@@ -23,7 +23,7 @@ from fairlead_engine.runner.ranks import Ranks
 from fairlead_engine.runner.readback import Readback
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
-from fairlead_engine.types import SampledToken
+from fairlead_engine.sequences import SampledToken, ScheduledSequence
 
 _MAX_SCORED_LOGITS = 2**23
 """Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""

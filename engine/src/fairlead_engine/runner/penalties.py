@@ -7,9 +7,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import ScheduledSequence
 from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.types import SamplingParams
 
 _LEAST_REPETITION_PENALTY = 1e-30

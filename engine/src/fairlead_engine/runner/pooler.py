@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import ScheduledSequence
+from fairlead_engine.sequences import ScheduledSequence
 
 
 class Pooler:

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import Batch, ScheduledSequence
+from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.drawing import draw
 from fairlead_engine.runner.penalties import is_penalised, penalise
 from fairlead_engine.runner.randomness import draw_key, uniforms
-from fairlead_engine.types import NO_TOKEN, SampledToken, TokenLogprobs
+from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence
+from fairlead_engine.types import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)

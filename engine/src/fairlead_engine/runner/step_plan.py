@@ -6,7 +6,7 @@ import numpy as np
 from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.runner.slot_tokens import NewTokens
-from fairlead_engine.types import Sequence
+from fairlead_engine.sequences import Sequence
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
