@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,6 +42,24 @@ def test_many_may_write_at_the_same_time(tmp_path: Path, caplog) -> None:
     assert chosen == [i % 20 for i in range(200)]
     assert not caplog.text, "nobody saw half a file"
     assert list(tmp_path.iterdir()) == [path], "nothing is left behind"
+
+
+def test_who_may_enter_the_folder_may_read_what_is_kept(tmp_path: Path) -> None:
+    """Engines that share it may be of several users."""
+    before = os.umask(0o022)
+    try:
+        KeptChoices(tmp_path / "choices.json", "here").choose("a", lambda: 4)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "choices.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_choice_that_cannot_be_kept_leaves_nothing_behind(tmp_path: Path, caplog) -> None:
+    path = tmp_path / "choices.json"
+    path.mkdir()
+    assert KeptChoices(path, "here").choose("a", lambda: 4) == 4
+    assert "are not kept" in caplog.text
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_where_nothing_can_be_written_it_is_chosen_all_the_same(tmp_path: Path, caplog) -> None:

@@ -6,10 +6,10 @@ one may be forgotten, which costs another start some milliseconds.
 
 import json
 import logging
-import tempfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,12 @@ class KeptChoices:
 
     def _write(self, kept: dict[str, int]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=self._path.parent, prefix=".choices-", delete=False) as file:
-            json.dump(kept, file, indent=1, sort_keys=True)
-        Path(file.name).replace(self._path)
+        part = self._path.with_name(f".{self._path.name}-{uuid4().hex}")  # `tempfile`'s are for one user alone to read
+        try:
+            part.write_text(json.dumps(kept, indent=1, sort_keys=True))
+            part.replace(self._path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def sources_digest() -> str:
