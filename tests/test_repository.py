@@ -129,14 +129,24 @@ def test_make_help_lists_every_public_target() -> None:
 
 
 def test_links_between_documents_lead_somewhere() -> None:
+    """To a file that is there, and to a heading in it."""
     broken = []
     for path in tracked():
         if path.suffix != ".md":
             continue
-        for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / path).read_text()):
-            if not re.match(r"[a-z]+:", target) and not (ROOT / path.parent / target).exists():
-                broken.append(f"{path}: {target}")
+        for target, place in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", (ROOT / path).read_text()):
+            if re.match(r"[a-z]+:", target):
+                continue
+            page = ROOT / path.parent / target if target else ROOT / path
+            if not page.exists() or (place and place not in anchors(page)):
+                broken.append(f"{path}: {target}#{place}")
     assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_index_of_the_documentation_leads_to_every_page() -> None:
@@ -199,8 +209,9 @@ def test_the_troubleshooting_has_every_reason_and_code_that_means_trouble() -> N
     assert sorted(word for word in words if f"`{word}`" not in text) == []
 
 
-def test_every_file_that_the_architecture_names_exists() -> None:
-    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()))
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_every_file_that_is_named_exists(page: str) -> None:
+    named = set(re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()))
     files = {str(path) for path in tracked()}
     assert named
     assert [name for name in sorted(named) if not any(f"/{path}".endswith(f"/{name}") for path in files)] == []
