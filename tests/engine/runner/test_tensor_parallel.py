@@ -19,7 +19,7 @@ from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
-from fairlead_engine.errors import ConfigError, ModelLoadError
+from fairlead_engine.errors import ConfigError, ModelLoadError, StartError
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner import ModelRunner, model_part
@@ -152,6 +152,15 @@ def test_a_rank_has_its_part_of_what_one_has(rank: int, tmp_path: Path) -> None:
         load_model(stored, config, torch.float32, cpu, shard=Shard(rank, 8))
 
 
+_REFUSING_RANK = """#!{python}
+import sys
+from fairlead_engine.errors import ModelLoadError
+from fairlead_engine.runner import rank
+def refuse(*args):
+    raise ModelLoadError("MissingTensor", "no norm.weight")
+rank.ModelPart = refuse
+sys.exit(rank.main())
+"""
 _CAPTURING_RANK = """#!{python}
 import sys
 from fairlead_engine.runner import model_part, rank
@@ -219,7 +228,7 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
         runner.collect(runner.launch(batch))
         assert runner._ranks is not None
         os.kill(runner._ranks._processes[0].pid, signal.SIGKILL)
-        with pytest.raises(RankLost, match=r"rank 1 of 2 was lost: its process was killed by signal 9"):
+        with pytest.raises(RankLost, match=r"rank 1 of 2 was lost: it was ended by signal 9 .*short of memory"):
             for _ in range(3):  # the first may be computed before the end is noticed
                 runner.collect(runner.launch(batch))
     finally:
@@ -295,5 +304,19 @@ def test_a_model_that_cannot_be_divided_so_is_refused_by_the_setting(size: int, 
 def test_a_rank_that_ends_before_it_says_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(ModelLoadError, match=r"rank 1 could not start: its process ended with status 1"):
+    with pytest.raises(StartError, match=r"rank 1 could not start: it ended with status 1") as raised:
         ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
+    assert raised.value.reason == "StartFailed"
+
+
+def test_what_keeps_a_rank_from_starting_is_told_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "rank"
+    script.write_text(_REFUSING_RANK.format(python=sys.executable))
+    script.chmod(0o755)
+    folder = write_random_checkpoint(tmp_path / "model", llama_fields())
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(ModelLoadError, match=r"rank 1 could not start: no norm.weight") as raised:
+        ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
+    assert raised.value.reason == "MissingTensor"

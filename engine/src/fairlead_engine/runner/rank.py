@@ -7,12 +7,13 @@ never comes.
 
 import os
 import select
-import signal
 import sys
 import threading
 
+import msgspec
 import torch
 
+from fairlead_engine.child_process import leave_signals_to_parent
 from fairlead_engine.errors import StartError
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
@@ -24,8 +25,7 @@ from fairlead_protocol.logs import configure_logging
 
 def main() -> int:
     """Serves until rank 0 is gone. Writes HERE and then READY to standard output, or why not."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a pod's signals reach every process: rank 0's parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    leave_signals_to_parent()
     reader, output = Reader(sys.stdin.buffer), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not be taken for an answer
     join = reader.receive()
@@ -41,7 +41,7 @@ def main() -> int:
     try:
         part = ModelPart(join.settings, shard)
     except StartError as error:
-        output.write(f"{error}\n".encode())
+        output.write(msgspec.json.encode(error.to_dict()) + b"\n")
         output.flush()
         return 1
     output.write(READY)

@@ -12,7 +12,7 @@ from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.step_plan import StepPlan
 
 HERE, READY = b"here\n", b"ready\n"
-"""What a rank answers once it runs, and once it has loaded its part; anything else says why it could not."""
+"""What a rank answers once it runs, and once it has loaded its part; else the JSON of `StartError.to_dict`."""
 _LENGTH = struct.Struct("<I")
 
 

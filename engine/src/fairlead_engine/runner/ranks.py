@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import msgspec
 import torch
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.child_process import described_end
+from fairlead_engine.errors import StartError, start_error
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.model_part import PartSettings
@@ -37,8 +39,8 @@ class Ranks:
     """Ranks 1 to size - 1, each a process of its own, which end with this one."""
 
     def __init__(self, settings: PartSettings, size: int) -> None:
-        """Starts them and waits until all have found one another. Raises ModelLoadError, and ConfigError where there
-        are too few GPUs."""
+        """Starts them and waits until all have found one another. Raises ModelLoadError and ConfigError where there
+        is no such device or too few of them, and StartError for one that ends."""
         self.lost: str | None = None
         """Why no step can be computed any more, in words."""
         device = choose_device(settings.device, Shard(0, size))  # nobody is started where it cannot be
@@ -66,7 +68,7 @@ class Ranks:
             raise
 
     def wait_ready(self) -> None:
-        """Until all have loaded their parts. Raises ModelLoadError with what one says, or that it has ended."""
+        """Until all have loaded their parts. Raises the StartError that one says, or that it has ended."""
         self._expect(READY)
         for rank, process in enumerate(self._processes, start=1):
             threading.Thread(target=self._watch, args=(rank, process), name=f"rank-{rank}", daemon=True).start()
@@ -115,8 +117,11 @@ class Ranks:
         for rank, process in enumerate(self._processes, start=1):
             assert process.stdout is not None
             if (line := process.stdout.readline()) != answer:
-                said = line.decode(errors="replace").strip() or f"its process {_ending(process.wait())}"
-                raise ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"rank {rank} could not start: {said}")
+                if line.endswith(b"\n"):
+                    said = msgspec.json.decode(line, type=dict[str, str])
+                else:
+                    said = StartError(described_end(process.wait())).to_dict()
+                raise start_error(said["reason"], f"rank {rank} could not start: {said['message']}")
 
     def _send(self, message: Message) -> None:
         if self.lost is not None:
@@ -140,12 +145,8 @@ class Ranks:
         status = process.wait()
         if self._is_closing:
             return
-        self.lost = self.lost or f"rank {rank} of {len(self._processes) + 1} was lost: its process {_ending(status)}"
+        self.lost = self.lost or f"rank {rank} of {len(self._processes) + 1} was lost: {described_end(status)}"
         logger.error("%s", self.lost)
         time.sleep(_LAST_WORDS_SECONDS)
         if not self._is_closing:
             os._exit(1)
-
-
-def _ending(status: int) -> str:
-    return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
