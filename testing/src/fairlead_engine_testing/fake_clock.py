@@ -16,6 +16,9 @@ class FakeClock(Clock):
     def now(self) -> float:
         return self._now
 
+    def monotonic(self) -> float:
+        return self._now
+
     def start(self) -> None:
         self._started = self._now
 

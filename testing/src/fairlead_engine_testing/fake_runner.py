@@ -95,6 +95,9 @@ class FakeRunner:
                 self._chosen[item.sequence.slot] = max(0, token.token_id)
         return sampled
 
+    def is_over(self, launched: list[SampledToken | None]) -> bool:
+        return True
+
     def collect(self, launched: list[SampledToken | None]) -> list[SampledToken | None]:
         return launched
 

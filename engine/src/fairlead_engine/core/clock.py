@@ -13,6 +13,10 @@ class Clock:
         """Wall-clock seconds since the epoch."""
         return time.time()
 
+    def monotonic(self) -> float:
+        """Seconds since some moment; never set back."""
+        return time.perf_counter()
+
     def start(self) -> None:
         """Starts the stopwatch again from 0."""
         self._started = time.perf_counter()

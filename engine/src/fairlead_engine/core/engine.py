@@ -12,6 +12,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size
 from fairlead_engine.core.clock import Clock
+from fairlead_engine.core.late_planning import LatePlanning
 from fairlead_engine.core.memory import format_bytes
 from fairlead_engine.core.profile import load_profile, prior
 from fairlead_engine.core.runner import Runner, load_runner
@@ -96,6 +97,7 @@ class Engine:
         if profile is not None:  # measured for longer than a warm-up
             self.step_cost.set_prior(prior(profile.step_cost, limits), profile.step_cost.residual)
         self._watch = StepWatch(self.clock)
+        self._planning = LatePlanning(self.clock)
         self._under_way: _Step | None = None
         """With asynchronous scheduling, the step that the device is at."""
         self.num_failed_checks = 0
@@ -114,15 +116,20 @@ class Engine:
         """
         if self._under_way is None:
             self._watch.start()
+        began = self.clock.monotonic()
         batch, step = self.scheduler.schedule(), None  # decides tokens; never touches tensors
         if batch:
             with self._watch.launching():
                 step = _Step(batch, self.runner.launch(batch))  # forward and draw; the device may be at it
         if self.config.async_scheduling:
             self._under_way, step = step, self._under_way
+            if step is not None:
+                self._planning.planned(began, is_late=self.runner.is_over(step.launched))
         if step is None:
+            self._expect_end()
             return []
         batch, sampled = _wanted(step.batch, self.runner.collect(step.launched))  # waits for the device; never decides
+        self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
         self.step_cost.observe(step.batch, self._watch.end())
         return self.outputs(batch, sampled, finished)
@@ -156,6 +163,13 @@ class Engine:
     def has_work(self) -> bool:
         """Whether anything waits or runs, or the device is still at something."""
         return self._under_way is not None or bool(self.scheduler.sequences())
+
+    @property
+    def spare_seconds(self) -> float:
+        """How long the next step can still wait to be planned: the device is busy, and who comes meanwhile is in it."""
+        if self._under_way is None or self.runner.is_over(self._under_way.launched):
+            return 0.0
+        return self._planning.spare_seconds
 
     def outputs(
         self, batch: Batch, sampled: list[SampledToken | None], finished: list[Sequence]
@@ -245,6 +259,11 @@ class Engine:
             self.scheduler.reset()
             return False
         return True
+
+    def _expect_end(self) -> None:
+        """The device begins with the step that is under way."""
+        if self._under_way is not None:
+            self._planning.begins(self.step_cost.predict_least(StepWork.of(self._under_way.batch)))
 
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:
         """An id outside the vocabulary would otherwise end the whole engine inside the model."""

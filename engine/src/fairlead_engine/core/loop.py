@@ -49,7 +49,7 @@ def _serve(engine: Engine, channel: Channel, clients: Clients) -> None:
     clients.tell_all(Started(engine.info, engine.load))
     while True:
         was_busy = engine.has_work()
-        commands = channel.receive(timeout=0.0 if was_busy else _QUIET_SECONDS)
+        commands = channel.receive(timeout=engine.spare_seconds if was_busy else _QUIET_SECONDS)
         if not commands and not was_busy:
             if not engine.recheck():
                 clients.report([], engine.load, changes.take())
@@ -57,7 +57,8 @@ def _serve(engine: Engine, channel: Channel, clients: Clients) -> None:
         if any(isinstance(command, Stop) for _, command in commands):
             return
         outputs = _obey(commands, engine, clients)
-        if engine.has_work():
+        are_more_awaited = bool(commands) and engine.spare_seconds > 0.0
+        if engine.has_work() and not are_more_awaited:
             if clients.are_several and not was_busy:
                 # The first client says how long a step takes, and knows of no step that others have caused.
                 clients.report(outputs, engine.load)

@@ -93,6 +93,10 @@ class Runner(Protocol[Launched]):
         """
         ...
 
+    def is_over(self, launched: Launched) -> bool:
+        """Whether `collect` would wait for nothing."""
+        ...
+
     def collect(self, launched: Launched) -> list[SampledToken | None]:
         """Waits for it, in the order of the launches. One entry per item: a token where the item `samples`, None where
         it does not.

@@ -137,6 +137,10 @@ class StepCost:
         """Seconds that a step with this work takes; 0 until something was learnt."""
         return float(np.array(work) @ self._coefficients) * math.exp(self._log_pace)
 
+    def predict_least(self, work: StepWork) -> float:
+        """Seconds that it hardly takes less than: twice the typical error below what is predicted."""
+        return self.predict(work) * max(0.0, 1.0 - 2.0 * self._residual)
+
     def _solve(self) -> None:
         gram, moment = self._gram.sum(axis=0) + self._prior_gram, self._moment.sum(axis=0) + self._prior_moment
         self._coefficients = solve_nonnegative(gram, moment)

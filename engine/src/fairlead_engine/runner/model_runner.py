@@ -187,6 +187,10 @@ class ModelRunner:
             readback,
         )
 
+    def is_over(self, launched: Launched) -> bool:
+        """Whether all that the batch computes is there."""
+        return launched.readback.is_over()
+
     def collect(self, launched: Launched) -> list[SampledToken | None]:
         """Waits for the batch, and not for what was launched after it. A token for each item that samples, None for
         others; writes the log-probabilities and vectors of prompts into their items, but a vector that is not finite.

@@ -21,6 +21,10 @@ class Readback:
         self._event.record()
         return on_host
 
+    def is_over(self) -> bool:
+        """Whether all of them are there."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
     def wait(self) -> None:
         """Until all of them are there."""
         if self._event is not None:
