@@ -143,7 +143,7 @@ class Metrics:
     def observed(self) -> list[Sample]:
         """What this process has observed of requests and connections."""
         return [
-            Sample(metric.name, sample.name, dict(sample.labels), sample.value)
+            Sample(metric.name, sample.name, dict(sample.labels), sample.value, metric.type == "gauge")
             for metric in self._registry.collect()
             for sample in metric.samples
         ]

@@ -114,6 +114,8 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     name: str
     labels: dict[str, str]
     value: float
+    is_of_now: bool
+    """Whether it says nothing any more once its process has ended; others have counted."""
 
 
 class Figures(msgspec.Struct, frozen=True, tag=True):

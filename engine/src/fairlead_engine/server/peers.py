@@ -131,7 +131,7 @@ class Peers:
         return f"HTTP process {silent.place} of this engine has not answered for {silent.silent_seconds:.0f} s"
 
     def samples(self) -> Iterator[Sample]:
-        """What they have observed, when they were last asked; those that have died, too."""
+        """What they have observed, when they were last asked; those that have died, too, but for what was of then."""
         for peer in self._peers:
             yield from peer.figures.samples
 
@@ -349,7 +349,7 @@ class Peer:
         self.is_serving = False
         await asyncio.wait([self._tasks[0]])  # its last words
         self._is_loaded(PeerLost(f"HTTP process {self.place} of this engine could not start: {how}"))
-        self.figures = msgspec.structs.replace(self.figures, num_running=0)
+        self.figures = Figures(0, [sample for sample in self.figures.samples if not sample.is_of_now])
         self._answered.set()
         self.drained.set()
         self._on_lost(self, how)
