@@ -97,8 +97,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("seed", "kv_cache_dtype"),
     [
         pytest.param(seed, name, marks=pytest.mark.slow if seed >= most else ())
-        for name, most in (("auto", 12), ("int8", 4), ("fp8", 4))
-        for seed in range(60)
+        for name, most, num_seeds in (("auto", 12, 48), ("int8", 4, 16), ("fp8", 4, 16))
+        for seed in range(num_seeds)
     ],
 )
 def test_company_and_preemption_change_no_answer(seed: int, kv_cache_dtype: str, folder: Path) -> None:
