@@ -279,15 +279,12 @@ def test_ctrl_c_ends_what_runs_in_every_process(start_engine: Any) -> None:
 
 
 def test_a_process_that_is_killed_ends_the_engine_once_the_others_have_finished(start_engine: Any) -> None:
-    engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.03")
+    engine = start_engine.fake(*FLAGS, misbehaviour="step_seconds=0.01")
     engine.wait_ready()
     everything = processes(engine)
     with ExitStack() as stack:
         _, running = read_all(stack, engine, 6)
-        name = "fairlead_engine_open_connections"
-        before = engine.metric(name)
         os.kill(engine.peer_pids()[1], signal.SIGKILL)
-        engine.wait_until(lambda: engine.metric(name) == before - 2, "no word of its connections")
         results = [each.result() for each in running]
     assert results.count("length") == 4, "two of six were its own"
     assert sum(isinstance(each, httpx.TransportError) for each in results) == 2
