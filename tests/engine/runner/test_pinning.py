@@ -52,6 +52,26 @@ def test_each_thread_has_a_core_and_other_threads_are_left_alone():
     assert bind(True, num_threads=2, cores=set(ALL[:2])) == f"[[{ALL[0]}], [{ALL[1]}]] True"
 
 
+SECOND_MODEL = """
+import torch
+from fairlead_engine.model.shard import ALONE
+from fairlead_engine.runner.pinning import pin_threads
+from fairlead_engine.runner.placement import set_num_threads
+
+torch.set_num_threads(2)
+for _ in range(2):
+    set_num_threads(None)
+    pin_threads(True, ALONE)
+    print(torch.get_num_threads())
+"""
+
+
+@two
+def test_a_second_model_of_a_bound_thread_has_as_many_threads():
+    run = subprocess.run([sys.executable, "-c", SECOND_MODEL], capture_output=True, text=True)
+    assert run.stdout.split() == ["2", "2"], run.stderr
+
+
 @two
 def test_ranks_have_different_cores():
     assert bind(True, cores=set(ALL[:2]), rank=1, size=2) == f"[[{ALL[1]}]] True"

@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 _CPUS = Path("/sys/devices/system/cpu")
 _ENOUGH = 2**16
 """Elements for each thread that torch divides an operation among all of them."""
-_bound: set[int] = set()
-"""Threads, of which torch begins those that compute beside the one that asks once."""
+_bound: dict[int, set[int]] = {}
+"""Threads, of which torch begins those that compute beside the one that asks once, and the cores that they were given.
+"""
 
 
 def pin_threads(pin: bool | None, shard: Shard) -> None:
@@ -52,8 +53,14 @@ def pin_threads(pin: bool | None, shard: Shard) -> None:
         return
     for thread, core in zip(threads, cores, strict=True):
         os.sched_setaffinity(thread, {core})
-    _bound.update(threads)
+    _bound.update(dict.fromkeys(threads, allowed))
     logger.info("bound %d threads to cores %s", num_threads, ", ".join(map(str, cores)))
+
+
+def given_cores() -> set[int]:
+    """That operations of the calling thread may use. One that is bound sees only its own, and may ask for a second
+    model."""
+    return _bound.get(threading.get_native_id()) or os.sched_getaffinity(0)
 
 
 def own_cores(allowed: set[int], cpus: Path = _CPUS) -> list[int]:

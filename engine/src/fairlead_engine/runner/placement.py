@@ -9,6 +9,7 @@ import torch
 
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model.shard import ALONE, Shard
+from fairlead_engine.runner.pinning import given_cores
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +74,8 @@ def set_num_threads(num_threads: int | None, num_ranks: int = 1) -> None:
 
 
 def _allowed_cores() -> int:
-    """Cores this process may run on: its affinity, and a cgroup's CPU quota rounded up."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may run on: what it was given, and a cgroup's CPU quota rounded up."""
+    cores = len(given_cores()) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _CGROUP_CPU_LIMIT.read_text().split()
         return max(1, min(cores, math.ceil(int(quota) / int(period))))
