@@ -79,9 +79,18 @@ def test_draws_have_the_distribution_the_settings_define(params, stretch, monkey
         assert bool((found[expected == 0] == 0).all())
 
 
-def test_a_draw_does_not_depend_on_the_rows_beside_it(monkeypatch):
+def test_tokens_as_likely_as_the_last_one_of_top_k_are_kept():
+    """As transformers and the kernel do; however many there are."""
+    logits = torch.tensor([4.0, *[3.0] * 30, *[2.0] * 200, float("-inf")])
+    for top_k, num_kept in ((1, 1), (2, 31), (31, 31), (32, 231), (231, 231)):
+        assert int((sweep(logits, SamplingParams(temperature=5.0, top_k=top_k)) > 0).sum()) == num_kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_draw_does_not_depend_on_the_rows_beside_it(dtype, monkeypatch):
+    """In half precision many logits are equal."""
     params = [PARAMS[index % len(PARAMS)] for index in range(50)]
-    logits = 2 * torch.randn(50, 300, generator=torch.Generator().manual_seed(0))
+    logits = 2 * torch.randn(50, 300, generator=torch.Generator().manual_seed(0)).to(dtype).float()
     shares = torch.rand(50, generator=torch.Generator().manual_seed(1), dtype=torch.float64).tolist()
     together = draw(logits, params, shares)
     monkeypatch.setattr(drawing, "_CPU_BLOCK", 900)
@@ -130,8 +139,8 @@ def test_a_drawn_token_is_never_one_that_was_dropped(logits, share, temperature,
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     (token_id,) = draw(torch.tensor([logits]), [params], [share])
     best = max(logits)
-    likelier = sum(logit > logits[token_id] for logit in logits)
-    assert top_k == 0 or likelier < top_k
+    scaled = torch.tensor(logits).sub(best).div(temperature)  # in which close ones are equal
+    assert top_k == 0 or int((scaled > scaled[token_id]).sum()) < top_k
     if top_k == 0 and top_p < 1.0 and logits[token_id] < best:
         weights = torch.tensor(logits).double().sub(best).div(temperature).exp()
         is_likelier = torch.tensor(logits) > logits[token_id]

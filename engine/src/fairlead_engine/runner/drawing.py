@@ -23,6 +23,9 @@ _STRETCH = 128
 _CPU_BLOCK = 2**18
 """Logits that a CPU takes through all operations at a time: they stay in its cache."""
 
+_SPARE_WIDTH = 8
+"""Columns beyond the largest top-k that are looked at for tokens as likely as the last one it keeps."""
+
 _LEAST_TEMPERATURE = 1e-6
 """Below it a draw is an argmax in float32 anyway, and dividing by it must not overflow."""
 
@@ -74,13 +77,19 @@ def _draw_block(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms
 
 
 def _draw_from_top_k(scaled: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:
-    """int64 [rows], for rows with top-k of scaled logits [rows, vocab], 0 the largest of each."""
-    top_k = _column([p.top_k for p in params], scaled)
+    """int64 [rows], for rows with top-k of scaled logits [rows, vocab], 0 the largest of each.
+
+    Tokens as likely as the last one that top-k keeps are kept too, as in transformers, and equals are in the order of
+    the vocabulary: in half precision many are, and which came first would depend on the largest top-k beside this one.
+    """
+    top_k = torch.tensor([p.top_k for p in params], device=scaled.device).unsqueeze(1)
     top_p = _column([p.top_p if p.top_p < 1.0 else float("inf") for p in params], scaled)
     min_p = _column([p.min_p for p in params], scaled)
-    width = max(p.top_k for p in params)
-    values, token_ids = likeliest(scaled, width)
-    probabilities = values.masked_fill(torch.arange(width, device=scaled.device) >= top_k, float("-inf")).softmax(-1)
+    values, token_ids, least = _likeliest_with_equals(scaled, top_k, max(p.top_k for p in params))
+    token_ids, order = token_ids.sort(-1)
+    values, order = values.gather(1, order).sort(stable=True, dim=-1, descending=True)
+    token_ids = token_ids.gather(1, order)
+    probabilities = values.masked_fill(values < least, float("-inf")).softmax(-1)
     likelier = probabilities.cumsum(-1) - probabilities
     dropped = (likelier >= top_p) | (probabilities < min_p * probabilities[:, :1])
     dropped[:, 0] = False  # whatever a share too small for float32 rounds to, the likeliest token stays
@@ -111,6 +120,18 @@ def _draw_from_all(scaled: Tensor, params: Many[SamplingParams], uniforms: Unifo
         uniforms = other_uniforms(uniforms[dropped.cpu().numpy()])
         drawn[where] = _invert(weights, uniforms)
     return drawn.squeeze(1)
+
+
+def _likeliest_with_equals(scaled: Tensor, top_k: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As many of `likeliest` as include, of each row, the `top_k` [rows, 1] largest, `most` at most, and all that equal
+    the last of them, which comes third [rows, 1]; those ruled out equal nothing."""
+    width = min(most + _SPARE_WIDTH, scaled.shape[1])
+    while True:
+        values, token_ids = likeliest(scaled, width)
+        least, last = values.gather(1, top_k - 1), values[:, -1:]
+        if width == scaled.shape[1] or not bool(((last >= least) & last.isfinite()).any()):
+            return values, token_ids, least
+        width = min(2 * width, scaled.shape[1])
 
 
 def likeliest(scaled: Tensor, width: int) -> tuple[Tensor, Tensor]:
