@@ -38,6 +38,32 @@ async def test_renderings_take_no_more_than_their_share_of_the_time() -> None:
     assert spent / (time.monotonic() - begun) < 2 / (1 + REST)
 
 
+async def test_preparing_begins_no_other_rendering() -> None:
+    spent, num_preparing = 0.0, 0
+
+    async def prepare() -> None:
+        nonlocal num_preparing
+        num_preparing += 1
+        assert num_preparing == 1
+        await asyncio.sleep(0.02)
+        num_preparing -= 1
+
+    def render() -> bytes:
+        nonlocal spent
+        begun = time.monotonic()
+        time.sleep(0.01)
+        spent += time.monotonic() - begun
+        return b""
+
+    scrapes, begun = Scrapes(render, prepare), time.monotonic()
+    asked = []
+    while time.monotonic() - begun < 0.5:
+        asked.append(asyncio.create_task(scrapes.text()))
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*asked)
+    assert spent / (time.monotonic() - begun) < 2 / (1 + REST)
+
+
 async def test_who_leaves_takes_nothing_from_the_others_and_an_error_is_everybodys() -> None:
     scrapes = Scrapes(lambda: b"well")
     leaving, staying = asyncio.create_task(scrapes.text()), asyncio.create_task(scrapes.text())

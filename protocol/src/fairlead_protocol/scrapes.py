@@ -21,6 +21,7 @@ class Scrapes:
         self._prepare = prepare
         self._next: asyncio.Task[bytes] | None = None
         """The rendering that has not begun."""
+        self._turn = asyncio.Lock()
         self._rests_until = float("-inf")
 
     async def text(self) -> bytes:
@@ -31,12 +32,13 @@ class Scrapes:
 
     async def _render_in_turn(self) -> bytes:
         now = asyncio.get_running_loop().time
-        await asyncio.sleep(max(0.0, self._rests_until - now()))
-        self._next = None
-        if self._prepare is not None:
-            await self._prepare()
-        begun = now()
-        try:
-            return self._render()
-        finally:
-            self._rests_until = now() + REST * (now() - begun)
+        async with self._turn:  # preparing takes a while, in which the next one must not begin
+            await asyncio.sleep(max(0.0, self._rests_until - now()))
+            self._next = None
+            if self._prepare is not None:
+                await self._prepare()
+            begun = now()
+            try:
+                return self._render()
+            finally:
+                self._rests_until = now() + REST * (now() - begun)
