@@ -126,6 +126,13 @@ def test_what_a_lost_client_asked_for_ends_and_the_others_go_on() -> None:
 
 @contextlib.asynccontextmanager
 async def started(misbehaviour: str = "", **changes: Any) -> AsyncIterator[tuple[ProcessClient, list[SocketClient]]]:
+def test_what_a_lost_client_said_last_is_not_begun() -> None:
+    """Its words may still lie in its socket when the first has told of its end, and are read after that."""
+    last_words: list[tuple[int, Command]] = [(0, Forget(1)), (1, add("late", max_tokens=9)), (1, Abort("late"))]
+    channel = play(last_words, [(1, add("later", max_tokens=9))], [])
+    assert {step.load.num_sequences for step in channel.steps(0)} == {0}
+
+
     """A core process with three clients, all on this loop."""
     first = ProcessClient(fake_config(misbehaviour, **changes), module=FAKE_CORE, num_peers=2)
     starting = asyncio.create_task(first.start())

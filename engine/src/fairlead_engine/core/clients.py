@@ -41,6 +41,10 @@ class Clients:
     def are_several(self) -> bool:
         return self._channel.num_clients > 1
 
+    def is_gone(self, client: int) -> bool:
+        """Whether it is forgotten."""
+        return client in self._gone
+
     def tell_all(self, reply: Reply) -> None:
         """Tells everybody."""
         for client in self._present():

@@ -71,6 +71,8 @@ def _obey(commands: list[tuple[int, Command]], engine: Engine, clients: Clients)
     """Returns the last outputs of the requests that were refused."""
     outputs: list[SequenceOutput] = []
     for client, command in commands:
+        if clients.is_gone(client):  # what it said last may be read after the first has told of its end
+            continue
         match command:
             case Add(request):
                 clients.added(client, request.request_id)
