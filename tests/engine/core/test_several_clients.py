@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -124,8 +126,6 @@ def test_what_a_lost_client_asked_for_ends_and_the_others_go_on() -> None:
     assert channel.steps(0)[-1].load.kv_blocks_free == 64
 
 
-@contextlib.asynccontextmanager
-async def started(misbehaviour: str = "", **changes: Any) -> AsyncIterator[tuple[ProcessClient, list[SocketClient]]]:
 def test_what_a_lost_client_said_last_is_not_begun() -> None:
     """Its words may still lie in its socket when the first has told of its end, and are read after that."""
     last_words: list[tuple[int, Command]] = [(0, Forget(1)), (1, add("late", max_tokens=9)), (1, Abort("late"))]
@@ -133,6 +133,8 @@ def test_what_a_lost_client_said_last_is_not_begun() -> None:
     assert {step.load.num_sequences for step in channel.steps(0)} == {0}
 
 
+@contextlib.asynccontextmanager
+async def started(misbehaviour: str = "", **changes: Any) -> AsyncIterator[tuple[ProcessClient, list[SocketClient]]]:
     """A core process with three clients, all on this loop."""
     first = ProcessClient(fake_config(misbehaviour, **changes), module=FAKE_CORE, num_peers=2)
     starting = asyncio.create_task(first.start())
@@ -199,6 +201,41 @@ async def test_a_hang_that_a_peer_has_caused_shows_at_the_first() -> None:
         await asyncio.sleep(0.05)
         assert 0.0 < age < first.step_age_seconds
         await stream.aclose()
+
+
+async def test_an_idle_core_that_stops_shows_at_the_first_when_it_asks() -> None:
+    """No step has begun of which the first could have heard."""
+    async with started() as (first, peers):
+        assert first.pid is not None
+        os.kill(first.pid, signal.SIGSTOP)
+        try:
+            asking = asyncio.create_task(collect(peers[0], "r", [1]))
+            await asyncio.sleep(0.05)
+            assert first.step_age_seconds == 0.0 < peers[0].step_age_seconds
+            first.ping()
+            await asyncio.sleep(0.05)
+            age = first.step_age_seconds
+            first.ping()
+            await asyncio.sleep(0.05)
+            assert 0.0 < age < first.step_age_seconds
+        finally:
+            os.kill(first.pid, signal.SIGCONT)
+        assert len(await asking) == 8
+        await until_idle(first)
+        assert peers[0].step_age_seconds == 0.0
+
+
+async def test_a_client_that_waits_for_others_requests_is_owed_no_answer() -> None:
+    async with started("step_seconds=0.01", max_num_seqs=1) as (first, peers):
+        stream = outputs_of(first, make_request("long", [1], max_tokens=90, ignore_eos=True))
+        await anext(stream)
+        asking = asyncio.create_task(collect(peers[0], "waits", [2]))
+        while first.load.waiting == 0:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
+        assert peers[0].step_age_seconds == 0.0
+        await stream.aclose()
+        assert len(await asking) == 8
 
 
 @pytest.mark.parametrize("client", [0, 1, 2])

@@ -17,6 +17,9 @@ class ChannelClient(ABC):
     They call `_handle` for every reply and `_die` when the core is gone, both on the event loop of `start`.
     """
 
+    _hears_of_every_step = True
+    """Else steps that have nothing for this client pass unheard, and only its commands are owed an answer."""
+
     def __init__(self) -> None:
         self._streams: dict[str, RequestStream] = {}
         self._started: asyncio.Future[EngineInfo] | None = None
@@ -115,7 +118,7 @@ class ChannelClient(ABC):
         match reply:
             case Stepped(outputs, load, num_commands, changed, number):
                 self._load, self._num_reports = load, number
-                owes = num_commands < self._num_sent or load.num_sequences > 0
+                owes = num_commands < self._num_sent or (self._hears_of_every_step and load.num_sequences > 0)
                 self._owed_since = time.monotonic() if owes else None
                 for output in outputs:
                     stream = self._streams.get(output.request_id)

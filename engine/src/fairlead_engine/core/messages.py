@@ -31,11 +31,15 @@ class Forget(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Its place among the clients; the first has 0."""
 
 
+class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Nothing but an answer is asked for. The first client's."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """End the core now, whatever runs. The first client's."""
 
 
-Command = Add | Abort | Forget | Stop
+Command = Add | Abort | Forget | Ping | Stop
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -17,7 +17,7 @@ import msgspec
 
 from fairlead_engine.child_process import described_end, give_orders
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.messages import Forget, Stop
+from fairlead_engine.core.messages import Forget, Ping, Stop
 from fairlead_engine.core.socket_client import SocketClient
 from fairlead_engine.types import EngineInfo
 from fairlead_protocol.logs import LogFormat
@@ -32,6 +32,8 @@ _LONGEST_SOCKET_PATH = 100
 
 class ProcessClient(SocketClient):
     """Runs `python -m module`, a program that calls `serve_core`, and talks to it."""
+
+    _hears_of_every_step = True
 
     def __init__(
         self,
@@ -76,6 +78,11 @@ class ProcessClient(SocketClient):
         """A peer has died: what it has asked for ends. `peer`: its place in `peer_addresses`."""
         if self.alive:
             self._send(Forget(peer + 1))
+
+    def ping(self) -> None:
+        """Asks the core for an answer, unless it owes one: `step_age_seconds` then tells whether it comes."""
+        if self.alive and self._owed_since is None:
+            self._send(Ping())
 
     async def _launch(self) -> None:
         self._folder = _private_folder()

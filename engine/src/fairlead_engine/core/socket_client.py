@@ -16,6 +16,8 @@ from fairlead_engine.core.messages import Command, Died, Failed, Reply
 class SocketClient(ChannelClient):
     """Talks to a core that will connect to `address`. Whoever has started the core says when it is lost."""
 
+    _hears_of_every_step = False
+
     def __init__(self, address: str = "") -> None:
         super().__init__()
         self._address = address

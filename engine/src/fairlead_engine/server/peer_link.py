@@ -123,6 +123,8 @@ class Figures(msgspec.Struct, frozen=True, tag=True):
 
     num_running: int
     samples: list[Sample]
+    awaited_seconds: float = 0.0
+    """How long the core has owed it an answer to what it has asked."""
 
 
 FromPeer = Loaded | NotLoaded | Closed | Seen | MalformedDispatch | Drained | Figures

@@ -120,7 +120,12 @@ class PeerProcess:
             case CoreLost(text):
                 self._client.lost(text)
             case Ask():
-                line.send(Figures(lifecycle.num_running, self._service.metrics.observed()))
+                observed = self._service.metrics.observed()
+                line.send(Figures(lifecycle.num_running, observed, self._client.step_age_seconds))
+
+    def _missed(self) -> None:
+        log.warning("a connection is lost: this process may open no more files")
+        self._here.missed()
 
     def _tell_closed_soon(self) -> None:
         """Connections that end in one round of the event loop are told together."""

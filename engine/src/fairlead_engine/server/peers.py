@@ -51,6 +51,9 @@ _BEAT_SECONDS = 2.0
 """So often each is asked, in case it hangs."""
 _SILENT_SECONDS = 5.0
 """A peer that has not answered for so long gets no more connections, and at the end no more time."""
+_AWAITED_SECONDS = 1.0
+"""A core that owes a peer an answer for so long is asked for one: the first hears of steps, and of a core that hangs
+between them nothing."""
 _STOP_SECONDS = 10.0
 """A peer that does not end in this time is killed."""
 _MARGIN_SECONDS = 3.0
@@ -165,6 +168,8 @@ class Peers:
     def _on_beat(self) -> None:
         for peer in self.present:
             peer.ask()
+        if any(peer.figures.awaited_seconds > _AWAITED_SECONDS for peer in self.present):
+            self._client.ping()
         self._beat = asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._on_beat)
 
     def _wait_at_most(self, seconds: float) -> None:
