@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -173,10 +174,14 @@ class Peers:
         self._beat = asyncio.get_running_loop().call_later(_BEAT_SECONDS, self._on_beat)
 
     def _wait_at_most(self, seconds: float) -> None:
-        """For the end of a drain."""
+        """For the end of a drain, which does not last longer when it is asked for again."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + seconds + _MARGIN_SECONDS
         if self._patience is not None:
+            if self._patience.when() <= ends_at:
+                return
             self._patience.cancel()
-        self._patience = asyncio.get_running_loop().call_later(seconds + _MARGIN_SECONDS, self._give_up)
+        self._patience = loop.call_at(ends_at, self._give_up)
 
     def _give_up(self) -> None:
         for peer in self._peers:
@@ -223,7 +228,7 @@ class Peer:
         self._on_lost = on_lost
         self._max_connections = 0
         self._num_given = self._num_closed = 0
-        self._answered = asyncio.Event()
+        self._asked: deque[asyncio.Future[None]] = deque()  # an answer each, in this order
         self._asked_at: float | None = None  # monotonic seconds; None = it owes no answer
         self._process: Process | None = None
         self._line: Line[FromPeer] | None = None
@@ -275,10 +280,9 @@ class Peer:
             self._line.send(message)
 
     def ask(self) -> None:
-        """Asks for `figures`."""
+        """Asks for `figures`, unless it owes them already."""
         if self._asked_at is None:
-            self._asked_at = time.monotonic()
-            self.tell(Ask())
+            self._ask()
 
     @property
     def silent_seconds(self) -> float:
@@ -287,12 +291,8 @@ class Peer:
 
     async def answer(self) -> None:
         """Returns when `figures` are new, or cannot be had."""
-        self._answered.clear()
-        self._asked_at = self._asked_at or time.monotonic()
-        self.tell(Ask())  # what is under way may have been counted too early
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                await self._answered.wait()
+            await asyncio.wait_for(self._ask(), _ANSWER_SECONDS)  # what is under way may have been counted too early
         except TimeoutError:
             log.warning("an HTTP process does not say what it has counted", extra={"place": self.place})
 
@@ -347,7 +347,8 @@ class Peer:
                 case Figures():
                     self.figures = message
                     self._asked_at = None
-                    self._answered.set()
+                    if self._asked:
+                        _settle(self._asked.popleft())
 
     async def _watch(self, process: Process) -> None:
         how = described_end(await process.wait())
@@ -355,9 +356,17 @@ class Peer:
         await asyncio.wait([self._tasks[0]])  # its last words
         self._is_loaded(PeerLost(f"HTTP process {self.place} of this engine could not start: {how}"))
         self.figures = Figures(0, [sample for sample in self.figures.samples if not sample.is_of_now])
-        self._answered.set()
+        for answer in self._asked:
+            _settle(answer)
         self.drained.set()
         self._on_lost(self, how)
+
+    def _ask(self) -> asyncio.Future[None]:
+        """What is done once it has answered."""
+        self._asked_at = self._asked_at or time.monotonic()
+        self._asked.append(asyncio.get_running_loop().create_future())
+        self.tell(Ask())
+        return self._asked[-1]
 
     def _is_loaded(self, error: StartError | PeerLost | None = None) -> None:
         if self.loaded.done():
@@ -366,3 +375,8 @@ class Peer:
             self.loaded.set_result(None)
         else:
             self.loaded.set_exception(error)
+
+
+def _settle(answer: asyncio.Future[None]) -> None:
+    if not answer.done():  # who waited for it may have left
+        answer.set_result(None)
