@@ -1,17 +1,20 @@
 """What the first HTTP process knows of another, which it asks and waits for."""
 
 import asyncio
+import resource
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.server import peers as module
+from fairlead_engine.server.acceptor import Here
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.lifecycle import Lifecycle
-from fairlead_engine.server.peer_link import Ask, Figures, FromPeer, Line, ToPeer
+from fairlead_engine.server.peer_link import Ask, Figures, FromPeer, Line, Passage, ToPeer
 from fairlead_engine.server.peers import Peer, Peers
 
 
@@ -98,3 +101,25 @@ async def test_who_is_in_a_hurry_waits_no_longer(
     peers.hurry()
     peers.drain(0.0, 900.0)
     await asyncio.wait_for(peers.drained(), 3.0)
+
+
+async def test_a_connection_for_which_there_is_no_descriptor_takes_no_room() -> None:
+    adopted: list[Any] = []
+    here = Here(2, adopted.append)  # type: ignore[arg-type]
+    ours, theirs = socket.socketpair()
+    near, far = Passage(ours, lambda _: None), Passage(theirs, here.take, here.missed)
+    connection, client = socket.socketpair()
+    assert near.give(connection)
+    connection.close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        far._receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with client:
+        client.settimeout(5.0)
+        assert client.recv(1) == b"", "its client is told"
+    assert (adopted, here.num_closed, here.room) == ([], 1, 2)
+    for each in (ours, theirs):
+        each.close()

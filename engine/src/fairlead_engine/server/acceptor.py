@@ -58,6 +58,11 @@ class Here:
         self._adopt(connection).add_done_callback(lambda adopted: None if adopted.result() else self.closed())
         return True
 
+    def missed(self) -> None:
+        """One that was given could not be taken, and is gone."""
+        self._num_taken += 1
+        self.closed()
+
     def closed(self) -> None:
         """One connection less."""
         self.num_closed += 1

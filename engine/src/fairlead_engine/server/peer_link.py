@@ -165,11 +165,18 @@ class Line(Generic[Incoming]):
 class Passage:
     """One end of the way on which open connections change their process."""
 
-    def __init__(self, end: socket.socket, take: Callable[[socket.socket], object]) -> None:
-        """`take` gets each connection that comes."""
+    def __init__(
+        self,
+        end: socket.socket,
+        take: Callable[[socket.socket], object],
+        missed: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`take` gets each connection that comes; `missed` is told of each for which there was no descriptor, which the
+        system then closes."""
         end.setblocking(False)
         self._end = end
         self._take = take
+        self._missed = missed
 
     def open(self) -> None:
         """From now on connections are taken; until then they wait in the passage."""
@@ -198,6 +205,8 @@ class Passage:
                 said, descriptors = b"", []
             for descriptor in descriptors:
                 self._take(socket.socket(fileno=descriptor))
+            if said and not descriptors:
+                self._missed()
             if not said:  # its other end is gone
                 asyncio.get_running_loop().remove_reader(self._end)
                 return

@@ -59,7 +59,7 @@ class PeerProcess:
         )
         limit = orders.server.max_connections
         self._here = Here(limit, lambda connection: self._http.adopt(connection), self._tell_closed_soon)
-        self._passage = Passage(socket.socket(fileno=orders.connections_fd), self._here.take)
+        self._passage = Passage(socket.socket(fileno=orders.connections_fd), self._here.take, self._missed)
         self._relay = ControlRelay(build_app(self._service), self._passage.give)
         metrics = self._service.metrics
         self._http = make_http_server(self._relay, metrics, limit, self._here.closed)
