@@ -383,6 +383,13 @@ def test_a_port_in_use_is_named(start_engine: Any, checkpoint: Path) -> None:
     assert "Traceback" not in engine.log.read_text()
 
 
+def test_an_ipv6_address_is_told_as_urls_write_it(start_engine: Any) -> None:
+    engine = start_engine.fake("--host", "::1")
+    port = engine.url.rpartition(":")[2]
+    engine.wait_until(lambda: f"url=http://[::1]:{port}\n" in engine.log.read_text(), "the first line of its log")
+    assert httpx.get(f"http://[::1]:{port}/health").status_code == 200
+
+
 def test_a_host_that_is_not_ours_is_named(start_engine: Any, checkpoint: Path) -> None:
     engine = start_engine("--model", str(checkpoint), "--host", "203.0.113.7")
     assert engine.wait_exit() == 1

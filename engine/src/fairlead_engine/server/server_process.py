@@ -19,6 +19,7 @@ from fairlead_engine.server.peers import Peers, share
 from fairlead_engine.server.served_model import ModelFiles
 from fairlead_engine.server.service import Service
 from fairlead_engine.types import EngineInfo
+from fairlead_protocol.http.addresses import authority
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +127,8 @@ class ServerProcess:
         raise EngineDead("the engine core has died; its last words are in the log above")
 
     async def _load(self) -> None:
-        host, port = self._listener.getsockname()[:2]
-        log.info("loading", extra={"folder": str(self._folder), "url": f"http://{host}:{port}"})
+        url = f"http://{authority(*self._listener.getsockname()[:2])}"
+        log.info("loading", extra={"folder": str(self._folder), "url": url})
         info, files, _ = await asyncio.gather(
             self._starting,
             asyncio.to_thread(ModelFiles.read, self._folder),
@@ -138,7 +139,7 @@ class ServerProcess:
         self._peers.serve(self._service.model().created)
         facts = {
             "model": self._engine.name,
-            "url": f"http://{host}:{port}",
+            "url": url,
             "architecture": info.architecture,
             "dtype": info.dtype,
             "device": info.device,
