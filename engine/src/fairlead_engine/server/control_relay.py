@@ -84,7 +84,10 @@ class ControlRelay:
 
     async def _connect(self, origin: Origin, limit: float) -> Connection:
         """A connection to the first process, which gets its end by hand."""
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:  # this process may open no more files
+            raise ConnectFailed(str(error.strerror)) from error
         with theirs:
             if not self._give(theirs):
                 ours.close()

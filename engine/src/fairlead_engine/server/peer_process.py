@@ -146,7 +146,7 @@ def main() -> int:
     die_with(orders.parent_pid)
     configure_logging(orders.server.log_level, orders.server.log_format)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    allow_descriptors(orders.server.max_connections, per_connection=1)
+    allow_descriptors(orders.server.max_connections, per_connection=2)  # its client's, and what ControlRelay opens
 
     async def serve() -> None:  # made on the loop that it belongs to
         await PeerProcess(orders).serve()
