@@ -1,5 +1,7 @@
 """`LLM`: a model in this process, with the same text handling as behind HTTP."""
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,16 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert caught.value.reason == "ModelNotFound"
     for demo in known_demos():
         assert (resolve_model(f"demo://{demo}") / "config.json").is_file()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads can be bound on Linux only")
+def test_the_thread_of_a_program_keeps_its_cores(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it was given some of a machine's, too."""
+
+    def cores_after() -> set[int]:
+        LLM(str(checkpoint), kv_cache_memory=2**24, num_threads=1)
+        return os.sched_getaffinity(0)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 10**6)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(cores_after).result() == os.sched_getaffinity(0)
