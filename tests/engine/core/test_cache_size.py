@@ -136,3 +136,12 @@ def test_free_memory_is_never_negative(tmp_path: Path) -> None:
 )
 def test_bytes_are_written_as_people_do(num_bytes: int, text: str) -> None:
     assert format_bytes(num_bytes) == text
+
+
+def test_on_a_device_its_own_setting_is_named() -> None:
+    """Raising the cache's alone would take what steps need."""
+    with pytest.raises(KVCacheTooSmall, match="raise gpu-memory-utilization") as raised:
+        choose(2048, max_model_len=2048, device_memory=16 * KIB)
+    assert "kv-cache-memory" not in str(raised.value)
+    with pytest.raises(KVCacheTooSmall, match="raise kv-cache-memory"):
+        choose(2048, max_model_len=2048, device_memory=16 * KIB, kv_cache_memory=16 * KIB)

@@ -118,8 +118,8 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
     def batch() -> Batch:
         return Batch([ScheduledSequence(sequence, 3 if sequence.under_way is None else 1) for sequence in sequences])
 
-    monkeypatch.setattr(drawing, "_has_kernel", lambda logits: True)
-    monkeypatch.setattr(penalties, "_has_kernel", lambda logits: True)
+    monkeypatch.setattr(drawing, "has_kernels", lambda logits: True)
+    monkeypatch.setattr(penalties, "has_kernels", lambda logits: True)
     first, second = batch(), None
     expected = [runner.collect(runner.launch(first))]
     for sequence, token in zip(sequences, expected[0], strict=True):
@@ -189,7 +189,7 @@ def test_no_request_has_a_kernel_compiled(num_seqs, is_captured, launches, monke
     assert dummy_steps._FEWEST_TOKENS <= triton_paged._SPLIT_TOKENS, "the first context that is split must be met"
     for module, name, value in (
         (dummy_steps, "_FEWEST_TOKENS", 8), (triton_paged, "_SPLIT_TOKENS", 8), (step_graphs, "_TOKEN_SIZES", (4, 6)),
-        (drawing, "_has_kernel", lambda logits: True), (penalties, "_has_kernel", lambda logits: True),
+        (drawing, "has_kernels", lambda logits: True), (penalties, "has_kernels", lambda logits: True),
         (sampler, "is_on_host", lambda tensor: False),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)

@@ -219,7 +219,7 @@ def test_a_draw_at_the_very_end_is_a_token_with_weight():
 @pytest.mark.parametrize("params", PARAMS)
 def test_the_kernel_draws_by_the_same_settings(params, monkeypatch):
     """In Triton's interpreter, where no CUDA device is."""
-    monkeypatch.setattr(drawing, "_has_kernel", lambda logits: True)
+    monkeypatch.setattr(drawing, "has_kernels", lambda logits: True)
     monkeypatch.setattr(f"{__name__}.GRID", 20)
     logits = make_logits(3).to("cuda" if torch.cuda.is_available() else "cpu")
     expected = torch.tensor(reference_distribution(logits.tolist(), params))

@@ -53,7 +53,9 @@ def choose_cache_size(
         return CacheSize(max_model_len, num_blocks)
     bytes_needed = -(-max_model_len // config.block_size) * bytes_per_block
     if config.max_model_len is not None or longest < min(_LEAST_LOWERED, max_model_len):
-        raise KVCacheTooSmall(_too_small(config, memory, longest, bytes_needed, max_model_len))
+        raise KVCacheTooSmall(
+            _too_small(config, memory, longest, bytes_needed, max_model_len, device_memory is not None)
+        )
     lowered = longest // _ROUND * _ROUND
     logger.warning(
         "the context is lowered from the %d tokens this model was made for to %d: its KV cache may take %s and would "
@@ -80,11 +82,17 @@ def _wanted_length(config: EngineConfig, max_position_embeddings: int) -> int:
     return chosen
 
 
-def _too_small(config: EngineConfig, memory: int, longest: int, bytes_needed: int, max_model_len: int) -> str:
+def _too_small(
+    config: EngineConfig, memory: int, longest: int, bytes_needed: int, max_model_len: int, on_device: bool
+) -> str:
     source = "kv-cache-memory allows" if config.kv_cache_memory else "there is room for"
     shorter = f"set max-model-len to at most {longest}, or " if longest >= 2 else ""
+    if config.kv_cache_memory is None and on_device:
+        more = "raise gpu-memory-utilization, or take a device with more memory"
+    else:
+        more = f"raise kv-cache-memory to at least {bytes_needed} (and the container's memory with it)"
     return (
         f"the KV cache for one sequence of {max_model_len} tokens needs {format_bytes(bytes_needed)}, "
         f"but {source} {format_bytes(memory)}, which holds {longest} tokens; "
-        f"{shorter}raise kv-cache-memory to at least {bytes_needed} (and the container's memory with it)"
+        f"{shorter}{more}"
     )

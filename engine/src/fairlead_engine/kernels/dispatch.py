@@ -11,7 +11,10 @@ from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from shutil import which
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -25,6 +28,11 @@ def triton_lacks() -> str | None:
     if not (os.environ.get("CC") or which("gcc") or which("clang")):
         return "Triton finds no C compiler: install gcc, or name one in CC"
     return None
+
+
+def has_kernels(tensor: "Tensor") -> bool:
+    """Whether kernels can work on this tensor."""
+    return tensor.is_cuda and triton_lacks() is None
 
 
 def with_kernel(module: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:

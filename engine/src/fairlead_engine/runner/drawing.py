@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.dispatch import triton_lacks
+from fairlead_engine.kernels.dispatch import has_kernels
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.runner.randomness import other_uniforms
 from fairlead_engine.types import SamplingParams
@@ -40,15 +40,11 @@ def draw(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Te
     and a CPU may choose differently. The other way looks at what it found before it goes on, and so waits for a GPU
     that has no kernel.
     """
-    if _has_kernel(logits):
+    if has_kernels(logits):
         return _draw_by_kernel(logits, params, uniforms)
     most = max(1, _CPU_BLOCK // logits.shape[1]) if logits.device.type == "cpu" else len(params)
     blocks = [slice(first, first + most) for first in range(0, len(params), most)]
     return torch.cat([_draw_block(logits[block], params[block], uniforms[block]) for block in blocks])
-
-
-def _has_kernel(logits: Tensor) -> bool:
-    return logits.is_cuda and triton_lacks() is None
 
 
 def _draw_by_kernel(logits: Tensor, params: Many[SamplingParams], uniforms: Uniforms) -> Tensor:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fairlead_engine.kernels.dispatch import triton_lacks
+from fairlead_engine.kernels.dispatch import has_kernels
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.sequences import ScheduledSequence
 from fairlead_engine.types import SamplingParams
@@ -31,7 +31,7 @@ def penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], sl
     similar lengths: one context of 100,000 tokens must not cost hundreds of short ones as much each. On CUDA kernels
     count, and nothing is padded.
     """
-    if _has_kernel(logits):
+    if has_kernels(logits):
         _penalise_by_kernel(logits, rows, items, slot_tokens)
         return
     groups: dict[int, list[int]] = {}
@@ -39,10 +39,6 @@ def penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], sl
         groups.setdefault(max(item.end, _SHORT).bit_length() // 2, []).append(index)
     for indices in groups.values():
         _penalise_padded(logits, [rows[index] for index in indices], [items[index] for index in indices], slot_tokens)
-
-
-def _has_kernel(logits: Tensor) -> bool:
-    return logits.is_cuda and triton_lacks() is None
 
 
 def _penalise_by_kernel(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:

@@ -104,7 +104,7 @@ class KvCache:
     """Size of the cache, such as 2Gi. It bounds how many tokens can be in progress or cached."""
     dtype: KvCacheDtype = KvCacheDtype.AUTO
     """Number format of keys and values in it; auto takes that of the activations. fp8 and int8 hold about twice the
-    tokens of half precision, and err a little: int8 less, fp8 where GPUs compute with it."""
+    tokens of half precision, and err a little, int8 less than fp8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
