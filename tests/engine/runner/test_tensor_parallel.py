@@ -20,7 +20,8 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError, StartError
-from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model import load_model, read_config, weights
+from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.runner.model_part import PartSettings
@@ -113,6 +114,20 @@ def test_ranks_give_the_tokens_of_one(family: str, size: int, settings: dict[str
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_weight_that_is_rounded_in_parts_is_the_same(name: str, tmp_path: Path, monkeypatch) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
+    config, cpu = read_config(folder), torch.device("cpu")
+    x = torch.randn(3, config.hidden_size, generator=torch.Generator().manual_seed(0))
+
+    def product() -> torch.Tensor:
+        return load_model(folder, config, torch.float32, cpu, name).layers[0].feed_forward(x)
+
+    at_once = product()
+    monkeypatch.setattr(weights, "_MOST_ROUNDED", 7 * config.hidden_size)
+    assert torch.equal(product(), at_once)
+
+
 @pytest.mark.parametrize("name", ["int8-weight-only", "int4-weight-only"])
 def test_ranks_have_the_quantised_weights_of_one(name: str, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
@@ -148,7 +163,9 @@ def test_a_rank_has_its_part_of_what_one_has(rank: int, tmp_path: Path) -> None:
     rows = [*range(rank * inner // 2, (rank + 1) * inner // 2)]
     both = whole.layers[0].feed_forward.gate_up(x)[:, rows + [inner + row for row in rows]]
     assert torch.equal(part.layers[0].feed_forward.gate_up(x), both)
-    with pytest.raises(ConfigError, match=r"tensor-parallel-size: is 8, which divides groups of 16 columns .*o_proj"):
+    with pytest.raises(
+        ConfigError, match=r"tensor-parallel-size: is 8, which divides .*o_proj .* of 64, in groups of 16"
+    ):
         load_model(stored, config, torch.float32, cpu, shard=Shard(rank, 8))
 
 

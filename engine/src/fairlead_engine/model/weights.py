@@ -22,6 +22,8 @@ from fairlead_engine.model.shard import ALONE, Shard, scaled
 from fairlead_engine.model.summed_linear import SummedLinear
 
 _HEAD = "lm_head"
+_MOST_ROUNDED = 2**24
+"""Elements of a weight that are floats at a time: 64 MiB in float32, of which rounding takes a few."""
 
 
 class Weights:
@@ -161,22 +163,32 @@ class Weights:
         row_parts: Sequence[slice] | None,
         column_part: slice,
     ) -> QuantizedWeight:
-        """Several below one another. Raises ConfigError where ranks would divide columns that have one scale."""
+        """Several below one another."""
         row_parts = row_parts or [WHOLE] * len(out_features)
         read = {
-            name: self._source.read(self._checkpoint, name, size, in_features, rows)
+            name: self._part_of(name, size, in_features, rows, column_part)
             for (name, size), rows in zip(out_features.items(), row_parts, strict=True)
         }
         if len({None if part.has_scale_per_row else part.group_size for part in read.values()}) > 1:
             raise _refuse_unlike({name: f"groups of {part.group_size}" for name, part in read.items()})
-        weight = QuantizedWeight.stacked(list(read.values()))
-        try:
-            return weight.columns(*column_part.indices(in_features)[:2])
-        except ValueError as error:
-            problem = f"is {self.shard.size}, which divides groups of {weight.group_size} columns with one scale"
-            raise ConfigError(
-                "tensor_parallel_size", f"{problem} ({next(iter(read))})", "lower it, or take other weights"
-            ) from error
+        return QuantizedWeight.stacked(list(read.values()))
+
+    def _part_of(self, name: str, size: int, in_features: int, rows: slice, columns: slice) -> QuantizedWeight:
+        """Read and rounded some rows at a time, of which only the columns are kept: as floats, one weight of a large
+        model takes as much as a rank's part of several layers. Raises ConfigError where ranks would divide columns that
+        have one scale."""
+        first, end, _ = rows.indices(size)
+        num_rows = max(1, _MOST_ROUNDED // in_features)
+        parts = [slice(at, min(at + num_rows, end)) for at in range(first, max(end, first + 1), num_rows)]
+        kept = []
+        for part in parts:
+            weight = self._source.read(self._checkpoint, name, size, in_features, part)
+            try:
+                kept.append(weight.columns(*columns.indices(in_features)[:2]))
+            except ValueError as error:
+                problem = f"is {self.shard.size}, which divides columns of {name} that have one scale: {error}"
+                raise ConfigError("tensor_parallel_size", problem, "lower it, or take other weights") from error
+        return QuantizedWeight.stacked(kept)
 
     def _format_of(self, names: Sequence[str], is_sensitive: bool) -> WeightFormat | None:
         """The one that all of them have: they become one product."""

@@ -32,7 +32,7 @@ class QuantizedWeight:
             return QuantizedWeight(self.values[:, first:end].contiguous(), self.scales, end - first)
         size, num_columns = self.group_size, self.values.shape[1]
         if first % size or (end % size and end < num_columns):
-            raise ValueError(f"columns {first} to {end} divide groups of {size}")
+            raise ValueError(f"{first} to {end} of {num_columns}, in groups of {size}")
         scales = self.scales[:, first // size : -(-end // size)]
         return QuantizedWeight(self.values[:, first:end].contiguous(), scales.contiguous(), size)
 

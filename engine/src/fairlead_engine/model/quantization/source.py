@@ -41,8 +41,7 @@ class StoredWeights(WeightSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A checkpoint of floats, of which all linear layers but the sensitive ones get one format. One tensor at a time is
-    read and rounded: no more than one is in memory as floats."""
+    """A checkpoint of floats, of which all linear layers but the sensitive ones get one format, as they are read."""
 
     weight_format: WeightFormat | None
     """None = none does."""
