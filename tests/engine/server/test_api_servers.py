@@ -359,6 +359,19 @@ def test_a_process_that_is_killed_while_it_starts_keeps_the_engine_from_starting
     assert "Traceback" not in engine.log.read_text()
 
 
+def test_a_core_that_is_killed_while_other_processes_still_load_ends_the_engine(start_engine: Any) -> None:
+    engine = start_engine.fake(*FLAGS)
+    engine.wait_until(lambda: len(engine.peer_pids()) == NUM_PROCESSES - 1, "all processes")
+    everything = processes(engine)
+    for pid in engine.peer_pids():
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(3)  # the core starts, and tells the first alone
+    os.kill(engine.core_pid(), signal.SIGKILL)
+    assert engine.wait_exit() == 1
+    wait_gone(engine, everything)
+    assert last_words(engine)["reason"] == "EngineDead"
+
+
 def test_a_signal_while_it_starts_ends_all(start_engine: Any) -> None:
     engine = start_engine.fake(*FLAGS)
     engine.wait_until(lambda: engine.status("/health") == 200, "the first probe")

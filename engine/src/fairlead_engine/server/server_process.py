@@ -118,12 +118,24 @@ class ServerProcess:
             raise self._peers.error
 
     async def _live(self) -> None:
-        """Becomes ready, then watches the core; ends only with an error."""
-        await self._load()
-        while self._client.alive:
-            await asyncio.sleep(_WATCH_SECONDS)
-        self._peers.core_lost(self._client.death or "the engine core has died")
-        await asyncio.sleep(_DEAD_LINGER_SECONDS)
+        """Becomes ready, and watches the core; ends only with an error."""
+        loading = asyncio.create_task(self._load())
+        try:
+            await asyncio.wait({self._starting, loading}, return_when=asyncio.FIRST_COMPLETED)
+            while self._client.alive:
+                if loading.done():
+                    loading.result()
+                    await asyncio.sleep(_WATCH_SECONDS)
+                else:  # peers may take longer than the core, and would wait for a dead one for ever
+                    await asyncio.wait([loading], timeout=_WATCH_SECONDS)
+            self._peers.core_lost(self._client.death or "the engine core has died")
+            await asyncio.wait([loading], timeout=_DEAD_LINGER_SECONDS)
+            if loading.done():
+                loading.result()
+                await asyncio.sleep(_DEAD_LINGER_SECONDS)
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
         raise EngineDead("the engine core has died; its last words are in the log above")
 
     async def _load(self) -> None:
