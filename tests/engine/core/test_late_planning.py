@@ -115,8 +115,7 @@ def test_nobody_waits_beside_a_device_that_has_ended_its_step() -> None:
     engine = Engine(fake_config(num_blocks=1000, async_scheduling=True), device, clock)
     assert engine.add(make_request("r", [5], max_tokens=9)) is None
     engine.step()
-    assert engine.spare_seconds > 0.5
-    device.clock.advance(0.5)
+    assert engine.spare_seconds > 0.0
     device.is_over = lambda launched: True  # type: ignore[method-assign]
     assert engine.spare_seconds == 0.0
 
@@ -131,12 +130,33 @@ def test_the_lead_follows_what_planning_takes_and_doubles_when_it_was_too_little
             clock.advance(took)
             planning.planned(began, is_late=is_late)
         planning.begins(1.0)
-        return planning.spare_seconds
+        return spare_of(planning, clock)
 
-    assert spare() == pytest.approx(0.901)
-    assert spare(took=0.004, steps=1000) == pytest.approx(1 - 0.0045)
-    assert spare(took=0.004, is_late=True) == pytest.approx(1 - 0.009)
-    assert spare(took=0.02) == pytest.approx(1 - 0.0205)
-    assert spare(is_late=True, steps=20) == pytest.approx(0.9)
-    clock.advance(0.95)
-    assert planning.spare_seconds == 0.0
+    assert spare() == pytest.approx(0.901, abs=2e-4)
+    assert spare(took=0.004, steps=1000) == pytest.approx(1 - 0.0045, abs=2e-4)
+    assert spare(took=0.004, is_late=True) == pytest.approx(1 - 0.009, abs=2e-4)
+    assert spare(took=0.02) == pytest.approx(1 - 0.0205, abs=2e-4)
+    assert spare(is_late=True, steps=20) == pytest.approx(0.9, abs=2e-4)
+
+
+def spare_of(planning: LatePlanning, clock: FakeClock) -> float:
+    """All that it waits, looking again and again."""
+    began = clock.monotonic()
+    while wait := planning.spare_seconds:
+        assert 0.0 < wait <= 0.005
+        clock.advance(wait)
+    return clock.monotonic() - began
+
+
+def test_a_step_that_ends_early_is_noticed_soon() -> None:
+    """Long ones that suddenly take half as long: the device waits for milliseconds, not for what was expected."""
+    clock = FakeClock()
+    device = Device(clock, 2.0)
+    engine = Engine(fake_config(num_blocks=1000, async_scheduling=True), device, clock)
+    device.begun.clear()
+    device.seconds = 1.0
+    channel = TimedChannel(clock, [(0.0, Add(make_request("r", [5], max_tokens=20, ignore_eos=True)))])
+    assert run_core(lambda: engine, channel)
+    times = [begins for begins, _ in device.begun]
+    assert len(times) >= 20
+    assert max(later - earlier for earlier, later in pairwise(times)) < 1.0 + 0.005 + 1.001 * PLANNING

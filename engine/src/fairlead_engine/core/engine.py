@@ -166,7 +166,8 @@ class Engine:
 
     @property
     def spare_seconds(self) -> float:
-        """How long the next step can still wait to be planned: the device is busy, and who comes meanwhile is in it."""
+        """How long the next step can wait to be planned, after which it is to be asked again: the device is busy, and
+        who comes meanwhile is in it."""
         if self._under_way is None or self.runner.is_over(self._under_way.launched):
             return 0.0
         return self._planning.spare_seconds

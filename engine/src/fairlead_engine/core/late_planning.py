@@ -9,6 +9,8 @@ _MARGIN_SECONDS = 0.0005
 """Of the lead, beside what planning takes."""
 _MOST_LEAD_SECONDS = 0.1
 """A host that is always late does not count further."""
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.0001, 0.005
+"""Of what planning waits at a time: the device may end sooner than it was expected to."""
 _FADING = 0.99
 """Of the lead, from step to step."""
 
@@ -24,8 +26,9 @@ class LatePlanning:
 
     @property
     def spare_seconds(self) -> float:
-        """How long planning can still wait; only of use while a step is under way."""
-        return max(0.0, self._end - self._lead - self._clock.monotonic())
+        """How long planning can wait now, after which it is to be asked again; of use while a step is under way."""
+        spare = self._end - self._lead - self._clock.monotonic()
+        return min(spare, _LONGEST_SECONDS) if spare > _SHORTEST_SECONDS else 0.0
 
     def planned(self, began: float, *, is_late: bool) -> None:
         """A step was launched that has been planned since `began` (`Clock.monotonic`). `is_late`: the device had ended

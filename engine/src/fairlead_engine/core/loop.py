@@ -57,8 +57,10 @@ def _serve(engine: Engine, channel: Channel, clients: Clients) -> None:
         if any(isinstance(command, Stop) for _, command in commands):
             return
         outputs = _obey(commands, engine, clients)
-        are_more_awaited = bool(commands) and engine.spare_seconds > 0.0
-        if engine.has_work() and not are_more_awaited:
+        can_wait = engine.spare_seconds > 0.0
+        if can_wait and not commands:
+            continue
+        if engine.has_work() and not can_wait:
             if clients.are_several and not was_busy:
                 # The first client says how long a step takes, and knows of no step that others have caused.
                 clients.report(outputs, engine.load)
