@@ -30,6 +30,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 ROUND_ACTIVATIONS = ("int8", "fp8")
+WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
 
 
 def serve(folder: Path, prompts: Sequence[list[int]], per_step: int = 100, budget: int = 256, **settings) -> list:
@@ -70,7 +71,7 @@ def rounding(
         for family in FAMILIES
         for name in FORMATS
         # transformers computes experts without modules that could round their inputs
-        if family != "mixtral" or name not in ROUND_ACTIVATIONS
+        if family not in WITH_EXPERTS or name not in ROUND_ACTIVATIONS
     ],
 )
 def test_a_model_is_the_one_of_its_dequantised_weights(family: str, name: str, reference, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from fairlead_engine.model import ModelConfig, read_config
 from fairlead_engine.model.families.mixtral import MixtralConfig
+from fairlead_engine.model.families.qwen2_moe import Qwen2MoeConfig, QwenExpertsConfig
 
 Shape = tuple[int, ...]
 
@@ -39,7 +40,27 @@ def mixtral_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("MixtralForCausalLM", "mixtral"), "head_dim": 16, **experts, **changes}
 
 
-FAMILIES = {"llama": llama_fields, "qwen2": qwen2_fields, "qwen3": qwen3_fields, "mixtral": mixtral_fields}
+def qwen3_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Qwen3-MoE, with changes."""
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    return {**_fields("Qwen3MoeForCausalLM", "qwen3_moe"), "head_dim": 32, **experts, **changes}
+
+
+def qwen2_moe_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Qwen2-MoE, with changes."""
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    shared = {"shared_expert_intermediate_size": 64, "use_sliding_window": False}
+    return {**_fields("Qwen2MoeForCausalLM", "qwen2_moe"), **experts, **shared, **changes}
+
+
+FAMILIES = {
+    "llama": llama_fields,
+    "qwen2": qwen2_fields,
+    "qwen3": qwen3_fields,
+    "mixtral": mixtral_fields,
+    "qwen2_moe": qwen2_moe_fields,
+    "qwen3_moe": qwen3_moe_fields,
+}
 """The `config.json` of a tiny model of each family."""
 
 
@@ -67,7 +88,6 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     hidden, head_dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
     query, kv, family = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.architecture
     qkv = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
-    feed_forward = {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
     expert = {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
     bias = getattr(config, "attention_bias", False)
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
@@ -75,20 +95,36 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         prefix = f"model.layers.{index}"
         yield f"{prefix}.input_layernorm.weight", (hidden,)
         yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
-        yield from _linears(f"{prefix}.self_attn", qkv, bias or family == "Qwen2ForCausalLM")
+        yield from _linears(f"{prefix}.self_attn", qkv, bias or family in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM"))
         yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, bias)
-        if family == "Qwen3ForCausalLM":
+        if family in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
         if isinstance(config, MixtralConfig):
             yield f"{prefix}.block_sparse_moe.gate.weight", (config.num_experts, hidden)
             for number in range(config.num_experts):
                 yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
+        elif isinstance(config, QwenExpertsConfig) and index not in config.dense_layers:
+            yield from _qwen_experts(f"{prefix}.mlp", config)
         else:
-            yield from _linears(f"{prefix}.mlp", feed_forward, getattr(config, "mlp_bias", False))
+            yield from _linears(f"{prefix}.mlp", _gated(hidden, inner), getattr(config, "mlp_bias", False))
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)
+
+
+def _qwen_experts(prefix: str, config: QwenExpertsConfig) -> Iterator[tuple[str, Shape]]:
+    hidden = config.hidden_size
+    yield f"{prefix}.gate.weight", (config.num_experts, hidden)
+    for number in range(config.num_experts):
+        yield from _linears(f"{prefix}.experts.{number}", _gated(hidden, config.expert_size), False)
+    if isinstance(config, Qwen2MoeConfig):
+        yield from _linears(f"{prefix}.shared_expert", _gated(hidden, config.shared_expert_size), False)
+        yield f"{prefix}.shared_expert_gate.weight", (1, hidden)
+
+
+def _gated(hidden: int, inner: int) -> dict[str, Shape]:
+    return {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
 
 
 def _fields(architecture: str, model_type: str) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from fairlead_engine.model import ModelConfig, read_config
 from fairlead_engine.model.families.qwen3 import Qwen3Config
 from fairlead_engine.model.families.registry import ARCHITECTURES
 from fairlead_engine.model.rope import RopeConfig, RopeKind
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, mixtral_fields, qwen2_fields, qwen3_fields
+from fairlead_engine_testing.checkpoints import (
+    FAMILIES,
+    llama_fields,
+    mixtral_fields,
+    qwen2_fields,
+    qwen3_fields,
+    qwen3_moe_fields,
+)
 
 
 def load(folder: Path, fields: dict, generation: dict | None = None) -> ModelConfig:
@@ -164,6 +171,17 @@ def test_the_guide_names_every_architecture():
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "first-model.md").read_text()
     rows = [line.split("`")[1] for line in guide.splitlines() if line.startswith("| `") and "ForCausalLM`" in line]
     assert sorted(rows) == sorted(ARCHITECTURES)
+
+
+def test_a_qwen_with_experts_says_which_layers_have_none(tmp_path):
+    config = load(tmp_path, qwen3_moe_fields(num_hidden_layers=6, decoder_sparse_step=2, mlp_only_layers=[3]))
+    assert config.dense_layers == {0, 2, 3, 4}
+    config = load(tmp_path, {**without(qwen3_moe_fields(), "num_experts"), "num_local_experts": 5})
+    assert (config.num_experts, config.expert_size, config.dense_layers) == (5, 32, frozenset())
+    with pytest.raises(ModelLoadError, match=r"mlp_only_layers .* must be a list of integers from 0 on"):
+        load(tmp_path, qwen3_moe_fields(mlp_only_layers=[-1]))
+    with pytest.raises(ModelLoadError, match=r"num_experts_per_tok is 7 .* num_experts \(6\)"):
+        load(tmp_path, qwen3_moe_fields(num_experts_per_tok=7))
 
 
 def test_more_experts_per_token_than_there_are_is_named(tmp_path):

@@ -15,7 +15,9 @@ from fairlead_engine_testing.checkpoints import (
     llama_fields,
     mixtral_fields,
     qwen2_fields,
+    qwen2_moe_fields,
     qwen3_fields,
+    qwen3_moe_fields,
     write_random_checkpoint,
 )
 
@@ -48,6 +50,12 @@ SHAPES = {
     "mixtral-tied": mixtral_fields(tie_word_embeddings=True),
     "mixtral-many-experts": mixtral_fields(num_local_experts=9, num_experts_per_tok=3, rope_theta=1e6),
     "mixtral-one-expert": mixtral_fields(num_local_experts=2, num_experts_per_tok=1),
+    "qwen2-moe": qwen2_moe_fields(),
+    "qwen2-moe-some-dense": qwen2_moe_fields(
+        num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[1], norm_topk_prob=True, qkv_bias=True
+    ),
+    "qwen3-moe": qwen3_moe_fields(),
+    "qwen3-moe-some-dense": qwen3_moe_fields(mlp_only_layers=[0], norm_topk_prob=False, tie_word_embeddings=True),
     "qwen3": qwen3_fields(),
     "qwen3-tied": qwen3_fields(tie_word_embeddings=True),
     "qwen3-biases": qwen3_fields(attention_bias=True),

@@ -34,7 +34,9 @@ from fairlead_engine_testing.checkpoints import (
     llama_fields,
     mixtral_fields,
     qwen2_fields,
+    qwen2_moe_fields,
     qwen3_fields,
+    qwen3_moe_fields,
     write_random_checkpoint,
 )
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
@@ -47,6 +49,8 @@ FAMILIES = {
     "qwen2": qwen2_fields(),
     "qwen3": qwen3_fields(),
     "mixtral": mixtral_fields(),
+    "qwen2_moe": qwen2_moe_fields(num_hidden_layers=3, decoder_sparse_step=2),
+    "qwen3_moe": qwen3_moe_fields(),
 }
 QUANTIZED = llama_fields(
     num_attention_heads=8, num_key_value_heads=4, hidden_size=64, intermediate_size=128, head_dim=8, attention_bias=True
@@ -316,6 +320,12 @@ def test_a_model_that_cannot_be_divided_so_is_refused_by_the_setting(size: int, 
     folder = write_random_checkpoint(tmp_path / "model", llama_fields())
     with pytest.raises(ConfigError, match=f"tensor-parallel-size: {message}"):
         ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=size)
+
+
+def test_experts_that_cannot_be_divided_are_refused_by_their_field(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields(moe_intermediate_size=33))
+    with pytest.raises(ConfigError, match="2 does not divide the model's moe_intermediate_size, 33"):
+        ModelRunner(folder, device="cpu", num_threads=1, tensor_parallel_size=2)
 
 
 def test_a_rank_that_ends_before_it_says_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,14 @@ class JsonFields:
             raise self.invalid(name, "must be a list of positive integers")
         return value
 
+    def whole_numbers(self, name: str) -> list[int]:
+        """A list of integers from 0 on; empty when absent."""
+        value = self._values.get(name) or []
+        valid = isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+        if not valid or any(item < 0 for item in value):
+            raise self.invalid(name, "must be a list of integers from 0 on")
+        return value
+
     def sections(self, name: str) -> "list[JsonFields]":
         """The objects that a nested object holds; empty when absent."""
         section = self.section(name)

@@ -88,6 +88,8 @@ class SparseExperts:
     num_experts_per_token: int
     shard: Shard
     """Which part of each expert this is."""
+    is_normalised: bool = True
+    """Whether the weights of a token's experts sum to 1."""
     waits_for_device: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -95,13 +97,27 @@ class SparseExperts:
         order, so that it does not depend on what else is in the batch."""
         if not len(x):
             return x
-        weights, experts = route_top_k(self.router(x), self.num_experts_per_token)
+        weights, experts = route_top_k(self.router(x), self.num_experts_per_token, normalised=self.is_normalised)
         order = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=len(self.experts)).tolist()
         parts = torch.split(x[order // self.num_experts_per_token], counts)
         computed = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True) if len(part)])
         outputs = torch.empty_like(computed).index_copy_(0, order, computed)
         return self.shard.sum((outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert:
+    """Beside the experts that a token chooses one that all go through, weighted by a gate of its own."""
+
+    chosen: SparseExperts
+    shared: FeedForward
+    gate: Linear
+    """[rows, hidden] → [rows, 1]."""
+    waits_for_device: ClassVar[bool] = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.chosen(x) + self.gate(x).sigmoid() * self.shared(x)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,11 @@ class ModelConfig:
     quantization: StoredWeights | None = None
     """How the checkpoint's weights are quantised; None = they are floats."""
 
+    @property
+    def inner_sizes(self) -> dict[str, int]:
+        """Widths of all feed-forward layers, by the field that says them."""
+        return {"intermediate_size": self.intermediate_size}
+
 
 def parse_shape(
     fields: JsonFields,

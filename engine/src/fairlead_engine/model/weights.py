@@ -4,6 +4,7 @@ A family's `build` says which it takes and with what; names, shapes and what was
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
-from fairlead_engine.model.layers import Attention, DecoderLayer, FeedForward, GatedFeedForward, RMSNorm
+from fairlead_engine.model.layers import Attention, DecoderLayer, FeedForward, GatedFeedForward, RMSNorm, SparseExperts
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
@@ -101,20 +102,35 @@ class Weights:
         self,
         prefix: str,
         *,
+        inner: int | None = None,
         bias: bool = False,
         gate: str = "gate_proj",
         up: str = "up_proj",
         down: str = "down_proj",
         sums: bool = True,
     ) -> GatedFeedForward:
-        """The gated feed-forward of that name; its three projections may be called otherwise. Without `sums` what it
-        computes is this rank's part, to be summed by who uses it."""
-        hidden, inner = self._config.hidden_size, self._config.intermediate_size
+        """The gated feed-forward of that name, as wide as `inner` or the configuration says; its three projections may
+        be called otherwise. Without `sums` what it computes is this rank's part, to be summed by who uses it."""
+        hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
         part = self.shard.part(inner)
         gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
         return GatedFeedForward(
             gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part]),
             down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part, sums=sums),
+        )
+
+    def experts(
+        self, prefix: str, num_experts: int, num_experts_per_token: int, *, is_normalised: bool = True, **layer: Any
+    ) -> SparseExperts:
+        """The experts of that name and their router; `layer`: what `feed_forward` is to know of each."""
+        return SparseExperts(
+            router=self.linear({f"{prefix}.gate": num_experts}, self._config.hidden_size, is_sensitive=True),
+            experts=tuple(
+                self.feed_forward(f"{prefix}.experts.{index}", sums=False, **layer) for index in range(num_experts)
+            ),
+            shard=self.shard,
+            num_experts_per_token=num_experts_per_token,
+            is_normalised=is_normalised,
         )
 
     def linear(

@@ -187,8 +187,8 @@ def _check_divisible(config: ModelConfig, size: int) -> None:
         problem = f"does not divide the model's {config.num_heads} attention heads"
     elif kv_heads % size and size % kv_heads:
         problem = f"neither divides the model's {kv_heads} heads of keys and values nor is a multiple of them"
-    elif config.intermediate_size % size:
-        problem = f"does not divide the model's intermediate_size, {config.intermediate_size}"
+    elif undivided := {name: inner for name, inner in config.inner_sizes.items() if inner % size}:
+        problem = "does not divide the model's " + " and ".join(f"{name}, {inner}" for name, inner in undivided.items())
     else:
         return
     raise ConfigError("tensor_parallel_size", f"{size} {problem}", "use a power of two that divides all of them")

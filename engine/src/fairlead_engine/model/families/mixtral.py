@@ -32,14 +32,8 @@ def parse(fields: JsonFields) -> MixtralConfig:
 
 def build(weights: Weights, config: MixtralConfig) -> Decoder:
     def experts(prefix: str) -> SparseExperts:
-        moe = f"{prefix}.block_sparse_moe"
-        names = [f"{moe}.experts.{index}" for index in range(config.num_experts)]
-        return SparseExperts(
-            router=weights.linear({f"{moe}.gate": config.num_experts}, config.hidden_size, is_sensitive=True),
-            experts=tuple(weights.feed_forward(name, gate="w1", up="w3", down="w2", sums=False) for name in names),
-            shard=weights.shard,
-            num_experts_per_token=config.num_experts_per_token,
-        )
+        chosen = config.num_experts, config.num_experts_per_token
+        return weights.experts(f"{prefix}.block_sparse_moe", *chosen, gate="w1", up="w3", down="w2")
 
     return weights.decoder(attention=weights.attention, feed_forward=experts)
 

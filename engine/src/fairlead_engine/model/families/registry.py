@@ -7,14 +7,18 @@ from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.families.llama import LLAMA
 from fairlead_engine.model.families.mixtral import MIXTRAL
 from fairlead_engine.model.families.qwen2 import QWEN2
+from fairlead_engine.model.families.qwen2_moe import QWEN2_MOE
 from fairlead_engine.model.families.qwen3 import QWEN3
+from fairlead_engine.model.families.qwen3_moe import QWEN3_MOE
 from fairlead_engine.model.json_fields import JsonFields
 
 ARCHITECTURES: dict[str, ModelFamily[Any]] = {
     "LlamaForCausalLM": LLAMA,
     "MixtralForCausalLM": MIXTRAL,
     "Qwen2ForCausalLM": QWEN2,
+    "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
+    "Qwen3MoeForCausalLM": QWEN3_MOE,
 }
 """As `architectures` in `config.json` spells them."""
 
