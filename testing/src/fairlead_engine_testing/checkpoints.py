@@ -34,6 +34,11 @@ def qwen3_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Qwen3ForCausalLM", "qwen3"), "head_dim": 32, **changes}
 
 
+def mistral_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Mistral, with changes. It sees less than its context."""
+    return {**_fields("MistralForCausalLM", "mistral"), "head_dim": 24, "sliding_window": 20, **changes}
+
+
 def mixtral_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Mixtral, with changes."""
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
@@ -57,6 +62,7 @@ FAMILIES = {
     "llama": llama_fields,
     "qwen2": qwen2_fields,
     "qwen3": qwen3_fields,
+    "mistral": mistral_fields,
     "mixtral": mixtral_fields,
     "qwen2_moe": qwen2_moe_fields,
     "qwen3_moe": qwen3_moe_fields,

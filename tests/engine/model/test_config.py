@@ -14,6 +14,7 @@ from fairlead_engine.model.rope import RopeConfig, RopeKind
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
     llama_fields,
+    mistral_fields,
     mixtral_fields,
     qwen2_fields,
     qwen3_fields,
@@ -149,15 +150,40 @@ def test_what_the_layers_cannot_compute_is_refused_by_name(changes, named, tmp_p
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        (qwen2_fields(use_sliding_window=True), "use_sliding_window"),
-        (qwen2_fields(layer_types=["full_attention", "sliding_attention"]), "layer_types sliding_attention"),
-        (mixtral_fields(sliding_window=64), "sliding_window 64"),
+        (llama_fields(use_sliding_window=True), "use_sliding_window"),
+        (llama_fields(layer_types=["full_attention", "sliding_attention"]), "layer_types sliding_attention"),
+        (qwen2_fields(layer_types=["full_attention", "chunked_attention"]), "layer_types chunked_attention"),
     ],
 )
-def test_a_window_is_refused_by_the_name_its_family_has_for_it(fields, named, tmp_path):
+def test_a_window_that_no_layer_of_the_family_has_is_refused_by_name(fields, named, tmp_path):
     with pytest.raises(ModelLoadError, match=named) as raised:
         load(tmp_path, fields)
     assert raised.value.reason == ModelLoadReason.UNSUPPORTED_ARCHITECTURE
+
+
+@pytest.mark.parametrize(
+    ("fields", "windows"),
+    [
+        (llama_fields(), (0, 0)),
+        (mixtral_fields(sliding_window=64), (64, 64)),
+        (without(mistral_fields(), "sliding_window"), (4096, 4096)),
+        (mistral_fields(sliding_window=None), (0, 0)),
+        (qwen2_fields(sliding_window=64), (0, 0)),
+        (qwen2_fields(use_sliding_window=True, sliding_window=8, max_window_layers=1), (0, 8)),
+        (qwen2_fields(use_sliding_window=True, sliding_window=8), (0, 0)),
+        (qwen3_fields(use_sliding_window=True, layer_types=["sliding_attention", "full_attention"], sliding_window=9),
+         (9, 0)),
+    ],
+)  # fmt: skip
+def test_what_each_layer_sees_is_read_as_its_family_writes_it(fields, windows, tmp_path):
+    assert load(tmp_path, fields).windows == windows
+
+
+@pytest.mark.parametrize("changes", [{"layer_types": ["sliding_attention"] * 2}, {"layer_types": ["full_attention"]}])
+def test_layer_types_that_fit_nothing_else_are_named(changes, tmp_path):
+    with pytest.raises(ModelLoadError, match="layer_types") as raised:
+        load(tmp_path, qwen2_fields(**changes))
+    assert raised.value.reason == ModelLoadReason.MODEL_CONFIG_INVALID
 
 
 def test_an_unknown_architecture_is_named_beside_all_that_are_known(tmp_path):

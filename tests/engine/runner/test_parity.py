@@ -13,6 +13,7 @@ from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import (
     llama_fields,
+    mistral_fields,
     mixtral_fields,
     qwen2_fields,
     qwen2_moe_fields,
@@ -46,7 +47,12 @@ SHAPES = {
     "qwen2": qwen2_fields(),
     "qwen2-tied": qwen2_fields(tie_word_embeddings=True, rope_theta=1e6),
     "qwen2-whole-layers": qwen2_fields(use_sliding_window=True, layer_types=["full_attention"] * 2),
+    "qwen2-windows": qwen2_fields(num_hidden_layers=3, use_sliding_window=True, sliding_window=9, max_window_layers=1),
+    "mistral": mistral_fields(),
+    "mistral-whole": mistral_fields(sliding_window=None),
+    "mistral-one-token": mistral_fields(sliding_window=1, num_key_value_heads=1),
     "mixtral": mixtral_fields(),
+    "mixtral-window": mixtral_fields(sliding_window=17),
     "mixtral-tied": mixtral_fields(tie_word_embeddings=True),
     "mixtral-many-experts": mixtral_fields(num_local_experts=9, num_experts_per_tok=3, rope_theta=1e6),
     "mixtral-one-expert": mixtral_fields(num_local_experts=2, num_experts_per_tok=1),
@@ -57,6 +63,9 @@ SHAPES = {
     "qwen3-moe": qwen3_moe_fields(),
     "qwen3-moe-some-dense": qwen3_moe_fields(mlp_only_layers=[0], norm_topk_prob=False, tie_word_embeddings=True),
     "qwen3": qwen3_fields(),
+    "qwen3-windows": qwen3_fields(
+        use_sliding_window=True, sliding_window=30, layer_types=["sliding_attention", "full_attention"]
+    ),
     "qwen3-tied": qwen3_fields(tie_word_embeddings=True),
     "qwen3-biases": qwen3_fields(attention_bias=True),
     "qwen3-wide-groups": qwen3_fields(num_attention_heads=8, num_key_value_heads=1, head_dim=24, rope_theta=1e6),

@@ -64,6 +64,10 @@ class JsonFields:
         """Whether the field is there and not null."""
         return self._values.get(name) is not None
 
+    def names(self, name: str) -> bool:
+        """Whether the field is there, be it null."""
+        return name in self._values
+
     def positive_int(self, name: str, default: int | None = None) -> int:
         value = self._values.get(name)
         value = default if value is None else value

@@ -4,6 +4,7 @@ Everything that would make the model compute something else than it was trained 
 read. Rotary scaling is read in both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,7 @@ from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.source import StoredWeights
 from fairlead_engine.model.quantization.stored import parse_quantization
 from fairlead_engine.model.rope import RopeConfig, RopeKind
-
-WHOLE_CONTEXT = "use a model whose layers all attend to the whole context"
+from fairlead_engine.model.windows import no_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,8 @@ class ModelConfig:
     """Key and value heads; `num_heads / num_kv_heads` query heads share one."""
     head_dim: int
     """Elements per head; not always `hidden_size / num_heads`."""
+    windows: tuple[int, ...]
+    """How many tokens, its own included, a token sees in each layer; 0 = all before it."""
     max_position_embeddings: int
     """Longest context, in tokens, that the model was made for."""
     rms_norm_eps: float
@@ -58,12 +60,13 @@ def parse_shape(
     head_dim: int | None = None,
     rms_norm_eps: float = 1e-6,
     rope_theta: float = 10000.0,
+    windows: Callable[[JsonFields], tuple[int, ...]] = no_windows,
 ) -> dict[str, Any]:
     """The fields of `ModelConfig` as `config.json` spells them in every family.
 
     The arguments are the family's defaults: None = as many key and value heads as query heads, and a head size of
-    hidden size over heads. Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for what no layer
-    here computes.
+    hidden size over heads; `windows` reads what a token sees in each layer. Raises ModelLoadError: ModelConfigInvalid,
+    or UnsupportedArchitecture for what no layer here computes.
     """
     hidden_size = fields.positive_int("hidden_size")
     num_heads = fields.positive_int("num_attention_heads")
@@ -73,11 +76,6 @@ def parse_shape(
     activation = fields.text("hidden_act") or "silu"
     if activation != "silu":
         raise refuse(f"hidden_act {activation}", "silu is supported")
-    layer_types = fields.texts("layer_types")
-    if partial := sorted({*layer_types} - {"full_attention"}):
-        raise refuse(f"layer_types {', '.join(partial)}", WHOLE_CONTEXT)
-    if fields.boolean("use_sliding_window", False) and not layer_types:
-        raise refuse("use_sliding_window", WHOLE_CONTEXT)
     dtype = fields.text("dtype") or fields.text("torch_dtype") or "float32"
     if dtype not in ("float32", "bfloat16", "float16"):
         raise refuse(f"dtype {dtype}", "supported are float32, bfloat16 and float16")
@@ -89,6 +87,7 @@ def parse_shape(
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
         "head_dim": _head_dim(fields, head_dim, hidden_size, num_heads),
+        "windows": windows(fields),
         "max_position_embeddings": fields.positive_int("max_position_embeddings"),
         "rms_norm_eps": fields.positive_number("rms_norm_eps", rms_norm_eps),
         "rope": _rope(fields, rope_theta),

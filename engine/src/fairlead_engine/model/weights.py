@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
+from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
@@ -78,7 +79,8 @@ class Weights:
         self, prefix: str, *, qkv_bias: bool = False, output_bias: bool = False, norms_heads: bool = False
     ) -> Attention:
         """A layer's `self_attn`."""
-        config, prefix = self._config, f"{prefix}.self_attn"
+        config, window = self._config, self._config.windows[layer_index(prefix)]
+        prefix = f"{prefix}.self_attn"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
         query_part, kv_part = scaled(heads, config.head_dim), scaled(kv_heads, config.head_dim)
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -96,6 +98,7 @@ class Weights:
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
+            scoring=Scoring(window=window),
         )
 
     def feed_forward(
@@ -222,6 +225,11 @@ class Weights:
         """A tensor that is this rank's part of so many parameters."""
         self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
+
+
+def layer_index(prefix: str) -> int:
+    """Which layer that is, of its name."""
+    return int(prefix.rpartition(".")[2])
 
 
 def _refuse_unlike(told: Mapping[str, str]) -> ModelLoadError:

@@ -38,6 +38,12 @@ class QuerySpan(NamedTuple):
     mask: Tensor | None = None
     """Added to the scores, [num_queries, context]; None for a single query and for a chunk that is its own context."""
 
+    def last(self, num_tokens: int) -> "QuerySpan":
+        """A single query that sees only so many tokens."""
+        skipped = self.context - num_tokens
+        slots = None if self.slots is None else self.slots[skipped:]
+        return self._replace(context=num_tokens, first_slot=self.first_slot + skipped, slots=slots)
+
 
 @dataclass(frozen=True, slots=True)
 class SpanMetadata:
@@ -148,8 +154,11 @@ class CPUSpans:
         outputs = []
         for span in metadata.spans:
             queries = grouped.narrow(0, span.start, span.num_queries)
+            here = scoring.within(span.context)
+            if here.window and span.num_queries == 1:
+                span, here = span.last(here.window), here._replace(window=0)
             keys, values = (_context(slab, span).floats(query.dtype) for slab in (cache.keys, cache.values))
-            outputs.append((_attend_plainly if scoring.is_plain else _attend)(queries, keys, values, span, scoring))
+            outputs.append((_attend_plainly if here.is_plain else _attend)(queries, keys, values, span, here))
         return torch.cat(outputs).view(num_tokens, num_heads, head_dim)
 
 

@@ -21,6 +21,10 @@ class Scoring(NamedTuple):
     def is_plain(self) -> bool:
         return not self.window and not self.soft_cap and self.sinks is None
 
+    def within(self, num_tokens: int) -> "Scoring":
+        """The same for a context of so many tokens: a window as wide as that is none."""
+        return self._replace(window=0) if 0 < num_tokens <= self.window else self
+
 
 PLAIN = Scoring()
 

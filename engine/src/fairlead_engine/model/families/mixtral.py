@@ -6,8 +6,9 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.layers import SparseExperts
-from fairlead_engine.model.model_config import WHOLE_CONTEXT, ModelConfig, parse_shape, refuse
+from fairlead_engine.model.model_config import ModelConfig, parse_shape
 from fairlead_engine.model.weights import Weights
+from fairlead_engine.model.windows import windows_everywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +19,12 @@ class MixtralConfig(ModelConfig):
 
 def parse(fields: JsonFields) -> MixtralConfig:
     config = MixtralConfig(
-        **parse_shape(fields, num_kv_heads=8, rms_norm_eps=1e-5, rope_theta=1e6),
+        **parse_shape(fields, num_kv_heads=8, rms_norm_eps=1e-5, rope_theta=1e6, windows=windows_everywhere),
         num_experts=fields.positive_int("num_local_experts", 8),
         num_experts_per_token=fields.positive_int("num_experts_per_tok", 2),
     )
     if config.num_experts_per_token > config.num_experts:
         raise fields.invalid("num_experts_per_tok", f"must be at most num_local_experts ({config.num_experts})")
-    window = fields.positive_int("sliding_window", config.max_position_embeddings)
-    if window < config.max_position_embeddings:
-        raise refuse(f"sliding_window {window}", WHOLE_CONTEXT)
     return config
 
 

@@ -5,10 +5,11 @@ from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.model_config import ModelConfig, parse_shape
 from fairlead_engine.model.weights import Weights
+from fairlead_engine.model.windows import windows_by_layer
 
 
 def parse(fields: JsonFields) -> ModelConfig:
-    return ModelConfig(**parse_shape(fields))
+    return ModelConfig(**parse_shape(fields, windows=windows_by_layer))
 
 
 def build(weights: Weights, config: ModelConfig) -> Decoder:

@@ -8,7 +8,7 @@ from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.layers import FeedForward, SharedExpert, SparseExperts
 from fairlead_engine.model.model_config import ModelConfig, parse_shape
-from fairlead_engine.model.weights import Weights
+from fairlead_engine.model.weights import Weights, layer_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def parse_experts(fields: JsonFields, shape: dict[str, Any], *, expert_size: int
 
 def feed_forward(weights: Weights, config: QwenExpertsConfig, prefix: str) -> FeedForward:
     """A layer's `mlp`: its experts, or the only one of a layer without."""
-    if int(prefix.rpartition(".")[2]) in config.dense_layers:
+    if layer_index(prefix) in config.dense_layers:
         return weights.feed_forward(f"{prefix}.mlp")
     return weights.experts(
         f"{prefix}.mlp",

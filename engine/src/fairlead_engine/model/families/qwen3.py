@@ -7,6 +7,7 @@ from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.model_config import ModelConfig, parse_shape
 from fairlead_engine.model.weights import Weights
+from fairlead_engine.model.windows import windows_by_layer
 
 DEFAULT_HEAD_DIM = 128
 """Whatever hidden size and number of heads are."""
@@ -19,7 +20,7 @@ class Qwen3Config(ModelConfig):
 
 
 def parse(fields: JsonFields) -> Qwen3Config:
-    shape = parse_shape(fields, head_dim=DEFAULT_HEAD_DIM)
+    shape = parse_shape(fields, head_dim=DEFAULT_HEAD_DIM, windows=windows_by_layer)
     return Qwen3Config(**shape, attention_bias=fields.boolean("attention_bias", False))
 
 

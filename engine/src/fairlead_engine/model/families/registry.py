@@ -5,6 +5,7 @@ from typing import Any
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.families.llama import LLAMA
+from fairlead_engine.model.families.mistral import MISTRAL
 from fairlead_engine.model.families.mixtral import MIXTRAL
 from fairlead_engine.model.families.qwen2 import QWEN2
 from fairlead_engine.model.families.qwen2_moe import QWEN2_MOE
@@ -14,6 +15,7 @@ from fairlead_engine.model.json_fields import JsonFields
 
 ARCHITECTURES: dict[str, ModelFamily[Any]] = {
     "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
