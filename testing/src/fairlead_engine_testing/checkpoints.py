@@ -45,6 +45,11 @@ def mixtral_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("MixtralForCausalLM", "mixtral"), "head_dim": 16, **experts, **changes}
 
 
+def olmo2_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny OLMo 2, with changes."""
+    return {**_fields("Olmo2ForCausalLM", "olmo2"), **changes}
+
+
 def qwen3_moe_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Qwen3-MoE, with changes."""
     experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
@@ -64,6 +69,7 @@ FAMILIES = {
     "qwen3": qwen3_fields,
     "mistral": mistral_fields,
     "mixtral": mixtral_fields,
+    "olmo2": olmo2_fields,
     "qwen2_moe": qwen2_moe_fields,
     "qwen3_moe": qwen3_moe_fields,
 }
@@ -99,8 +105,13 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
-        yield f"{prefix}.input_layernorm.weight", (hidden,)
-        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
+        first, second = "input_layernorm", "post_attention_layernorm"
+        if family == "Olmo2ForCausalLM":
+            first, second = second, "post_feedforward_layernorm"
+            yield f"{prefix}.self_attn.q_norm.weight", (query,)
+            yield f"{prefix}.self_attn.k_norm.weight", (kv,)
+        yield f"{prefix}.{first}.weight", (hidden,)
+        yield f"{prefix}.{second}.weight", (hidden,)
         yield from _linears(f"{prefix}.self_attn", qkv, bias or family in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM"))
         yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, bias)
         if family in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):

@@ -33,6 +33,7 @@ from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
 from fairlead_engine_testing.checkpoints import (
     llama_fields,
     mixtral_fields,
+    olmo2_fields,
     qwen2_fields,
     qwen2_moe_fields,
     qwen3_fields,
@@ -49,6 +50,7 @@ FAMILIES = {
     "qwen2": qwen2_fields(),
     "qwen3": qwen3_fields(),
     "mixtral": mixtral_fields(),
+    "olmo2": olmo2_fields(num_key_value_heads=1),
     "qwen2_moe": qwen2_moe_fields(num_hidden_layers=3, decoder_sparse_step=2),
     "qwen3_moe": qwen3_moe_fields(),
 }

@@ -46,15 +46,19 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class RMSNorm:
-    """Normalises the residual stream, after adding to it what a layer computed."""
+    """Normalises the residual stream, after adding to it what a layer computed; or what is to be added, alone."""
 
     weight: Tensor
     eps: float
 
+    def alone(self, x: Tensor) -> Tensor:
+        """x [..., size], normalised."""
+        return rms_norm(x, self.weight, self.eps)
+
     def __call__(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
         """The normalised sum and the sum, each [rows, hidden]; where nothing was computed yet there is no update."""
         if update is None:
-            return rms_norm(stream, self.weight, self.eps), stream
+            return self.alone(stream), stream
         return add_rms_norm(update, stream, self.weight, self.eps)
 
 
@@ -121,6 +125,30 @@ class SharedExpert:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectionNorm:
+    """Normalises all query heads as one row, and all key heads, however many ranks they are divided among."""
+
+    query: RMSNorm
+    key: RMSNorm
+    shard: Shard
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [tokens, queries, keys and values side by side] → the same shape."""
+        sizes = len(self.query.weight), len(self.key.weight)
+        query, key, value = torch.split(x, [*sizes, x.shape[1] - sum(sizes)], dim=1)
+        if self.shard.size == 1:
+            return torch.cat((self.query.alone(query), self.key.alone(key), value), dim=1)
+        # Ranks have parts of one size, so that the mean over a row is that over the ranks' means.
+        means = torch.stack([part.float().square().mean(-1) for part in (query, key)])
+        means = self.shard.sum(means) / self.shard.size
+        parts = [
+            (part.float() * (mean + norm.eps).rsqrt().unsqueeze(1)).to(x.dtype) * norm.weight
+            for part, mean, norm in zip((query, key), means, (self.query, self.key), strict=True)
+        ]
+        return torch.cat((*parts, value), dim=1)
+
+
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Grouped-query attention over the paged cache, with query, key and value in one product."""
 
@@ -131,10 +159,14 @@ class Attention:
     num_kv_heads: int
     head_dim: int
     scoring: Scoring = PLAIN
+    projection_norm: ProjectionNorm | None = None
 
     def heads(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] → heads of queries, keys and values side by side [tokens, all heads, head_dim]."""
-        return self.qkv(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
+        projected = self.qkv(x)
+        if self.projection_norm is not None:
+            projected = self.projection_norm(projected)
+        return projected.view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
 
     def attend(self, heads: Tensor, step: ForwardInput, rotation: Rotation, cache: LayerCache) -> Tensor:
         """From those to the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
@@ -144,23 +176,45 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerNorms:
+    """Where a layer normalises: the stream before each of its two parts, and what each adds to it; None = not there."""
+
+    before_attention: RMSNorm | None
+    after_attention: RMSNorm | None
+    before_feed_forward: RMSNorm | None
+    after_feed_forward: RMSNorm | None
+
+
+@dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """Attention, then feed-forward, each on a normalised copy of the residual stream.
+    """Attention, then feed-forward, each of which adds to the residual stream.
 
     Tokens meet in the attention alone: what is before and after it does to each row the same.
     """
 
-    attention_norm: RMSNorm
+    norms: LayerNorms
     attention: Attention
-    feed_forward_norm: RMSNorm
     feed_forward: FeedForward
 
     def before_attention(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
         """update and stream [tokens, hidden] → the attention's heads [tokens, all heads, head_dim], and the stream."""
-        normed, stream = self.attention_norm(update, stream)
-        return self.attention.heads(normed), stream
+        seen, stream = _joined(self.norms.before_attention, update, stream)
+        return self.attention.heads(seen), stream
 
     def after_attention(self, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
         """What is to be added next, and to what, each [tokens, hidden], or as few rows as were given."""
-        normed, stream = self.feed_forward_norm(self.attention.output(attended), stream)
-        return self.feed_forward(normed), stream
+        update = _alone(self.norms.after_attention, self.attention.output(attended))
+        seen, stream = _joined(self.norms.before_feed_forward, update, stream)
+        return _alone(self.norms.after_feed_forward, self.feed_forward(seen)), stream
+
+
+def _joined(norm: RMSNorm | None, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:
+    """The stream with the update in it, as the next part sees it, and as it is."""
+    if norm is not None:
+        return norm(update, stream)
+    joined = stream if update is None else stream + update
+    return joined, joined
+
+
+def _alone(norm: RMSNorm | None, update: Tensor) -> Tensor:
+    return update if norm is None else norm.alone(update)

@@ -4,7 +4,7 @@ A family's `build` says which it takes and with what; names, shapes and what was
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,7 +13,16 @@ from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
-from fairlead_engine.model.layers import Attention, DecoderLayer, FeedForward, GatedFeedForward, RMSNorm, SparseExperts
+from fairlead_engine.model.layers import (
+    Attention,
+    DecoderLayer,
+    FeedForward,
+    GatedFeedForward,
+    LayerNorms,
+    ProjectionNorm,
+    RMSNorm,
+    SparseExperts,
+)
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
@@ -28,6 +37,18 @@ _MOST_ROUNDED = 2**24
 """Elements of a weight that are floats at a time: 64 MiB in float32, of which rounding takes a few."""
 
 
+class NormNames(NamedTuple):
+    """What a layer's normalisations are called, where it has them (`LayerNorms`)."""
+
+    before_attention: str | None = "input_layernorm"
+    after_attention: str | None = None
+    before_feed_forward: str | None = "post_attention_layernorm"
+    after_feed_forward: str | None = None
+
+
+_BEFORE_BOTH = NormNames()
+
+
 class Weights:
     """Makes layers, and counts what it read. Raises ModelLoadError, naming the file or tensor that does not fit."""
 
@@ -40,7 +61,12 @@ class Weights:
         self._num_parameters = 0
         self._weight_bytes = 0
 
-    def decoder(self, attention: Callable[[str], Attention], feed_forward: Callable[[str], FeedForward]) -> Decoder:
+    def decoder(
+        self,
+        attention: Callable[[str], Attention],
+        feed_forward: Callable[[str], FeedForward],
+        norms: NormNames = _BEFORE_BOTH,
+    ) -> Decoder:
         """The whole model; both make a layer's part, given the layer's name. No tensor may be left over."""
         config, words = self._config, self.shard.part(self._config.vocab_size)
         shape = config.vocab_size, config.hidden_size
@@ -48,9 +74,8 @@ class Weights:
         self._count(embedding, config.vocab_size * config.hidden_size)
         layers = tuple(
             DecoderLayer(
-                attention_norm=self.norm(f"{prefix}.input_layernorm", config.hidden_size),
+                norms=LayerNorms(*(self._layer_norm(prefix, name) for name in norms)),
                 attention=attention(prefix),
-                feed_forward_norm=self.norm(f"{prefix}.post_attention_layernorm", config.hidden_size),
                 feed_forward=feed_forward(prefix),
             )
             for prefix in (f"model.layers.{index}" for index in range(config.num_layers))
@@ -76,9 +101,15 @@ class Weights:
         )
 
     def attention(
-        self, prefix: str, *, qkv_bias: bool = False, output_bias: bool = False, norms_heads: bool = False
+        self,
+        prefix: str,
+        *,
+        qkv_bias: bool = False,
+        output_bias: bool = False,
+        norms_heads: bool = False,
+        norms_projections: bool = False,
     ) -> Attention:
-        """A layer's `self_attn`."""
+        """A layer's `self_attn`. Its `q_norm` and `k_norm` are for each head, or for all heads at once."""
         config, window = self._config, self._config.windows[layer_index(prefix)]
         prefix = f"{prefix}.self_attn"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
@@ -89,6 +120,13 @@ class Weights:
         if norms_heads:
             query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
             head_norm = HeadNorm(query.weight, key.weight, config.rms_norm_eps)
+        projection_norm = None
+        if norms_projections:
+            norms = (
+                self.norm(f"{prefix}.q_norm", query_size, query_part),
+                self.norm(f"{prefix}.k_norm", kv_size, kv_part),
+            )
+            projection_norm = ProjectionNorm(*norms, self.shard)
         return Attention(
             qkv=self.linear(projections, config.hidden_size, bias=qkv_bias, row_parts=[query_part, kv_part, kv_part]),
             output=self.linear(
@@ -99,6 +137,7 @@ class Weights:
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
             scoring=Scoring(window=window),
+            projection_norm=projection_norm,
         )
 
     def feed_forward(
@@ -216,10 +255,14 @@ class Weights:
             raise _refuse_unlike({name: each.name if each else "none" for name, each in formats.items()})
         return formats[names[0]]
 
-    def norm(self, name: str, size: int) -> RMSNorm:
-        weight = self._checkpoint.tensor(f"{name}.weight", size)
+    def norm(self, name: str, size: int, part: slice = WHOLE) -> RMSNorm:
+        """`part`: what this rank has of it."""
+        weight = self._checkpoint.tensor(f"{name}.weight", size)[part]
         self._count(weight, size)
         return RMSNorm(weight, self._config.rms_norm_eps)
+
+    def _layer_norm(self, prefix: str, name: str | None) -> RMSNorm | None:
+        return None if name is None else self.norm(f"{prefix}.{name}", self._config.hidden_size)
 
     def _count(self, tensor: Tensor, num_parameters: int) -> None:
         """A tensor that is this rank's part of so many parameters."""

@@ -7,6 +7,7 @@ from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.families.llama import LLAMA
 from fairlead_engine.model.families.mistral import MISTRAL
 from fairlead_engine.model.families.mixtral import MIXTRAL
+from fairlead_engine.model.families.olmo2 import OLMO2
 from fairlead_engine.model.families.qwen2 import QWEN2
 from fairlead_engine.model.families.qwen2_moe import QWEN2_MOE
 from fairlead_engine.model.families.qwen3 import QWEN3
@@ -17,6 +18,7 @@ ARCHITECTURES: dict[str, ModelFamily[Any]] = {
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
+    "Olmo2ForCausalLM": OLMO2,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
