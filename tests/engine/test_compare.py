@@ -26,6 +26,18 @@ error of logits over their deviation, and the share of positions with the same t
 KV_BOUNDS = {"as stored, KV int8": (2e-4, 0.012, 0.96), "as stored, KV fp8": (0.01, 0.08, 0.85)}
 """The same for formats of the KV cache."""
 
+ROUTED_DIVERGENCE, ROUTED_ERROR, ROUTED_DISAGREEMENT = 0.004, 0.005, 0.03
+"""What models with experts may add: a router that reads rounded numbers chooses another expert here and there, and then
+that token's logits are another network's."""
+
+
+def bounds(family: str, dense: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Those of a family: most divergence, most error, least agreement."""
+    divergence, error, agreement = dense
+    if any("experts" in name for name in FAMILIES[family]()):
+        return divergence + ROUTED_DIVERGENCE, error + ROUTED_ERROR, agreement - ROUTED_DISAGREEMENT
+    return dense
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -43,7 +55,7 @@ def test_errors_of_every_format_stay_within_bounds(family: str, tmp_path: Path, 
     told = json.loads(run(capsys, "--model", str(folder), "--dtype", "float32", "--json"))
     assert told["formats"].keys() == set(QUANTIZATIONS)
     for name, figures in told["formats"].items():
-        most_divergence, most_error, least_agreement = BOUNDS[name]
+        most_divergence, most_error, least_agreement = bounds(family, BOUNDS[name])
         assert 0 < figures["mean_kl_divergence"] < most_divergence, name
         assert figures["mean_kl_divergence"] <= figures["max_kl_divergence"]
         assert figures["mean_logit_error"] < most_error * figures["logit_deviation"]
@@ -86,7 +98,8 @@ def test_errors_of_every_format_of_the_cache_stay_within_bounds(family: str, tmp
     flags = ["--model", str(folder), "--dtype", "float32", "--json", "--kv-cache-dtype"]
     told = json.loads(run(capsys, *flags, *KV_CACHE_DTYPES))["formats"]
     assert told["as stored"]["max_logit_error"] == 0.0 and told.keys() == {"as stored", *KV_BOUNDS}
-    for name, (most_divergence, most_error, least_agreement) in KV_BOUNDS.items():
+    for name, dense in KV_BOUNDS.items():
+        most_divergence, most_error, least_agreement = bounds(family, dense)
         assert 0 < told[name]["mean_kl_divergence"] < most_divergence, name
         assert told[name]["mean_logit_error"] < most_error * told[name]["logit_deviation"], name
         assert told[name]["top1_agreement_ratio"] > least_agreement, name
