@@ -14,11 +14,21 @@ import pytest
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.types import EngineRequest, Pooling
+from fairlead_engine.types import EngineRequest, Grammar, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.letters import write_letters
 
 VOCAB_SIZE = 61
+GRAMMARS = [
+    Grammar(text)
+    for text in (
+        "start: /[a-e]{2,30}X?/", 'start: "ab" | "abc" | "Zabc"', "start: /([a-m][N-Z])*/",
+        'start: "x" start "y" | "z"',
+        "start: " + "a? " * 2500 + '\na: "a" | "b"', "start: nowhere",
+    )
+]  # fmt: skip
+"""Some end soon, some go on, one explodes after a token, and one is none."""
 LONGEST = (24, 48, 100)
 TOLERANCES = {"auto": 2e-3, "int8": 0.01, "fp8": 0.1}
 """Of log-probabilities. A number halfway between two of 8 bits may go either way, as its last bit happens to be."""
@@ -84,13 +94,18 @@ def random_request(draw: random.Random, name: str, longest: int, prefixes: list[
         "logit_bias": [{7: 5.0}], "logprobs": [0, 2], "prompt_logprobs": [0, 2], "min_tokens": [most // 2],
         "stop_token_ids": [(3, 30, 50)], "ignore_eos": [True],
     }  # fmt: skip
+    if draw.random() < 0.3:
+        choices = {**choices, "grammar": GRAMMARS, "min_tokens": [0]}
     sampling = {key: draw.choice(values) for key, values in choices.items() if draw.random() < 0.3}
+    if "grammar" in choices:
+        sampling["grammar"] = draw.choice(GRAMMARS)
     return make_request(name, prompt, max_tokens=most, **common, **sampling)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_random_checkpoint(tmp_path_factory.mktemp("model"), llama_fields(vocab_size=VOCAB_SIZE))
+    folder = write_random_checkpoint(tmp_path_factory.mktemp("model"), llama_fields(vocab_size=VOCAB_SIZE))
+    return write_letters(folder)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +143,9 @@ def test_company_and_preemption_change_no_answer(seed: int, kv_cache_dtype: str,
     requests = [request for step in sorted(events) for request in events[step]]
     alone = replace(config, enable_prefix_caching=False, max_num_batched_tokens=256, async_scheduling=False)
     whole = [serve(Engine(alone, runner), {0: [request]}, {})[0] for request in requests]
-    for is_async in (False, True):
+    for is_async, is_busy in ((False, False), (True, False), (True, True)):
         engine = Engine(replace(config, async_scheduling=is_async), runner)
+        if is_busy:  # as on a device that is at a step when the next one is launched
+            runner.is_over = lambda launched: False  # type: ignore[method-assign]
         for answer, expected in zip(serve(engine, events, aborts), whole, strict=True):
             answer.check(expected, TOLERANCES[kv_cache_dtype])

@@ -3,7 +3,9 @@
 The scheduler makes a `Batch`, the runner computes it, and the scheduler takes its results.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +46,19 @@ _NONE = np.empty(0, np.int64)
 NO_DECODES = Decodes([], _NONE, _NONE, _NONE, [])
 
 
+class TokenMasks(NamedTuple):
+    """The tokens that some of those who get one may get."""
+
+    rows: Numbers
+    """Which, among those who get one."""
+    words: npt.NDArray[np.int32]
+    """[rows, vocabulary / 32]: bit j of word i is set where token 32 i + j is allowed."""
+
+
 @dataclass(slots=True)
 class Batch:
-    """One step's work, in the order of its rows. Filled by the scheduler; the runner adds `prompt_logprobs` and
-    `embedding`.
+    """One step's work, in the order of its rows. Filled by the scheduler; the engine adds `masks`, and the runner
+    `prompt_logprobs` and `embedding`.
 
     Every sequence's block table already covers its tokens up to the end of its share.
     """
@@ -56,6 +67,9 @@ class Batch:
     """Parts of prompts, and of what was computed before a preemption; those of a single token first."""
     decodes: Decodes = NO_DECODES
     """Before them."""
+    masks: Callable[[], TokenMasks] | None = None
+    """Asked for once the forward pass is under way, where not every token is allowed: it may wait for the tokens that
+    the batch before this one chose."""
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.chunks)

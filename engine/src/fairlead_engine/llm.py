@@ -36,6 +36,8 @@ class Completion:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """One entry per token of the prompt but the first, when asked for."""
     finish_reason: FinishReason | None = None
+    message: str | None = None
+    """What happened, where it ended with an error."""
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
 
@@ -155,6 +157,7 @@ class _Job:
         self.completion.logprobs += delta.logprobs
         self.completion.prompt_logprobs += delta.prompt_logprobs
         self.completion.finish_reason = delta.finish_reason
+        self.completion.message = output.message
         self.completion.num_cached_tokens = output.num_cached_tokens
         return delta.finish_reason is not None
 

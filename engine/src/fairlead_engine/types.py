@@ -34,6 +34,8 @@ class FinishReason(StrEnum):
     """The queue was full: nothing was computed, and another replica may be asked."""
     ERROR = "error"
     """The engine could not go on with it; the output carries a message."""
+    INVALID = "invalid"
+    """It asks for what cannot be done, which turned out late; the output carries a message."""
 
 
 def _texts(value: str | list[str]) -> tuple[str, ...]:
@@ -46,6 +48,15 @@ def _token_biases(value: dict[str, float]) -> dict[int, float]:
         if not (name.isascii() and name.isdigit()) or len(name) > _MAX_DIGITS or str(int(name)) != name:
             raise ValueError(f"logit_bias must map token ids to numbers; {name[:80]!r} is no token id")
     return {int(name): bias for name, bias in value.items()}
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """What an answer is to keep to."""
+
+    text: str
+    """As llguidance takes it: its JSON, or Lark."""
+    field: str = "grammar"
+    """The request's field that it was made of, for errors."""
 
 
 LOGPROBS = Parameter("The same, and so many alternatives of each.", low=0, high=MAX_LOGPROBS)
@@ -151,6 +162,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Report the chosen token's log-probability and this many likeliest alternatives; None = report nothing."""
     prompt_logprobs: int | None = None
     """Report the same for every token of the prompt but the first, which then takes nothing from the prefix cache."""
+    grammar: Grammar | None = None
+    """What the answer keeps to; None = nothing."""
 
     def __post_init__(self) -> None:
         for each in bounded(SamplingParams):
@@ -161,6 +174,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 LOGPROBS.check_value(name, wanted)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})")
+        if self.min_tokens and self.grammar is not None:
+            raise ValueError(f"min_tokens cannot be set with {self.grammar.field}, which says when the answer ends")
         if any(not text for text in self.stop):
             raise ValueError("stop must not hold an empty text")
         if any(token_id < 0 for token_id in self.stop_token_ids):
@@ -233,7 +248,7 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     first_scheduled_time: float | None = None
     """Wall-clock seconds when the first step with this sequence began; on its first output only."""
     message: str | None = None
-    """For `FinishReason.ERROR` and `REJECTED`: what happened, fit to show the client."""
+    """For `FinishReason.ERROR`, `INVALID` and `REJECTED`: what happened, fit to show the client."""
 
 
 class EngineLoad(LoadFigures, kw_only=True, frozen=True):
@@ -244,6 +259,10 @@ class EngineLoad(LoadFigures, kw_only=True, frozen=True):
     they stand in nobody's way."""
     num_steps: int = 0
     num_preemptions: int = 0
+    num_masks: int = 0
+    """Tokens that were chosen under a grammar,"""
+    mask_seconds: float = 0.0
+    """and how long it took to find which ones those might be."""
     num_failed_checks: int = 0
     """Times the idle engine found its books of blocks wrong and emptied its prefix cache."""
     prefix_query_tokens: int = 0

@@ -1,13 +1,15 @@
 """What a layer asks of a GPU: how many launches, and that it never waits. Counted with kernels that are interpreted."""
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from fairlead_engine.batch import Batch
+from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels import (
@@ -21,7 +23,7 @@ from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine.model import layers
 from fairlead_engine.runner import ModelRunner, drawing, dummy_steps, model_part, penalties, sampler, step_graphs
 from fairlead_engine.sequences import ScheduledSequence, Sequence
-from fairlead_engine.types import SamplingParams
+from fairlead_engine.types import Grammar, SamplingParams
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
@@ -96,6 +98,11 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
 SAMPLINGS = {
     "greedy": [SamplingParams(temperature=0.0)] * 3,
     "drawn": [SamplingParams(), SamplingParams(temperature=0.7, top_p=0.8, seed=1), SamplingParams(top_k=5)],
+    "masked": [
+        SamplingParams(temperature=0.0, grammar=Grammar("")),
+        SamplingParams(),
+        SamplingParams(grammar=Grammar("")),
+    ],
     "everything": [
         SamplingParams(temperature=0.0, logprobs=3, frequency_penalty=1.0),
         SamplingParams(repetition_penalty=1.2, presence_penalty=0.5, min_tokens=9, min_p=0.1),
@@ -116,7 +123,15 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
     ]
 
     def batch() -> Batch:
-        return Batch([ScheduledSequence(sequence, 3 if sequence.under_way is None else 1) for sequence in sequences])
+        items = [ScheduledSequence(sequence, 3 if sequence.under_way is None else 1) for sequence in sequences]
+        return Batch(items, masks=masks if rows else None)
+
+    rows = [row for row, sampling in enumerate(samplings) if sampling.grammar is not None]
+    num_words = runner.model_config.vocab_size // 32
+    words = np.arange(len(rows) * num_words, dtype=np.int32).reshape(len(rows), num_words)
+
+    def masks() -> TokenMasks:
+        return TokenMasks(np.array(rows), words)
 
     monkeypatch.setattr(drawing, "has_kernels", lambda logits: True)
     monkeypatch.setattr(penalties, "has_kernels", lambda logits: True)
@@ -125,7 +140,11 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
     for sequence, token in zip(sequences, expected[0], strict=True):
         sequence.token_ids.append(token.token_id)
         sequence.num_computed_tokens = 3
-    expected.append(runner.collect(runner.launch(Batch([ScheduledSequence(each, 1) for each in sequences]))))
+    decodes = Batch([ScheduledSequence(each, 1) for each in sequences], masks=first.masks)
+    expected.append(runner.collect(runner.launch(decodes)))
+    for row, tokens in itertools.product(range(len(rows)), expected):
+        token_id = tokens[rows[row]].token_id
+        assert words[row, token_id // 32] >> (token_id % 32) & 1
     for sequence in sequences:  # once more, without telling anybody what was chosen first
         del sequence.token_ids[3:]
         sequence.num_computed_tokens = 0

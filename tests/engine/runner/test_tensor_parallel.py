@@ -29,7 +29,7 @@ from fairlead_engine.runner.process_group import open_store
 from fairlead_engine.runner.rank_messages import HERE, Join, Writer
 from fairlead_engine.runner.ranks import RankLost, Ranks
 from fairlead_engine.sequences import ScheduledSequence, Sequence
-from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
+from fairlead_engine.types import EngineRequest, Grammar, Pooling, SamplingParams
 from fairlead_engine_testing.checkpoints import (
     llama_fields,
     mixtral_fields,
@@ -42,6 +42,7 @@ from fairlead_engine_testing.checkpoints import (
 )
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
+from fairlead_engine_testing.letters import write_letters
 from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
 
 FAMILIES = {
@@ -70,6 +71,9 @@ def requests() -> Iterator[EngineRequest]:
         prompt = [2 + (7 * index + 3 * place) % 97 for place in range(5 + 6 * index)]
         sampling = SamplingParams(ignore_eos=True, **SAMPLINGS[index % len(SAMPLINGS)])
         yield EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling, arrival_time=index)
+    for seed, text in enumerate(("start: /[a-e]{2,9}X/", 'start: "ab" | "Zabc"')):
+        sampling = SamplingParams(max_tokens=12, seed=seed, grammar=Grammar(text))
+        yield EngineRequest(request_id=text, prompt_token_ids=[5, 6], sampling=sampling, arrival_time=seed)
     yield EngineRequest(
         request_id="vector", prompt_token_ids=[5, 6, 7], sampling=SamplingParams(max_tokens=0), arrival_time=9.0,
         pooling=Pooling.MEAN,
@@ -78,6 +82,7 @@ def requests() -> Iterator[EngineRequest]:
 
 def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[float]]:
     """Every request's tokens and the vector, with chunks, a cache too small for all, and steps that overlap."""
+    write_letters(folder)
     config = EngineConfig(
         model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=100,
         max_num_batched_tokens=24, max_num_seqs=4, max_num_queued_tokens=10_000, **settings,
@@ -117,6 +122,7 @@ def test_ranks_give_the_tokens_of_one(family: str, size: int, settings: dict[str
     tokens, vector = serve(folder, kv_cache_dtype=settings.get("kv_cache_dtype", "auto"))
     found, vector_of_ranks = serve(folder, tensor_parallel_size=size, **settings)
     assert found == tokens
+    assert tokens['start: "ab" | "Zabc"'][-1] == 1, "its end"
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 
 

@@ -72,7 +72,9 @@ def test_every_field_of_every_request_is_declared_and_on_the_page() -> None:
 
 def test_what_is_sampled_by_and_not_declared_is_made_of_other_parameters() -> None:
     internal = set(SamplingParams.__struct_fields__) - {each.field for each in declared(SamplingParams)}
-    assert internal == {"logprobs", "prompt_logprobs"}, "a field without a Parameter is one that nobody can send"
+    assert internal == {"logprobs", "prompt_logprobs", "grammar"}, (
+        "a field without a Parameter is one that nobody can send"
+    )
 
 
 def tried(row: Row) -> Iterator[tuple[Any, bool]]:
@@ -129,7 +131,9 @@ async def test_bounds_are_those_of_the_page(
 def test_the_bounds_that_are_tried_are_not_few() -> None:
     assert len(BOUNDED) > 100
     untried = {row.name for row in TABLE if row.accepted and not any(case[0] is row for case in BOUNDED)}
-    assert untried == {"tokens", "stop", "logit_bias", "stream_options", "best_of"}, "they have tests of their own"
+    assert untried == {"tokens", "stop", "logit_bias", "stream_options", "best_of", *STRUCTURED}, (
+        "they have tests of their own"
+    )
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.by == "nobody"], ids=lambda row: row.name)
@@ -147,6 +151,10 @@ async def test_what_changes_nothing_reaches_no_engine(start_app: Any, row: Row) 
 # -- Nothing that is taken is without effect ---------------------------------------------------------------------------
 
 SAID: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}, {"role": "assistant", "content": "<|user|>one two"}]
+STRUCTURED: dict[str, Any] = {
+    "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}, "guided_json": {},
+    "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": 'start: "a"',
+}  # fmt: skip
 OTHER: dict[str, Any] = {
     "model": "other", "messages": [{"role": "user", "content": "other"}], "prompt": "other", "tokens": [3],
     "input": "other", "encoding_format": "base64", "pooling": "mean",
@@ -157,7 +165,7 @@ OTHER: dict[str, Any] = {
     "top_p": 0.5, "top_k": 5, "min_p": 0.5, "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2,
     "logit_bias": {"5": 1}, "seed": 5, "stream": True, "stream_options": {"include_usage": True}, "echo": True,
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
-    "skip_special_tokens": False,
+    "skip_special_tokens": False, **STRUCTURED,
 }  # fmt: skip
 """Of each parameter a value that is not its default."""
 NEEDED: dict[str, dict[str, Any]] = {

@@ -5,13 +5,16 @@ runner and step cost together and reports what happened; each decision is one of
 """
 
 import logging
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from fairlead_engine.batch import Batch
+from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size
 from fairlead_engine.core.clock import Clock
+from fairlead_engine.core.grammars import Grammars, usable_cores
 from fairlead_engine.core.late_planning import LatePlanning
 from fairlead_engine.core.memory import format_bytes
 from fairlead_engine.core.profile import load_profile, prior
@@ -20,6 +23,7 @@ from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.step_watch import StepWatch
 from fairlead_engine.core.warm_up import warm_up
+from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
@@ -29,11 +33,16 @@ from fairlead_protocol.blocks import extra_bytes
 logger = logging.getLogger(__name__)
 
 
-class _Step(NamedTuple):
+@dataclass(slots=True)
+class _Step:
     """What was planned, and what the runner has begun of it."""
 
     batch: Batch
     launched: Any
+    sampled: list[SampledToken | None] | None = None
+    """What it chose, once that was asked for."""
+    was_awaited: bool = False
+    """Its end was waited for while the next step was launched, of which not every token was allowed."""
 
 
 _NO_TOKEN = (
@@ -51,6 +60,7 @@ class Engine:
     def __init__(self, config: EngineConfig, runner: Runner[Any] | None = None, clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
         started = self.clock.now()
+        cores = usable_cores()  # before the runner binds this thread
         self.runner = runner or load_runner(config)
         loaded = self.clock.now()
         profile = load_profile(config.profile, self.runner, config.block_size) if config.profile else None
@@ -82,12 +92,19 @@ class Engine:
             enable_prefix_caching=config.enable_prefix_caching,
             make_allocator=self.runner.block_allocator,
         )
+        self.grammars = Grammars(
+            lambda: (resolve_model(config.model) / "tokenizer.json").read_text(encoding="utf-8"),
+            vocab_size=model.vocab_size,
+            eos_token_ids=model.eos_token_ids,
+            cores=cores,
+        )
         self.scheduler = Scheduler(
             self.blocks,
             limits,
             eos_token_ids=model.eos_token_ids,
             now=self.clock.now,
             predict_wait=lambda: self.predicted_wait,
+            is_ready=self.grammars.is_ready,
         )
         allocated = self.clock.now()
         self.runner.compile_steps(limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len)
@@ -119,16 +136,19 @@ class Engine:
         began = self.clock.monotonic()
         batch, step = self.scheduler.schedule(), None  # decides tokens; never touches tensors
         if batch:
+            batch.masks = self._masks(batch)
             with self._watch.launching():
                 step = _Step(batch, self.runner.launch(batch))  # forward and draw; the device may be at it
         if self.config.async_scheduling:
             self._under_way, step = step, self._under_way
             if step is not None:
-                self._planning.planned(began, is_late=self.runner.is_over(step.launched))
+                self._planning.planned(began, is_late=not step.was_awaited and self.runner.is_over(step.launched))
         if step is None:
+            if not batch:
+                self.grammars.wait()
             self._expect_end()
             return []
-        batch, sampled = _wanted(step.batch, self.runner.collect(step.launched))  # waits for the device; never decides
+        batch, sampled = _wanted(step.batch, self._collect(step))
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
         self.step_cost.observe(step.batch, self._watch.end())
@@ -150,6 +170,7 @@ class Engine:
         )
         refusal = self._unknown_token(sequence) or self.scheduler.add(sequence)
         if refusal is None:
+            self.grammars.add(sequence)
             return None
         return SequenceOutput(
             request_id=request.request_id, new_token_ids=[], finish_reason=refusal.reason, message=refusal.message
@@ -157,8 +178,9 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """Ends a request without an output and frees its blocks; nothing happens when it has ended already."""
-        if self.scheduler.abort(request_id) is not None:
+        if (sequence := self.scheduler.abort(request_id)) is not None:
             self.runner.forget([request_id])
+            self.grammars.forget([sequence])
 
     def has_work(self) -> bool:
         """Whether anything waits or runs, or the device is still at something."""
@@ -185,13 +207,39 @@ class Engine:
                 num_cached_tokens=sequence.num_cached_tokens,
             )
             if sequence.finish_reason is None and token is not None and token.logprobs is None
-            else _output(sequence, token)
+            else self._output(sequence, token)
             for sequence, token in zip(batch.decodes.sequences, sampled, strict=False)
         ]
         for item, token in zip(batch.chunks, sampled[len(batch.decodes) :], strict=True):
             if token is not None or item.scores or item.sequence.finish_reason is not None:
-                found.append(_output(item.sequence, token, item))
+                found.append(self._output(item.sequence, token, item))
+        self.grammars.forget(finished)
         return found
+
+    def _output(
+        self, sequence: Sequence, token: SampledToken | None, item: ScheduledSequence | None = None
+    ) -> SequenceOutput:
+        """What a step did for a sequence; `item`: its share, where that was not a decode."""
+        if sequence.finish_reason is FinishReason.ERROR:
+            problem = self.grammars.problem(sequence)
+            return SequenceOutput(
+                request_id=sequence.request_id,
+                new_token_ids=[],
+                finish_reason=FinishReason.INVALID if problem else FinishReason.ERROR,
+                message=problem or _NO_TOKEN,
+            )
+        is_first = item is not None and item.end == sequence.num_prompt_tokens
+        return SequenceOutput(
+            request_id=sequence.request_id,
+            new_token_ids=[token.token_id] if token is not None else [],
+            finish_reason=sequence.finish_reason,
+            num_cached_tokens=sequence.num_cached_tokens,
+            logprobs=[token.logprobs] if token is not None and token.logprobs is not None else None,
+            prompt_logprobs=item.prompt_logprobs or None if item is not None else None,
+            embedding=item.embedding if item is not None else None,
+            stop_token_id=token.token_id if token is not None and sequence.finish_reason is FinishReason.STOP else None,
+            first_scheduled_time=sequence.first_scheduled_time if is_first else None,
+        )
 
     @property
     def load(self) -> EngineLoad:
@@ -217,6 +265,8 @@ class Engine:
             token_budget=scheduler.limits.max_num_batched_tokens,
             max_num_seqs=scheduler.num_slots,
             step_cost=messages.StepCost(**self.step_cost.coefficients),
+            num_masks=self.grammars.num_masks,
+            mask_seconds=self.grammars.mask_seconds,
             num_failed_checks=self.num_failed_checks,
         )
 
@@ -260,6 +310,32 @@ class Engine:
             self.scheduler.reset()
             return False
         return True
+
+    def _masks(self, batch: Batch) -> Callable[[], TokenMasks] | None:
+        """The tokens that are allowed in a batch that is about to be launched, where not all are. They depend on what
+        the step under way chooses: where the device is still at it, that is waited for once this batch's forward pass
+        is launched, and its masks are made while the device computes that."""
+        before = self._under_way
+        if not self.grammars.constrain(batch):
+            return None
+        if before is None or self.runner.is_over(before.launched):
+            if before is not None:
+                self._collect(before)
+            return self.grammars.begin(batch)
+
+        def masks() -> TokenMasks:
+            before.was_awaited = not self.runner.is_over(before.launched)
+            self._collect(before)
+            return self.grammars.begin(batch)()
+
+        return masks
+
+    def _collect(self, step: _Step) -> list[SampledToken | None]:
+        """What a step chose; waits for the device, and never decides."""
+        if step.sampled is None:
+            step.sampled = self.runner.collect(step.launched)
+            self.grammars.accept(step.batch, step.sampled)
+        return step.sampled
 
     def _expect_end(self) -> None:
         """The device begins with the step that is under way."""
@@ -320,23 +396,3 @@ def _wanted(batch: Batch, sampled: list[SampledToken | None]) -> tuple[Batch, li
     chunks = [batch.chunks[row - num_decodes] for row in rows if row >= num_decodes]
     decodes = batch.decodes.pick([row for row in rows if row < num_decodes])
     return Batch(chunks, decodes), [sampled[row] for row in rows]
-
-
-def _output(sequence: Sequence, token: SampledToken | None, item: ScheduledSequence | None = None) -> SequenceOutput:
-    """What a step did for a sequence; `item`: its share, where that was not a decode."""
-    if sequence.finish_reason is FinishReason.ERROR:
-        return SequenceOutput(
-            request_id=sequence.request_id, new_token_ids=[], finish_reason=sequence.finish_reason, message=_NO_TOKEN
-        )
-    is_first = item is not None and item.end == sequence.num_prompt_tokens
-    return SequenceOutput(
-        request_id=sequence.request_id,
-        new_token_ids=[token.token_id] if token is not None else [],
-        finish_reason=sequence.finish_reason,
-        num_cached_tokens=sequence.num_cached_tokens,
-        logprobs=[token.logprobs] if token is not None and token.logprobs is not None else None,
-        prompt_logprobs=item.prompt_logprobs or None if item is not None else None,
-        embedding=item.embedding if item is not None else None,
-        stop_token_id=token.token_id if token is not None and sequence.finish_reason is FinishReason.STOP else None,
-        first_scheduled_time=sequence.first_scheduled_time if is_first else None,
-    )

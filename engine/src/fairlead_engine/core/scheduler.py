@@ -97,8 +97,10 @@ class Scheduler:
         eos_token_ids: Collection[int],
         now: Callable[[], float],
         predict_wait: Callable[[], float] = lambda: 0.0,
+        is_ready: Callable[[Sequence], bool] = lambda _: True,
     ) -> None:
-        """`predict_wait` says how many seconds a request that came now would wait before it begins."""
+        """`predict_wait` says how many seconds a request that came now would wait before it begins, `is_ready` whether
+        what it needs besides slots and blocks is there: who lacks it is passed by those behind."""
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
@@ -126,6 +128,7 @@ class Scheduler:
         """Fading mean over the sequences that ended."""
         self._now = now
         self._predict_wait = predict_wait
+        self._is_ready = is_ready
 
     # -- requests come and go --------------------------------------------------------------------------------------
 
@@ -337,7 +340,8 @@ class Scheduler:
         position = 0
         while position < len(self.waiting) and budget and num_slots:
             sequence = self.waiting[position]
-            if sequence.part_of is not None and num_parts[sequence.part_of] >= self.max_num_parts:
+            has_parts = sequence.part_of is not None and num_parts[sequence.part_of] >= self.max_num_parts
+            if has_parts or not self._is_ready(sequence):
                 position += 1
                 continue
             matched = self._ready_prefix(sequence)

@@ -1,19 +1,22 @@
-"""Choosing tokens from logits: bias, penalties, suppressed ends, temperature, truncation, the draw; log-probabilities.
+"""Choosing tokens from logits: masks, bias, penalties, suppressed ends, temperature, truncation, the draw;
+log-probabilities.
 
-The order is that of transformers: bias, penalties, minimum length, temperature, top-k, top-p, min-p. Log-probabilities
-are those of the raw logits. A batch in which every sequence is plainly greedy takes one argmax and nothing else. On a
-GPU nothing here waits for it: what is chosen stays there until it is read.
+The order is that of transformers: bias, penalties, minimum length, temperature, top-k, top-p, min-p. What a grammar
+rules out is out before all of them. Log-probabilities are those of the raw logits. A batch in which every sequence is
+plainly greedy takes one argmax and nothing else. On a GPU nothing here waits for it: what is chosen stays there until
+it is read.
 """
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairlead_engine.batch import Batch
+from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.drawing import draw
 from fairlead_engine.runner.penalties import is_penalised, penalise
@@ -88,7 +91,7 @@ class Sampler:
         self._unchanged: set[int] = set()
         """Slots whose sequences want no bias, no penalty and no minimum length;"""
         self._plain: set[int] = set()
-        """those of them that are greedy and want nothing but the token."""
+        """those of them that are greedy, want nothing but the token, and keep to no grammar."""
 
     def sample(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Chosen:
         """One token per row of logits [rows, vocab], which are those of the batch's items that sample; each predicts
@@ -98,11 +101,13 @@ class Sampler:
         is largest gets no token; no other row notices.
         """
         self._note(batch)
+        masks = batch.masks() if batch.masks is not None else None
         ending = [item.sequence.slot for item in batch.chunks if item.samples]
         if self._plain.issuperset(batch.decodes.slots.tolist() + ending):
             return Chosen(_likeliest(logits), {})
         logits, items = logits.float(), [item for item in batch.items if item.samples]
-        token_ids = self._choose(self._adjust(logits, items, slot_tokens), items)
+        adjusted = self._adjust(logits if masks is None else _masked(logits, masks), items, slot_tokens)
+        token_ids = self._choose(adjusted, items)
         logprobs = {
             row: rank_tokens(logits[row : row + 1], token_ids[row : row + 1].clamp(min=0), num_top)
             for row, item in enumerate(items)
@@ -123,7 +128,7 @@ class Sampler:
             self._plain.discard(slot)
             if not (params.logit_bias or is_penalised(params) or params.min_tokens):
                 self._unchanged.add(slot)
-                if params.greedy and params.logprobs is None:
+                if params.greedy and params.logprobs is None and params.grammar is None:
                     self._plain.add(slot)
 
     def _adjust(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
@@ -198,6 +203,20 @@ def _add(logits: Tensor, changes: list[tuple[int, int, float]]) -> Tensor:
         values_on_device = to_device(np.array(values, np.float32), logits.device)
         logits.index_put_((places[0], places[1]), values_on_device, accumulate=True)
     return logits
+
+
+def _masked(logits: Tensor, masks: TokenMasks) -> Tensor:
+    """A copy in which tokens that are not allowed cannot be chosen."""
+    rows = to_device(masks.rows, logits.device)
+    bits = to_device(masks.words.view(np.uint8), logits.device).unsqueeze(-1) & _bit_values(logits.device)
+    is_ruled_out = (bits == 0).flatten(1)[:, : logits.shape[1]]
+    return logits.index_copy(0, rows, logits[rows].masked_fill_(is_ruled_out, float("-inf")))
+
+
+@cache
+def _bit_values(device: torch.device) -> Tensor:
+    """uint8 [8]: of a byte's bits."""
+    return 2 ** torch.arange(8, dtype=torch.uint8, device=device)
 
 
 def _is_too_short(item: ScheduledSequence) -> bool:

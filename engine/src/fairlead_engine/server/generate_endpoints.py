@@ -15,11 +15,12 @@ from fairlead_engine.server.generation import Generation, OutputReader
 from fairlead_engine.server.prompts import chat_prompts, completion_prompts
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
-from fairlead_engine.server.sampling import chat_sampling, completion_sampling
+from fairlead_engine.server.sampling import chat_sampling, completion_sampling, with_grammar
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, PromptRequest, check
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
-from fairlead_engine.types import Pooling, SamplingParams
+from fairlead_engine.server.structured_output import grammar, wish_of
+from fairlead_engine.types import Grammar, Pooling, SamplingParams
 from fairlead_protocol.messages import HEADER_DISPATCH
 
 Request = TypeVar("Request", bound=PromptRequest)
@@ -52,6 +53,8 @@ class PromptEndpoint(ABC, Generic[Request]):
             check(request)
             sampling = self.sampling(request, model)
             self._service.check_choices(request, sampling)
+            if (kept_to := await self.grammar(request)) is not None:
+                sampling = with_grammar(sampling, kept_to)
             size = len(body) * request.rendered_factor
             prompts = await self._service.prepared(size, lambda: self.prompts(request, model))
             self._service.check_scores(request, prompts, sampling)
@@ -74,6 +77,10 @@ class PromptEndpoint(ABC, Generic[Request]):
                     await self.send(exchange, request, model, generation)
                 finally:
                     exchange.facts.update(_facts(request, generation, arrival_time))
+
+    async def grammar(self, request: Request) -> Grammar | None:
+        """What the answer keeps to, if anything; raises `RequestError`."""
+        return None
 
     def pooling(self, request: Request) -> Pooling | None:
         """What is made of the hidden states; None = text is generated."""
@@ -98,6 +105,10 @@ class PromptEndpoint(ABC, Generic[Request]):
 
 class GenerateEndpoint(PromptEndpoint[Generating]):
     """What chats and text completions have in common."""
+
+    async def grammar(self, request: Generating) -> Grammar | None:
+        wish = wish_of(request)
+        return None if wish is None else await self._service.lanes.run(len(wish.source), partial(grammar, wish))
 
     def reader(
         self, request: Generating, prompt: list[int], sampling: SamplingParams, model: ServedModel

@@ -13,7 +13,7 @@ import msgspec
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
 from fairlead_engine.parameters import declared
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
-from fairlead_engine.types import MAX_SEED, SamplingParams
+from fairlead_engine.types import MAX_SEED, Grammar, SamplingParams
 
 COMPLETIONS_MAX_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chats go on to the end of the context."""
@@ -52,6 +52,14 @@ def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any])
         logprobs=request.logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
     )
+
+
+def with_grammar(sampling: SamplingParams, grammar: Grammar) -> SamplingParams:
+    """The same, for an answer that keeps to a grammar."""
+    try:
+        return msgspec.structs.replace(sampling, grammar=grammar)
+    except ValueError as error:
+        raise RequestError(str(error).split(maxsplit=1)[0], str(error)) from None
 
 
 def for_choice(sampling: SamplingParams, index: int) -> SamplingParams:

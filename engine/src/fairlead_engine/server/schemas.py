@@ -11,6 +11,7 @@ import msgspec
 
 from fairlead_engine.errors import RequestError
 from fairlead_engine.parameters import By, Parameter, bounded, optional_fields
+from fairlead_engine.server.structured_output import ResponseFormat, StructuredOutputs
 from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParams
 from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
@@ -18,7 +19,6 @@ from fairlead_protocol.prompts import AnswerLimit, num_prompts, rendered_factor
 
 _IGNORED = Parameter("", By.NOBODY)
 _TEXT_ONLY = "This model writes text only."
-_IN_THE_PROMPT = "Ask for the format in the prompt."
 
 AddSpecialTokens = Annotated[
     bool | None,
@@ -163,6 +163,41 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         Parameter("In log-probabilities, `token_id:5` instead of a text that may be ambiguous.", default="false"),
     ] = None
 
+    response_format: Annotated[
+        ResponseFormat | None,
+        Parameter(
+            '`{"type": "json_schema", "json_schema": {"schema": …}}`: the answer is JSON that the schema allows; '
+            '`{"type": "json_object"}`: any JSON object; `{"type": "structural_tag", "structures": [{"begin": …, '
+            '"schema": …, "end": …}], "triggers": […]}`: a text in which what follows a trigger keeps to a schema; '
+            '`{"type": "text"}`: anything.',
+            accepted="one of these fields at most, without `min_tokens`",
+            default="text",
+        ),
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None,
+        Parameter(
+            "vLLM's: one of `json` (a schema), `json_object`, `regex`, `choice` (texts), `grammar` (Lark or GBNF) and "
+            "`structural_tag`; JSON without whitespace with `disable_any_whitespace`, or with that of "
+            "`whitespace_pattern`.",
+            accepted="see `response_format`",
+        ),
+    ] = None
+    guided_json: Annotated[
+        dict[str, Any] | str | None,
+        Parameter("The older name of `structured_outputs.json`.", accepted="see `response_format`"),
+    ] = None
+    guided_regex: Annotated[
+        str | None, Parameter("The older name of `structured_outputs.regex`.", accepted="see `response_format`")
+    ] = None
+    guided_choice: Annotated[
+        list[str] | None,
+        Parameter("The older name of `structured_outputs.choice`.", accepted="see `response_format`"),
+    ] = None
+    guided_grammar: Annotated[
+        str | None, Parameter("The older name of `structured_outputs.grammar`.", accepted="see `response_format`")
+    ] = None
+
     metadata: Annotated[Metadata | None, _IGNORED] = None
     store: Annotated[bool | None, _IGNORED] = None
     service_tier: Annotated[Tag | None, _IGNORED] = None
@@ -222,7 +257,6 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     prediction: Annotated[Any, _IGNORED] = None
 
     tool_choice: Annotated[Any, Parameter('Only "none" can be chosen.', By.REFUSED, only='"none"')] = None
-    response_format: Annotated[Any, Parameter(_IN_THE_PROMPT, By.REFUSED, only='{"type": "text"}')] = None
     functions: Annotated[Any, Parameter("Describe functions in the prompt.", By.REFUSED, only="[]")] = None
     function_call: Annotated[Any, Parameter('Only "none" can be chosen.', By.REFUSED, only='"none"')] = None
     modalities: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED, only='["text"]')] = None

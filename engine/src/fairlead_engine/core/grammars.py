@@ -1,0 +1,218 @@
+"""The grammars that answers keep to: compiled beside the steps, and asked in each which tokens may come next.
+
+A grammar is text as llguidance takes it, which is loaded when the first one comes. Its matchers never raise: one that
+meets a limit says so from then on, and its sequence gets no token any more.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairlead_engine.batch import Batch, TokenMasks
+from fairlead_engine.core.clock import Clock
+from fairlead_engine.sequences import NO_TOKEN, SampledToken, Sequence
+
+if TYPE_CHECKING:
+    from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
+
+_MOST_COMPILED = 128
+"""Grammars that are kept for the next request."""
+_PATIENCE_SECONDS = 0.005
+"""For which a step waits that has nothing to do before a grammar is compiled: commands may come meanwhile."""
+_MOST_THREADS = 8
+_BITS = 32
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a sequence's tokens keep to, from its coming to its end."""
+
+    compiled: "Future[LLMatcher]"
+    """The grammar before its first token, shared with others."""
+    matcher: "LLMatcher | None" = None
+    """Behind the tokens so far, once that is there."""
+    problem: str | None = None
+    """Why there is no next token."""
+
+
+class Grammars:
+    """What waiting and running sequences keep to. Called by the engine, from its thread."""
+
+    def __init__(
+        self,
+        read_tokenizer: Callable[[], str],
+        *,
+        vocab_size: int,
+        eos_token_ids: Collection[int],
+        cores: Collection[int] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        """`read_tokenizer` reads tokenizer.json's text when the first grammar comes. `cores`: logical CPUs for threads
+        of its own, whichever the engine's is bound to; empty = any."""
+        self._read_tokenizer = read_tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._clock = clock or Clock()
+        self._num_words = -(-vocab_size // _BITS)
+        self._answers: dict[Sequence, _Answer] = {}
+        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+
+        def begin() -> None:
+            if cores:
+                os.sched_setaffinity(0, cores)
+
+        # Masks do not wait for a grammar that takes long.
+        self._compiler = ThreadPoolExecutor(1, "grammar-compiler", begin)
+        self._filler = ThreadPoolExecutor(1, "grammar-masks", begin)
+        self._num_threads = max(1, min(_MOST_THREADS, len(cores) // 2))
+        self._tokenizer: LLTokenizer | None = None
+        self._executor: LLExecutor | None = None
+        self.num_masks = 0
+        """Tokens that were chosen under a grammar,"""
+        self.mask_seconds = 0.0
+        """and how long it took to find which ones those might be."""
+
+    def add(self, sequence: Sequence) -> None:
+        """Begins to compile what a sequence that is to wait keeps to, if it keeps to anything."""
+        grammar = sequence.sampling.grammar
+        if grammar is None:
+            return
+        compiled = self._compiled.pop(grammar.text, None) or self._compiler.submit(self._compile, grammar.text)
+        self._compiled[grammar.text] = compiled
+        if len(self._compiled) > _MOST_COMPILED:
+            self._compiled.popitem(last=False)
+        self._answers[sequence] = _Answer(compiled)
+
+    def is_ready(self, sequence: Sequence) -> bool:
+        """Whether it can begin to run."""
+        answer = self._answers.get(sequence)
+        return answer is None or answer.compiled.done()
+
+    def wait(self) -> None:
+        """Until another sequence is ready, or a little."""
+        compiling = [answer.compiled for answer in self._answers.values() if not answer.compiled.done()]
+        if compiling:
+            wait(compiling, _PATIENCE_SECONDS, FIRST_COMPLETED)
+
+    def constrain(self, batch: Batch) -> bool:
+        """Whether not every token is allowed wherever `batch` chooses one."""
+        return bool(self._answers) and any(sequence in self._answers for _, sequence in _sampling(batch))
+
+    def begin(self, batch: Batch) -> Callable[[], TokenMasks]:
+        """Begins to find the tokens that are allowed there, in a thread; what is returned waits for them. All tokens
+        before those were accepted."""
+        found = [(row, answer) for row, sequence in _sampling(batch) if (answer := self._answers.get(sequence))]
+        return self._filler.submit(self._fill, found).result
+
+    def accept(self, batch: Batch, sampled: list[SampledToken | None]) -> None:
+        """Goes on behind the tokens that were chosen."""
+        if not self._answers:
+            return
+        sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
+        for sequence, token in zip(sequences, sampled, strict=True):
+            answer = self._answers.get(sequence) if token is not None and token is not NO_TOKEN else None
+            if answer is None or answer.matcher is None or token is None:
+                continue
+            if token.token_id in self._eos_token_ids and answer.matcher.is_accepting():
+                del self._answers[sequence]  # who ignores the end goes on freely
+            else:
+                answer.matcher.consume_token(token.token_id)
+
+    def problem(self, sequence: Sequence) -> str | None:
+        """Why its grammar leaves it without a next token, where it does."""
+        answer = self._answers.get(sequence)
+        return None if answer is None else answer.problem
+
+    def forget(self, sequences: Iterable[Sequence]) -> None:
+        """They have ended; others are ignored."""
+        for sequence in sequences:
+            self._answers.pop(sequence, None)
+
+    # -- in threads ------------------------------------------------------------------------------------------------
+
+    def _compile(self, text: str) -> "LLMatcher":
+        from llguidance import LLExecutor, LLMatcher, LLTokenizer
+
+        if self._tokenizer is None:
+            eos = sorted(token_id for token_id in self._eos_token_ids if token_id < self._vocab_size)
+            self._tokenizer = LLTokenizer(self._read_tokenizer(), n_vocab=self._vocab_size, eos_token=eos or None)
+            self._executor = LLExecutor(self._num_threads)
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=parser_limits())
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # what is found once for the first token is there for all copies
+        return matcher
+
+    def _fill(self, answers: list[tuple[int, _Answer]]) -> TokenMasks:
+        from llguidance.numpy import fill_next_token_bitmask_par
+
+        began = self._clock.monotonic()
+        words = np.zeros((len(answers), self._num_words), np.int32)
+        for _, answer in answers:
+            _settle(answer)
+        matchers = [
+            (answer.matcher, place)
+            for place, (_, answer) in enumerate(answers)
+            if answer.matcher is not None and answer.problem is None
+        ]
+        if matchers and self._executor is not None:
+            fill_next_token_bitmask_par(self._executor, matchers, words)
+        for place, (_, answer) in enumerate(answers):
+            if answer.matcher is not None and answer.matcher.is_error():
+                answer.problem = answer.problem or described(answer.matcher.get_error())
+                words[place] = 0
+        self.num_masks += len(answers)
+        self.mask_seconds += self._clock.monotonic() - began
+        return TokenMasks(np.array([row for row, _ in answers], np.int64), words)
+
+
+def usable_cores() -> Collection[int]:
+    """Logical CPUs that the calling thread may use; empty where nobody says."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+
+
+def parser_limits() -> "LLParserLimits":
+    """What a grammar may take. In time, at most about: 20 ms to begin with, 15 ms for a token's lexer and 3 ms for its
+    parser; in memory, 2 kB for each state of its lexer."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
+
+
+def described(error: str) -> str:
+    """What llguidance says, on a line."""
+    return " ".join(error.split())
+
+
+def _settle(answer: _Answer) -> None:
+    """Its own matcher, or why it has none."""
+    if answer.matcher is not None or answer.problem is not None:
+        return
+    try:
+        compiled = answer.compiled.result()
+    except Exception as error:  # llguidance raises bare ones for a tokenizer that it cannot use
+        answer.problem = f"no grammar can be used with this model's tokenizer: {described(str(error))}"
+        return
+    if compiled.is_error():
+        answer.problem = described(compiled.get_error())
+    else:
+        answer.matcher = compiled.deep_copy()
+
+
+def _sampling(batch: Batch) -> Iterable[tuple[int, Sequence]]:
+    """Whoever gets a token, by row among them."""
+    yield from enumerate(batch.decodes.sequences)
+    chunks = [item.sequence for item in batch.chunks if item.samples]
+    yield from enumerate(chunks, start=len(batch.decodes))

@@ -1,0 +1,175 @@
+"""Answers that keep to a schema or a grammar, as clients ask for them: the official one, and vLLM's fields."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import openai
+import pydantic
+import pytest
+
+from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine_testing import ScriptedEngine
+
+USER: Any = [{"role": "user", "content": "ahoy"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"wind": {"enum": ["N", "S"]}, "force": {"type": "integer", "minimum": 0, "maximum": 12}},
+    "required": ["wind", "force"],
+    "additionalProperties": False,
+}
+TAG = {"begin": "<f=", "schema": SCHEMA, "end": ">"}
+
+
+class Weather(pydantic.BaseModel):
+    """What the official client makes a schema of by itself."""
+
+    wind: Literal["N", "S"]
+    force: int = pydantic.Field(ge=0, le=12)
+
+
+def refused(response: Any) -> dict[str, Any]:
+    assert response.status_code == 400, response.text
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "w", "schema": SCHEMA, "strict": True}}},
+        {"response_format": {"type": "structural_tag", "structures": [TAG], "triggers": ["<f"]}},
+        {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
+        {"structured_outputs": {"json": json.dumps(SCHEMA), "whitespace_pattern": " ?"}},
+        {"structured_outputs": {"json_object": True}},
+        {"structured_outputs": {"regex": "a|b"}},
+        {"structured_outputs": {"choice": ["a", "b"]}},
+        {"structured_outputs": {"grammar": 'start: "a"'}},
+        {"structured_outputs": {"structural_tag": json.dumps({"type": "x", "structures": [TAG], "triggers": ["<"]})}},
+        {"guided_json": SCHEMA},
+        {"guided_regex": "a|b"},
+        {"guided_choice": ["a", "b"]},
+        {"guided_grammar": 'root ::= "a"'},
+    ],
+)
+async def test_what_an_answer_keeps_to_reaches_the_engine(start_app: Any, fields: dict[str, Any]) -> None:
+    app = start_app()
+    for ask in (app.chat, app.complete):
+        assert (await ask(**fields)).status_code == 200
+    (name,) = fields
+    chat, completion = (request.sampling.grammar for request in app.engine.requests)
+    assert chat == completion
+    assert chat.field.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "advice"),
+    [
+        ({"response_format": {"type": "yaml"}}, "response_format.type", "json_schema"),
+        ({"response_format": {}}, "response_format.type", "missing"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "missing"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": []}}},
+            "response_format.json_schema",
+            "",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"sch": {}}}},
+            "response_format.json_schema",
+            "sch",
+        ),
+        ({"response_format": {"type": "structural_tag"}}, "response_format", "triggers"),
+        (
+            {"response_format": {"type": "structural_tag", "structures": [TAG], "triggers": ["g"]}},
+            "response_format",
+            "no trigger is the beginning of '<f='",
+        ),
+        ({"structured_outputs": {}}, "structured_outputs", "regex"),
+        ({"structured_outputs": {"regexp": "a"}}, "structured_outputs.regexp", "unknown"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs.choice", "together"),
+        ({"guided_json": SCHEMA, "guided_regex": "a"}, "guided_regex", "together"),
+        ({"guided_json": "{"}, "guided_json", "not JSON"),
+        ({"guided_json": "[]"}, "guided_json", "JSON object"),
+        ({"guided_json": {"type": "object", "not": {}}}, "guided_json", "'not' is not supported"),
+        ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
+        ({"guided_regex": ""}, "guided_regex", "empty"),
+        ({"guided_choice": []}, "guided_choice", "1 to"),
+        ({"guided_choice": ["a", ""]}, "guided_choice", "empty"),
+        ({"guided_grammar": "nonsense"}, "guided_grammar", "start"),
+        ({"guided_grammar": 'start: "a" b'}, "guided_grammar", "unknown name"),
+        ({"guided_choice": ["a"], "min_tokens": 2, "max_tokens": 4}, "min_tokens", "guided_choice"),
+    ],
+)
+async def test_what_cannot_be_kept_to_is_refused_by_name(
+    start_app: Any, fields: dict[str, Any], param: str, advice: str
+) -> None:
+    app = start_app()
+    error = refused(await app.chat(**fields))
+    assert error["param"].startswith(param)
+    assert advice in error["message"]
+    assert app.engine.requests == []
+
+
+async def test_a_grammar_that_turns_out_impossible_is_the_requests_fault(start_app: Any) -> None:
+    def fail(request: EngineRequest) -> list[SequenceOutput]:
+        message = "Current row has 2096 items; max is 2000"
+        ends = {"new_token_ids": [], "finish_reason": FinishReason.INVALID, "message": message}
+        return [SequenceOutput(request_id=request.request_id, **ends)]
+
+    app = start_app(ScriptedEngine(fail))
+    error = refused(await app.chat(guided_grammar='start: "a"'))
+    assert (error["param"], error["type"]) == ("guided_grammar", "invalid_request_error")
+    assert "max is 2000" in error["message"]
+    assert 'http_requests_total{model_name="tiny",outcome="invalid"} 1.0' in app.service.metrics.render().decode()
+
+
+@pytest.fixture(scope="module")
+def official(served: Any) -> openai.OpenAI:
+    """The official client of a real engine with random weights."""
+    return openai.OpenAI(api_key="none", base_url=served.url + "/v1", max_retries=0)
+
+
+def test_the_official_client_gets_objects_of_its_own_classes(official: openai.OpenAI, served: Any) -> None:
+    before = served.metric("fairlead_engine_constrained_tokens_total")
+    reply = official.chat.completions.parse(
+        model="tiny", messages=USER, response_format=Weather, seed=1, max_tokens=300
+    )
+    assert isinstance(reply.choices[0].message.parsed, Weather)
+    assert reply.usage is not None
+    assert served.metric("fairlead_engine_constrained_tokens_total") - before == reply.usage.completion_tokens
+    assert served.metric("fairlead_engine_mask_seconds_total") > 0.0
+
+
+def test_streams_and_several_answers_keep_to_it_beside_free_ones(official: openai.OpenAI) -> None:
+    def stream(seed: int) -> dict[int, str]:
+        wanted: Any = {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA}}
+        texts = dict.fromkeys(range(3), "")
+        for chunk in official.chat.completions.create(
+            model="tiny", messages=USER, response_format=wanted, n=3, seed=seed, stream=True, max_tokens=300
+        ):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+        return texts
+
+    def free(seed: int) -> str:
+        reply = official.completions.create(model="tiny", prompt="ahoy", seed=seed, max_tokens=60)
+        return reply.choices[0].text
+
+    alone = [free(seed) for seed in range(4)]
+    with ThreadPoolExecutor(8) as threads:
+        bound, beside = threads.map(stream, range(4)), threads.map(free, range(4))
+        for texts in bound:
+            for text in texts.values():
+                Weather.model_validate_json(text)
+        assert [*beside] == alone
+
+
+def test_a_grammar_that_explodes_is_refused_and_the_engine_goes_on(official: openai.OpenAI) -> None:
+    grammar = "start: " + "a? " * 3000 + '\na: "a" | "b"'
+    with pytest.raises(openai.BadRequestError, match="max is 2000"):
+        official.completions.create(model="tiny", prompt="x", max_tokens=9, extra_body={"guided_grammar": grammar})
+    with pytest.raises(openai.BadRequestError, match=r"<\|tool\|>"):
+        official.completions.create(model="tiny", prompt="x", extra_body={"guided_grammar": 'start: <|tool|> "a"'})
+    reply = official.completions.create(model="tiny", prompt="x", extra_body={"guided_choice": ["yes"]})
+    assert reply.choices[0].text == "yes"
