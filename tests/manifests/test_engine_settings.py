@@ -44,7 +44,7 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
     engine, server = read(
         tmp_path,
         engine={
-            "apiServers": 2,
+            "apiServers": 2, "toolCallParser": "mistral", "reasoningParser": "think",
             "dtype": "bfloat16", "quantization": "int8", "maxModelLen": 4096, "maxNumSeqs": 8,
             "maxNumBatchedTokens": 256, "maxNumQueuedTokens": 1024, "enablePrefixCaching": False,
             "kvCache": {"blockSize": 32, "memory": "1.5Gi", "dtype": "int8"},
@@ -57,3 +57,4 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
         kv_cache_memory=3 * 2**29, num_threads=engine.num_threads,
     )  # fmt: skip
     assert server.api_servers == 2
+    assert (server.tool_call_parser, server.reasoning_parser) == ("mistral", "think")

@@ -22,6 +22,9 @@ KV_CACHE_DTYPES = ("auto", "fp8", "int8")
 """Those of `kernels.attention.stored_heads`, which imports torch."""
 QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
 """Those of `model.quantization.formats`, which imports torch."""
+TOOL_CALL_PARSERS = ("auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "harmony")
+REASONING_PARSERS = ("auto", "none", "think", "mistral")
+"""Those of `server.answers`, which the core does without."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}
@@ -186,6 +189,12 @@ class ServerConfig:
     gateways send is bounded by `max_num_queued_tokens` instead."""
     max_choices: int = 128
     """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`."""
+    tool_call_parser: str = "auto"
+    """How the model writes calls of tools: hermes (Hermes, Qwen2.5 and Qwen3), llama3_json, mistral, deepseek_v3 or
+    harmony (gpt-oss); none = requests with tools are refused. auto = as its chat template shows."""
+    reasoning_parser: str = "auto"
+    """How the model writes what it thinks before it answers, which clients get as `reasoning_content`: think
+    (`<think>`) or mistral (`[THINK]`); none = as text. auto = as its chat template shows."""
     step_timeout: Annotated[float, SECONDS] = 120.0
     """Seconds one step may take, or one of several `api_servers` say nothing, before `/health` reports that it hangs
     and the kubelet restarts the pod."""
@@ -212,6 +221,8 @@ class ServerConfig:
         _within("max_queue_time", self.max_queue_time, 0.0, 86400.0)
         _within("max_choices", self.max_choices, 1, 1024)
         _within("step_timeout", self.step_timeout, 1.0, 86400.0)
+        _one_of("tool_call_parser", self.tool_call_parser, TOOL_CALL_PARSERS)
+        _one_of("reasoning_parser", self.reasoning_parser, REASONING_PARSERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

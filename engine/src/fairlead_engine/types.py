@@ -34,6 +34,8 @@ class FinishReason(StrEnum):
     """The queue was full: nothing was computed, and another replica may be asked."""
     ERROR = "error"
     """The engine could not go on with it; the output carries a message."""
+    TOOL_CALLS = "tool_calls"
+    """As `STOP`, of an answer that calls tools: the core does not know them."""
     INVALID = "invalid"
     """It asks for what cannot be done, which turned out late; the output carries a message."""
 

@@ -165,11 +165,13 @@ OTHER: dict[str, Any] = {
     "top_p": 0.5, "top_k": 5, "min_p": 0.5, "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2,
     "logit_bias": {"5": 1}, "seed": 5, "stream": True, "stream_options": {"include_usage": True}, "echo": True,
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
-    "skip_special_tokens": False, **STRUCTURED,
+    "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False, **STRUCTURED,
 }  # fmt: skip
 """Of each parameter a value that is not its default."""
 NEEDED: dict[str, dict[str, Any]] = {
     "tools": {"tool_choice": "none"},
+    "tool_choice": {"tools": [{"type": "function", "function": {"name": "tide"}}]},
+    "parallel_tool_calls": {"tools": [{"function": {"name": "tide"}}], "tool_choice": "required"},
     "top_logprobs": {"logprobs": True},
     "return_tokens_as_token_ids": {"logprobs": 1},
     "stream_options": {"stream": True},
@@ -227,7 +229,7 @@ async def test_every_parameter_reaches_the_engine_or_shows_in_the_answer(
         body["messages"] = SAID
     seen = []
     for more in ({}, {name: value.get(name, OTHER.get(name))}):
-        app = start_app(ScriptedEngine(scored), tokenizer=particular)
+        app = start_app(ScriptedEngine(scored), tokenizer=particular, tool_call_parser="hermes")
         reply = await app.http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body | more)
         assert reply.status_code == 200 or (name, reply.status_code) in (("model", 404), ("prompt", 400)), reply.text
         requests = [

@@ -13,6 +13,19 @@ from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
 
 
+class CallDelta(msgspec.Struct, frozen=True, gc=False):
+    """What one output added to a call of a function."""
+
+    index: int
+    """Of the call in its answer."""
+    arguments: str
+    """More of them."""
+    id: str | None = None
+    """Of a call that begins,"""
+    name: str | None = None
+    """and its function's name."""
+
+
 class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """What one output added to a sequence's text."""
 
@@ -25,6 +38,10 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     """Which of the request's stop strings or stop token ids ended it; None for the model's own end of sequence."""
+    reasoning: str = ""
+    """What was added to the reasoning before the text, where that is told apart."""
+    calls: list[CallDelta] = []
+    """What was added to calls of tools, where they are told apart."""
 
     @property
     def num_logprobs(self) -> int:
@@ -52,9 +69,11 @@ class Detokenizer:
         prompt_token_ids: Sequence[int] = (),
         *,
         skip_special_tokens: bool = True,
+        shown: frozenset[int] = frozenset(),
     ) -> None:
+        """`shown`: special tokens that are part of the text all the same."""
         self._sampling = sampling
-        self._stream = vocabulary.stream(after=prompt_token_ids, skip_special_tokens=skip_special_tokens)
+        self._stream = vocabulary.stream(after=prompt_token_ids, skip_special_tokens=skip_special_tokens, shown=shown)
         self._stops = StopStrings(sampling.stop, include_stop=sampling.include_stop)
         self.num_tokens = 0
         """Output tokens so far; those after a stop string's match are not counted."""

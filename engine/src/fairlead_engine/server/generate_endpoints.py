@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from fairlead_engine.server.answers.formats import TEXT_ONLY
+from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.dispatches import Dispatch
 from fairlead_engine.server.exchange import Exchange
@@ -20,6 +22,7 @@ from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, Promp
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import grammar, wish_of
+from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
 from fairlead_engine.types import Grammar, Pooling, SamplingParams
 from fairlead_protocol.messages import HEADER_DISPATCH
 
@@ -51,13 +54,14 @@ class PromptEndpoint(ABC, Generic[Request]):
             exchange.held.release()
             model.adapter(request.model)  # 404 here
             check(request)
+            self.check(request, model)
             sampling = self.sampling(request, model)
             self._service.check_choices(request, sampling)
-            if (kept_to := await self.grammar(request)) is not None:
-                sampling = with_grammar(sampling, kept_to)
             size = len(body) * request.rendered_factor
             prompts = await self._service.prepared(size, lambda: self.prompts(request, model))
             self._service.check_scores(request, prompts, sampling)
+            if (kept_to := await self.grammar(request, prompts, model)) is not None:
+                sampling = with_grammar(sampling, kept_to)
             choices = self._service.choices(
                 request,
                 prompts,
@@ -78,7 +82,11 @@ class PromptEndpoint(ABC, Generic[Request]):
                 finally:
                     exchange.facts.update(_facts(request, generation, arrival_time))
 
-    async def grammar(self, request: Request) -> Grammar | None:
+    def check(self, request: Request, model: ServedModel) -> None:
+        """Raises `RequestError` for what this model cannot be asked for, and can be told before a prompt is made."""
+        return
+
+    async def grammar(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         """What the answer keeps to, if anything; raises `RequestError`."""
         return None
 
@@ -106,13 +114,9 @@ class PromptEndpoint(ABC, Generic[Request]):
 class GenerateEndpoint(PromptEndpoint[Generating]):
     """What chats and text completions have in common."""
 
-    async def grammar(self, request: Generating) -> Grammar | None:
-        wish = wish_of(request)
-        return None if wish is None else await self._service.lanes.run(len(wish.source), partial(grammar, wish))
-
     def reader(
         self, request: Generating, prompt: list[int], sampling: SamplingParams, model: ServedModel
-    ) -> Detokenizer:
+    ) -> OutputReader:
         skips = request.skip_special_tokens is not False
         return Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skips)
 
@@ -141,6 +145,40 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
     def prompts(self, request: ChatRequest, model: ServedModel) -> list[list[int]]:
         return chat_prompts(request, model)
 
+    def check(self, request: ChatRequest, model: ServedModel) -> None:
+        tool_use(request, model.formats)
+
+    async def grammar(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
+        wish, use = wish_of(request), tool_use(request, model.formats)
+        if wish is None and (use is None or not use.is_kept_to):
+            return None
+        size = (0 if wish is None else len(wish.source)) + (0 if use is None else sum(map(len, use.functions)))
+        has_begun = reasoning_has_begun(prompts[0], model.formats, model.vocabulary)
+        return await self._service.lanes.run(size, partial(model.answer_grammars.grammar, wish, use, has_begun))
+
+    def reader(
+        self, request: ChatRequest, prompt: list[int], sampling: SamplingParams, model: ServedModel
+    ) -> OutputReader:
+        use, formats = tool_use(request, model.formats), model.formats
+        if use is None and formats.answer is None:
+            formats = formats._replace(tools=None)
+        if formats == TEXT_ONLY:
+            return super().reader(request, prompt, sampling, model)
+        detokenizer = Detokenizer(
+            model.vocabulary,
+            sampling,
+            prompt,
+            skip_special_tokens=request.skip_special_tokens is not False,
+            shown=model.marker_ids,
+        )
+        return AnswerReader(
+            detokenizer,
+            formats,
+            () if use is None else use.names,
+            has_begun_reasoning=reasoning_has_begun(prompt, formats, model.vocabulary),
+            most_calls=None if use is None or use.are_many else 1,
+        )
+
     def reply(self, request: ChatRequest, model: ServedModel, generation: Generation, request_id: str) -> ChatReply:
         return ChatReply(generation, model.vocabulary, request, reply_id=f"chatcmpl-{request_id}")
 
@@ -155,6 +193,10 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
 
     def prompts(self, request: CompletionRequest, model: ServedModel) -> list[list[int]]:
         return completion_prompts(request, model)
+
+    async def grammar(self, request: CompletionRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
+        wish = wish_of(request)
+        return None if wish is None else await self._service.lanes.run(len(wish.source), partial(grammar, wish))
 
     def reply(
         self, request: CompletionRequest, model: ServedModel, generation: Generation, request_id: str

@@ -23,8 +23,10 @@ from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineRequest, FinishReas
 class OutputReader(Protocol):
     """Makes of a sequence's outputs what its client is told: a `Detokenizer`, or what keeps a vector."""
 
-    num_tokens: int
-    """Output tokens so far."""
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens so far."""
+        ...
 
     def push(self, output: SequenceOutput) -> TextDelta:
         """What an output adds."""

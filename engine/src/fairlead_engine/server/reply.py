@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fairlead_engine.errors import RequestError
-from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.server.detokenizer import CallDelta, TextDelta
 from fairlead_engine.server.exchange import Events
 from fairlead_engine.server.generation import ChoiceDelta, Generation, TakeAtOnce
 from fairlead_engine.server.logprobs import TextOffsets, as_token_id, chat_logprobs, completion_logprobs
@@ -200,11 +200,20 @@ class Collected:
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
+        self.reasoning = ""
+        self.calls: list[dict[str, Any]] = []
+        """In the API's shape."""
         self._texts: list[str] = []
         self._logprobs: dict[str, list[bytes]] = {}
 
     def add(self, delta: TextDelta, logprobs: dict[str, Any] | None) -> None:
         self._texts.append(delta.text)
+        self.reasoning += delta.reasoning
+        for call in delta.calls:
+            if call.id is not None:
+                self.calls.append(_call(call))
+            else:
+                self.calls[call.index]["function"]["arguments"] += call.arguments
         self.token_ids += delta.token_ids
         self.add_logprobs(logprobs)
         self.finish_reason = delta.finish_reason
@@ -246,7 +255,11 @@ class ChatReply(Reply[ChatRequest]):
         return {"prompt_token_ids": self._generation.choices[0].request.prompt_token_ids}
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
-        message = {"role": "assistant", "content": collected.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": collected.text, "refusal": None}
+        if collected.reasoning:
+            message["reasoning_content"] = collected.reasoning
+        if collected.calls:
+            message |= {"content": collected.text or None, "tool_calls": collected.calls}
         return {"index": index, "message": message, "logprobs": collected.logprobs, **collected.ending}
 
     def first_choices(self, index: int) -> list[dict[str, Any]]:
@@ -254,7 +267,11 @@ class ChatReply(Reply[ChatRequest]):
         return [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
 
     def chunk_choice(self, index: int, delta: TextDelta) -> dict[str, Any]:
-        content = {"content": delta.text} if delta.text else {}
+        content: dict[str, Any] = {"content": delta.text} if delta.text else {}
+        if delta.reasoning:
+            content["reasoning_content"] = delta.reasoning
+        if delta.calls:
+            content["tool_calls"] = [{"index": call.index, **_call(call)} for call in delta.calls]
         choice = {"index": index, "delta": content, "logprobs": self.logprobs(index, delta)}
         return {**choice, **_ending(delta)}
 
@@ -329,8 +346,15 @@ def _ending(delta: TextDelta) -> dict[str, Any]:
     return {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
 
 
+def _call(call: CallDelta) -> dict[str, Any]:
+    """A call that begins, or more of its arguments."""
+    if call.id is None:
+        return {"function": {"arguments": call.arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
 def _has_more_than_text(delta: TextDelta) -> bool:
-    return bool(delta.logprobs or delta.prompt_logprobs or delta.finish_reason)
+    return bool(delta.logprobs or delta.prompt_logprobs or delta.finish_reason or delta.reasoning or delta.calls)
 
 
 def _size(event: ChoiceDelta) -> int:

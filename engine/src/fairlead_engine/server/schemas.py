@@ -31,8 +31,9 @@ AddSpecialTokens = Annotated[
 ToolList = Annotated[
     Tools | None,
     Parameter(
-        'Described to the model by its template. In a chat only with `tool_choice: "none"`: calls in an answer are not '
-        "told from its text.",
+        'Functions, described to the model by its template: `{"type": "function", "function": {"name": …, '
+        '"description": …, "parameters": …}}` with a JSON schema. With `"strict": true` arguments keep to it, else as '
+        "far as they can. Refused in a chat where how the model writes calls is not known.",
         By.GATEWAY,
     ),
 ]
@@ -253,10 +254,19 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
         ),
     ] = None
 
-    parallel_tool_calls: Annotated[bool | None, _IGNORED] = None
+    tool_choice: Annotated[
+        str | dict[str, Any] | None,
+        Parameter(
+            '`"none"`: the answer is text; `"auto"`: text, calls or both; `"required"`: one call or more; '
+            '`{"type": "function", "function": {"name": …}}`: a call of that function.',
+            default="auto with `tools`",
+        ),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, Parameter("Whether an answer may have more than one call.", default="true")
+    ] = None
     prediction: Annotated[Any, _IGNORED] = None
 
-    tool_choice: Annotated[Any, Parameter('Only "none" can be chosen.', By.REFUSED, only='"none"')] = None
     functions: Annotated[Any, Parameter("Describe functions in the prompt.", By.REFUSED, only="[]")] = None
     function_call: Annotated[Any, Parameter('Only "none" can be chosen.', By.REFUSED, only='"none"')] = None
     modalities: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED, only='["text"]')] = None
@@ -391,13 +401,6 @@ def check(request: PromptRequest) -> None:
         raise RequestError("stream_options", "stream_options needs stream = true")
     if isinstance(request, CompletionRequest) and request.best_of is not None and request.best_of != (request.n or 1):
         raise RequestError("best_of", "best_of other than n is not supported; leave it out", "unsupported_value")
-    if isinstance(request, ChatRequest) and request.tools and request.tool_choice != "none":
-        raise RequestError(
-            "tools",
-            "tools is not supported, as tool calls in an answer are not told from its text; leave it out, or send "
-            'tool_choice = "none" with it: then tools are described to the model, and its answer is text',
-            "unsupported_value",
-        )
 
 
 def _check_declared(name: str, parameter: Parameter, value: Any) -> None:

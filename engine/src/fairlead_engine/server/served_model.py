@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
+from fairlead_engine.server.answers.formats import TEXT_ONLY, AnswerFormats
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
+from fairlead_engine.server.tool_use import AnswerGrammars
 from fairlead_engine.types import EngineInfo, SamplingParams
 from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
@@ -47,14 +49,28 @@ class ModelFiles:
 class ServedModel:
     """A loaded model as requests see it."""
 
-    def __init__(self, name: str, files: ModelFiles, info: EngineInfo, created: int | None = None) -> None:
-        """`created`: when it was loaded, as clients are told; Unix time, None = now."""
+    def __init__(
+        self,
+        name: str,
+        files: ModelFiles,
+        info: EngineInfo,
+        created: int | None = None,
+        formats: AnswerFormats = TEXT_ONLY,
+    ) -> None:
+        """`created`: when it was loaded, as clients are told; Unix time, None = now. `formats`: what its answers have
+        besides text."""
         self.name = name
         self.info = info
         self.tokenizer = files.tokenizer
         self.least_tokens = files.least_tokens
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
+        self.formats = formats
+        self.answer_grammars = AnswerGrammars(formats, files.vocabulary)
+        self.marker_ids = frozenset(
+            token_id for marker in formats.markers if (token_id := files.vocabulary.special_id(marker)) is not None
+        )
+        """Special tokens that such formats are made of."""
         self.created = int(time.time()) if created is None else created
 
     def adapter(self, name: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
+from fairlead_engine.server.answers.formats import choose_formats
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.generation import Choice, OutputReader
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
@@ -90,7 +91,11 @@ class Service:
 
     def ready(self, files: ModelFiles, info: EngineInfo, created: int | None = None) -> None:
         """The core has started: from now on requests are taken. `created`: see `ServedModel`."""
-        self._model = ServedModel(self._name, files, info, created)
+        template = files.tokenizer.chat_template
+        formats = choose_formats(
+            None if template is None else template.source, self.config.tool_call_parser, self.config.reasoning_parser
+        )
+        self._model = ServedModel(self._name, files, info, created, formats)
         self.stream.mirror.block_size = info.block_size
         self.metrics.watch(self.client, self.stream, info)
         self.lifecycle.ready()

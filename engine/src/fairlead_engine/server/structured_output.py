@@ -187,6 +187,17 @@ def _json(field: str, source: str, whitespace: str | None) -> str:
     return text
 
 
+def check_schema(field: str, schema: dict[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
+    """The schema as it can stand within a grammar. `is_lenient`: keywords that cannot be kept to are ignored. Raises
+    RequestError, naming the field and what in it cannot be kept to."""
+    from llguidance import LLMatcher
+
+    schema = {**schema, "x-guidance": {"whitespace_pattern": _WHITESPACE, "lenient": is_lenient}}
+    if problem := problem_of(LLMatcher.grammar_from_json_schema(schema)):
+        raise _schema_error(field, schema, problem)
+    return schema
+
+
 def schema_grammar(schema: dict[str, Any], whitespace: str | None = _WHITESPACE) -> str:
     """The grammar of the JSON that a schema allows; `problem_of` says whether there is one."""
     from llguidance import LLMatcher
@@ -240,9 +251,7 @@ def _tags(field: str, source: str, whitespace: str | None) -> str:
         triggers = [trigger for trigger in wanted.triggers if structure.begin.startswith(trigger)]
         if not triggers:
             raise RequestError(field, f"{field}: no trigger is the beginning of {structure.begin!r}")
-        if problem := problem_of(schema_grammar(structure.schema)):
-            raise _schema_error(field, structure.schema, problem)
-        schema = {**structure.schema, "x-guidance": {"whitespace_pattern": _WHITESPACE}}
+        schema = check_schema(field, structure.schema)
         tags.append(StructTag(trigger=max(triggers, key=len), begin=structure.begin, grammar=schema, end=structure.end))
     return _checked(field, LLMatcher.grammar_from_lark(StructTag.to_grammar(tags, assume_special=False)))
 

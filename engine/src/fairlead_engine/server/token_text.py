@@ -50,11 +50,15 @@ class Vocabulary:
         self._bytes: dict[int, bytes] = {}
         self._whole: dict[int, str | None] = {}
 
-    def stream(self, *, after: Sequence[int] = (), skip_special_tokens: bool = True) -> TokenStream:
+    def stream(
+        self, *, after: Sequence[int] = (), skip_special_tokens: bool = True, shown: frozenset[int] = frozenset()
+    ) -> TokenStream:
         """A fresh stream for one sequence. Its text is what follows that of the tokens in `after`, together with a
-        character that begins in those."""
-        shown = (each for each in reversed(after) if not (skip_special_tokens and self.is_special(each)))
-        before = [*islice(shown, _MAX_PENDING)][::-1]
+        character that begins in those. `shown`: special tokens that are never left out."""
+        if shown and skip_special_tokens:
+            return _MarkedStream(self, after, shown)
+        visible = (each for each in reversed(after) if not (skip_special_tokens and self.is_special(each)))
+        before = [*islice(visible, _MAX_PENDING)][::-1]
         if self._is_byte_level:
             return _ByteLevelStream(self, before, skip_special_tokens)
         before = before[self._num_ending(before) :]
@@ -101,6 +105,11 @@ class Vocabulary:
         num_begun = self._num_begun([token_ids[place] for place in last])
         return token_ids[: last[-num_begun]] if num_begun else token_ids
 
+    def special_id(self, text: str) -> int | None:
+        """The id of a text that is a special token."""
+        token_id = self.tokenizer.token_id(text)
+        return token_id if token_id is not None and self.is_special(token_id) else None
+
     def is_special(self, token_id: int) -> bool:
         """Whether the token is markup (end of sequence, roles, …) that users do not see."""
         return token_id in self._special_ids
@@ -145,6 +154,25 @@ class Vocabulary:
         """Some token of letters alone: what another one's text is behind it, it is within any text."""
         ids = range(self.tokenizer.vocab_size)
         return next(([each] for each in ids if self.tokenizer.decode([each], skip_special_tokens=False).isalnum()), [])
+
+
+class _MarkedStream:
+    """Leaves special tokens out but for some, which end whatever character has begun before them."""
+
+    def __init__(self, vocabulary: Vocabulary, after: Sequence[int], shown: frozenset[int]) -> None:
+        self._vocabulary = vocabulary
+        self._shown = shown
+        self._stream = vocabulary.stream(after=after)
+
+    def push(self, token_id: int) -> str:
+        if token_id not in self._shown:
+            return self._stream.push(token_id)
+        text = self._stream.finish() + self._vocabulary.token_text(token_id)
+        self._stream = self._vocabulary.stream(after=[token_id])
+        return text
+
+    def finish(self) -> str:
+        return self._stream.finish()
 
 
 class _ByteLevelStream:

@@ -64,6 +64,27 @@ class RoutingPolicy(StrEnum):
     PREFIX_HASH = "PrefixHash"
 
 
+class ToolCallParser(StrEnum):
+    """How a model writes calls of tools; as `fairlead-engine serve --tool-call-parser` spells them."""
+
+    AUTO = "auto"
+    NONE = "none"
+    HERMES = "hermes"
+    LLAMA3_JSON = "llama3_json"
+    MISTRAL = "mistral"
+    DEEPSEEK_V3 = "deepseek_v3"
+    HARMONY = "harmony"
+
+
+class ReasoningParser(StrEnum):
+    """How a model writes its reasoning; as `fairlead-engine serve --reasoning-parser` spells them."""
+
+    AUTO = "auto"
+    NONE = "none"
+    THINK = "think"
+    MISTRAL = "mistral"
+
+
 DEFAULT_QUEUE_DEPTH = 4
 """Waiting requests per replica that an autoscaled fleet is held to where no target is set at all."""
 DEFAULT_SCALE_TO_ZERO_AFTER = 600.0
@@ -150,6 +171,11 @@ class Engine:
     """The paged key-value cache."""
     enable_prefix_caching: bool = True
     """Whether prompts share what was computed for an earlier prompt with the same beginning."""
+    tool_call_parser: ToolCallParser = ToolCallParser.AUTO
+    """How the model writes calls of tools; auto = as its chat template shows, none = requests with tools are refused.
+    """
+    reasoning_parser: ReasoningParser = ReasoningParser.AUTO
+    """How the model writes what it thinks before it answers; auto = as its chat template shows, none = as text."""
     extra_args: Annotated[
         tuple[Annotated[str, Constraints(max_length=1024)], ...], Constraints(max_items=64, list_type="atomic")
     ] = ()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any
 
 import yaml
@@ -13,7 +14,7 @@ import yaml
 from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
-from fairlead.api.llmdeployment import KvCacheDtype, LLMDeployment
+from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.overlay import merge
@@ -104,12 +105,19 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
         "max-num-queued-tokens": engine.max_num_queued_tokens,
         "block-size": engine.kv_cache.block_size,
         "kv-cache-memory": engine.kv_cache.memory,
-        "kv-cache-dtype": None if engine.kv_cache.dtype is KvCacheDtype.AUTO else str(engine.kv_cache.dtype),
+        "kv-cache-dtype": _unless_auto(engine.kv_cache.dtype),
         "enable-prefix-caching": engine.enable_prefix_caching,
+        "tool-call-parser": _unless_auto(engine.tool_call_parser),
+        "reasoning-parser": _unless_auto(engine.reasoning_parser),
         "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus)),
         "drain-timeout": format_duration(spec.drain.timeout),
     }
     return {flag: value for flag, value in flags.items() if value is not None}
+
+
+def _unless_auto(value: StrEnum) -> str | None:
+    """What is left to the engine is not said, so that a newer operator replaces no pod for it."""
+    return None if value == "auto" else str(value)
 
 
 def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What models write → what clients are told apart from the text: reasoning, and calls of tools."""

@@ -1,0 +1,109 @@
+"""A sequence's outputs → text, reasoning and calls: what its `Detokenizer` makes of them, taken apart."""
+
+import secrets
+import string
+from collections.abc import Collection
+
+from fairlead_engine.server.answers.formats import AnswerFormats
+from fairlead_engine.server.answers.parts import CallArguments, CallBegun, Content, Part, Reading, Reasoning
+from fairlead_engine.server.answers.source import Source, until
+from fairlead_engine.server.detokenizer import CallDelta, Detokenizer, TextDelta
+from fairlead_engine.types import FinishReason, SequenceOutput
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+class AnswerReader:
+    """What reads one sequence whose answer may hold more than text."""
+
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        formats: AnswerFormats,
+        names: Collection[str],
+        *,
+        has_begun_reasoning: bool = False,
+        most_calls: int | None = None,
+    ) -> None:
+        """`names`: the functions that may be called. `most_calls`: those after it are left out."""
+        self._detokenizer = detokenizer
+        self._formats = formats
+        self._most_calls = most_calls
+        self._source = Source()
+        self._reading = _read(self._source, formats, names, has_begun_reasoning)
+        self._num_calls = 0
+        self._held = ""
+        """White space that is text only if more text comes."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens so far."""
+        return self._detokenizer.num_tokens
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        """The output's contribution."""
+        delta = self._detokenizer.push(output)
+        self._source.add(delta.text)
+        self._source.is_over = delta.finish_reason is not None
+        text, reasoning, calls = "", "", list[CallDelta]()
+        for part in self._parts():
+            match part:
+                case Content():
+                    text += self._shown(part.text)
+                case Reasoning():
+                    reasoning += part.text
+                case CallBegun() | CallArguments():
+                    self._held = ""
+                    self._add(calls, part)
+        finish_reason = delta.finish_reason
+        if finish_reason is not None and not self._num_calls:
+            text += self._held
+        if finish_reason is FinishReason.STOP and self._num_calls:
+            finish_reason = FinishReason.TOOL_CALLS
+        return TextDelta(
+            text, delta.token_ids, delta.logprobs, delta.prompt_logprobs, finish_reason, delta.stop_reason, reasoning,
+            calls,
+        )  # fmt: skip
+
+    def _parts(self) -> list[Part]:
+        """All that can be read of what is there."""
+        parts = []
+        for part in self._reading:
+            if part is None:
+                break
+            parts.append(part)
+        return parts
+
+    def _shown(self, text: str) -> str:
+        if self._formats.tools is None:
+            return text
+        text = self._held + text
+        shown = text.rstrip()
+        self._held = text[len(shown) :]
+        return shown
+
+    def _add(self, calls: list[CallDelta], part: CallBegun | CallArguments) -> None:
+        if isinstance(part, CallBegun):
+            self._num_calls += 1
+        if self._most_calls is not None and self._num_calls > self._most_calls:
+            return
+        index = self._num_calls - 1
+        if isinstance(part, CallBegun):
+            calls.append(CallDelta(index, "", self._new_id(), part.name))
+        elif calls and calls[-1].index == index:
+            calls[-1] = CallDelta(index, calls[-1].arguments + part.text, calls[-1].id, calls[-1].name)
+        else:
+            calls.append(CallDelta(index, part.text))
+
+    def _new_id(self) -> str:
+        tools = self._formats.tools
+        assert tools is not None
+        return tools.id_prefix + "".join(secrets.choice(_LETTERS) for _ in range(tools.id_length))
+
+
+def _read(source: Source, formats: AnswerFormats, names: Collection[str], has_begun_reasoning: bool) -> Reading[None]:
+    if formats.reasoning is not None:
+        yield from formats.reasoning.read(source, has_begun=has_begun_reasoning)
+    if formats.tools is not None:
+        yield from formats.tools.read(source, names)
+    yield from until(source, (), Content)

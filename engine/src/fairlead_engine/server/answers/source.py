@@ -1,0 +1,180 @@
+"""An answer's text while it comes, and how a reader takes it: up to a marker, or a piece of JSON.
+
+Readers are generators (`Reading`), so that what reads a format is written as if all of the text were there.
+"""
+
+import json
+from collections.abc import Callable
+
+from fairlead_engine.server.answers.parts import Part, Reading
+
+_SPACE = " \t\r\n"
+_LONGEST_NAME = 1024
+"""Characters that are looked at for what ends a name."""
+_BEHIND_WORD = ",}]" + _SPACE
+
+
+class Source:
+    """What has come and was not read."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """Whether no more comes."""
+        self._text = ""
+        self._at = 0
+        self._marked: int | None = None
+
+    def add(self, text: str) -> None:
+        start = self._at if self._marked is None else self._marked
+        self._text = self._text[start:] + text
+        self._at -= start
+        if self._marked is not None:
+            self._marked = 0
+
+    @property
+    def rest(self) -> str:
+        return self._text[self._at :]
+
+    def take(self, number: int) -> str:
+        """The next characters."""
+        self._at += number
+        return self._text[self._at - number : self._at]
+
+    def unread(self, number: int) -> None:
+        """The last characters that were read are still to be."""
+        self._at -= number
+
+    def mark(self) -> None:
+        """From here on what is read can be had again."""
+        self._marked = self._at
+
+    def back(self) -> None:
+        """Unreads it."""
+        assert self._marked is not None
+        self._at, self._marked = self._marked, None
+
+    def settle(self) -> None:
+        """It need not be had again."""
+        self._marked = None
+
+
+def until(source: Source, markers: tuple[str, ...], make: Callable[[str], Part | None]) -> Reading[str | None]:
+    """Hands on what stands before the first marker, as it comes, and reads the marker; None where there is none."""
+    while True:
+        text = source.rest
+        found = min(((place, marker) for marker in markers if (place := text.find(marker)) >= 0), default=None)
+        size = found[0] if found is not None else len(text) - (0 if source.is_over else _num_begun(text, markers))
+        if size:
+            yield make(source.take(size))
+        if found is not None:
+            return source.take(len(found[1]))
+        if source.is_over:
+            return None
+        yield None
+
+
+def text_until(source: Source, *markers: str) -> Reading[tuple[str, str | None]]:
+    """Reads what stands before the first marker, all of it, and the marker; None where there is none near."""
+    while True:
+        text = source.rest
+        found = min(((place, marker) for marker in markers if (place := text.find(marker)) >= 0), default=None)
+        if found is not None:
+            source.take(found[0] + len(found[1]))
+            return text[: found[0]], found[1]
+        if source.is_over or len(text) > _LONGEST_NAME:
+            return source.take(len(text)), None
+        yield None
+
+
+def starts_with(source: Source, *texts: str) -> Reading[str | None]:
+    """Reads the one of the texts that comes next; None where none of them does."""
+    while True:
+        rest = source.rest
+        if found := next((text for text in texts if rest.startswith(text)), None):
+            return source.take(len(found))
+        if source.is_over or not any(text.startswith(rest) for text in texts):
+            return None
+        yield None
+
+
+def space(source: Source) -> Reading[str]:
+    """Reads white space; returns the character behind it, which is not read, or nothing at the end."""
+    while True:
+        rest = source.rest
+        behind = rest.lstrip(_SPACE)
+        source.take(len(rest) - len(behind))
+        if behind or source.is_over:
+            return behind[:1]
+        yield None
+
+
+def json_value(source: Source, make: Callable[[str], Part] | None = None) -> Reading[str | None]:
+    """Reads a JSON value: returns its text, handing that on as it comes where `make` is given; None where it is cut
+    off. Only brackets and quotes are looked at: whether it is valid is for its reader."""
+    first = yield from space(source)
+    found, scan = "", _Scan(is_bare=first not in ("{", "[", '"'))
+    while True:
+        text = source.take(scan.push(source.rest))
+        found += text
+        if make is not None and text:
+            yield make(text)
+        if scan.is_whole:
+            return found
+        if source.is_over:
+            return found if scan.is_bare and found else None
+        yield None
+
+
+class _Scan:
+    """Looks for the end of a JSON value."""
+
+    def __init__(self, *, is_bare: bool) -> None:
+        """`is_bare`: it is a number or a word, and ends before what cannot be part of one."""
+        self.is_bare, self.is_whole = is_bare, False
+        self._depth, self._is_string, self._is_escaped = 0, False, False
+
+    def push(self, text: str) -> int:
+        """How many of these characters belong to it."""
+        if self.is_bare:
+            size = next((place for place, character in enumerate(text) if character in _BEHIND_WORD), len(text))
+            self.is_whole = size < len(text)
+            return size
+        for place, character in enumerate(text):
+            self._read(character)
+            if self.is_whole:
+                return place + 1
+        return len(text)
+
+    def _read(self, character: str) -> None:
+        if self._is_escaped:
+            self._is_escaped = False
+        elif self._is_string:
+            self._is_escaped = character == "\\"
+            self._is_string = character != '"'
+            self.is_whole = not self._is_string and not self._depth
+        elif character == '"':
+            self._is_string = True
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+            self.is_whole = self._depth <= 0
+
+
+def json_text(source: Source) -> Reading[str | None]:
+    """Reads a JSON string and returns what it stands for; None where something else comes."""
+    first = yield from space(source)
+    if first != '"':
+        return None
+    text = yield from json_value(source)
+    try:
+        return str(json.loads(text)) if text is not None else None
+    except ValueError:
+        return None
+
+
+def _num_begun(text: str, markers: tuple[str, ...]) -> int:
+    """Characters at the end that may be the beginning of a marker."""
+    most = min(len(text), max(map(len, markers), default=1) - 1)
+    sizes = range(most, 0, -1)
+    return next((size for size in sizes if any(marker.startswith(text[-size:]) for marker in markers)), 0)

@@ -1,0 +1,168 @@
+"""The tools of a chat: what may be called, what must be, and the grammar that sees to it.
+
+Knows the request's fields; how a model writes calls is `answers/tool_formats.py`'s.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+from fairlead_engine.errors import RequestError
+from fairlead_engine.server.answers.constraint import Function, Lark
+from fairlead_engine.server.answers.formats import AnswerFormats
+from fairlead_engine.server.structured_output import Wish, check_schema, grammar
+from fairlead_engine.server.token_text import Vocabulary
+from fairlead_engine.types import Grammar
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_MODES = ("none", "auto", "required")
+_UNKNOWN = (
+    "tools is not supported by this model as it is served: how it writes calls is not known, so they could not be told "
+    'from its text. Serve it with tool-call-parser set, or send tool_choice = "none": then tools are described to the '
+    "model, and its answer is text"
+)
+
+
+class ToolFields(Protocol):
+    """The fields of a chat that are about tools."""
+
+    @property
+    def tools(self) -> list[dict[str, Any]] | None: ...
+    @property
+    def tool_choice(self) -> str | dict[str, Any] | None: ...
+    @property
+    def parallel_tool_calls(self) -> bool | None: ...
+
+
+class ToolUse(NamedTuple):
+    """What a chat allows its answer to call."""
+
+    functions: tuple[str, ...]
+    """As JSON, each with its place among the tools."""
+    names: tuple[str, ...]
+    is_forced: bool
+    """There must be a call."""
+    are_many: bool
+    """There may be several."""
+
+    @property
+    def is_kept_to(self) -> bool:
+        """Whether a grammar sees to it."""
+        return self.is_forced or any(_Tool.read(text).is_strict for text in self.functions)
+
+
+class _Tool(NamedTuple):
+    place: int
+    name: str
+    parameters: dict[str, Any]
+    is_strict: bool
+
+    @classmethod
+    def read(cls, text: str) -> "_Tool":
+        return cls(*json.loads(text))
+
+
+def tool_use(fields: ToolFields, formats: AnswerFormats) -> ToolUse | None:
+    """What may be called; None where nothing may. Raises `RequestError`, naming the place."""
+    choice, tools = fields.tool_choice, fields.tools or []
+    if not tools and choice not in (None, *_MODES[:2]):
+        raise RequestError("tool_choice", "tool_choice needs tools to choose from")
+    if choice == "none":
+        return None
+    found = [_tool(place, tool) for place, tool in enumerate(tools)]
+    names = [tool.name for tool in found]
+    if len(set(names)) < len(names):
+        place = next(place for place, name in enumerate(names) if name in names[:place])
+        raise RequestError(f"tools[{place}].function.name", f"there are two tools named {names[place]!r}")
+    named = _named(choice, names)
+    if not tools:
+        return None
+    if formats.tools is None:
+        raise RequestError("tools", _UNKNOWN, "unsupported_value")
+    return ToolUse(
+        tuple(json.dumps(tool) for tool in found if named in (None, tool.name)),
+        tuple(names),
+        is_forced=named is not None or choice == "required",
+        are_many=named is None and fields.parallel_tool_calls is not False,
+    )
+
+
+def _named(choice: str | dict[str, Any] | None, names: Sequence[str]) -> str | None:
+    """The one function that must be called."""
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if choice.get("type") == "function" and isinstance(function, dict) else None
+        if name is None:
+            shape = '{"type": "function", "function": {"name": …}}'
+            raise RequestError("tool_choice", f"tool_choice must be one of {', '.join(_MODES)}, or {shape}")
+        if name not in names:
+            raise RequestError("tool_choice", f"tool_choice names {name!r}, which is none of the tools")
+        return str(name)
+    if choice is not None and choice not in _MODES:
+        raise RequestError("tool_choice", f"tool_choice must be one of {', '.join(_MODES)}, not {choice!r}")
+    return None
+
+
+def _tool(place: int, tool: dict[str, Any]) -> _Tool:
+    field, function = f"tools[{place}]", tool.get("function")
+    if tool.get("type", "function") != "function" or not isinstance(function, dict):
+        raise RequestError(field, f'{field} must be {{"type": "function", "function": {{"name": …}}}}')
+    name, parameters = function.get("name"), function.get("parameters")
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise RequestError(f"{field}.function.name", f"{field}.function.name must be 1 to 64 of A-Z a-z 0-9 _ . -")
+    if not isinstance(parameters, dict | None):
+        raise RequestError(f"{field}.function.parameters", f"{field}.function.parameters must be a JSON schema")
+    return _Tool(place, name, {"type": "object", **(parameters or {})}, function.get("strict") is True)
+
+
+class AnswerGrammars:
+    """What the answers of one model keep to: what they are to be, in the formats that it writes."""
+
+    def __init__(self, formats: AnswerFormats, vocabulary: Vocabulary) -> None:
+        self._formats = formats
+        self._vocabulary = vocabulary
+        self.grammar = lru_cache(maxsize=256)(self._grammar)
+        """Of a wish, of tools, or of both; `has_begun_reasoning`: the prompt ends with the beginning of reasoning.
+        Raises RequestError, naming the field and what cannot be kept to. May take long; call it in a thread."""
+
+    def _grammar(self, wish: Wish | None, use: ToolUse | None, has_begun_reasoning: bool) -> Grammar | None:
+        wanted = None if wish is None else grammar(wish)
+        is_used = use is not None and (use.is_kept_to or wanted is not None)
+        formats = self._formats
+        if not is_used and (wanted is None or (formats.thought is None and formats.answer is None)):
+            return wanted
+        lark = Lark(self._vocabulary.special_id, formats.markers)
+        body = None if wanted is None else lark.nested(wanted.text)
+        if formats.answer is not None:
+            body = f"{lark.literal(formats.answer)} {body or 'TEXT'}"
+        if use is not None and is_used:
+            body = self._with_calls(lark, use, body)
+        assert body is not None
+        if formats.thought is not None:
+            body = lark.after_reasoning(formats.thought, body, has_begun=has_begun_reasoning)
+        return Grammar(lark.text(body), "tools" if wanted is None else wanted.field)
+
+    def _with_calls(self, lark: Lark, use: ToolUse, body: str | None) -> str:
+        tools = self._formats.tools
+        assert tools is not None
+        calls = lark.calls(tools.shape, [_function(_Tool.read(text)) for text in use.functions], are_many=use.are_many)
+        begun = f"{lark.literal(tools.shape.begin)} {calls}"
+        if use.is_forced:
+            return begun
+        return lark.calls_or_text(tools.shape, calls) if body is None else f"({begun} | {body})"
+
+
+def _function(tool: _Tool) -> Function:
+    """Unless it is strict, keywords of its schema that cannot be kept to are ignored."""
+    field = f"tools[{tool.place}].function.parameters"
+    return Function(tool.name, check_schema(field, tool.parameters, is_lenient=not tool.is_strict))
+
+
+def reasoning_has_begun(prompt: Sequence[int], formats: AnswerFormats, vocabulary: Vocabulary) -> bool:
+    """Whether the prompt ends with the marker before the reasoning."""
+    if formats.reasoning is None:
+        return False
+    text = vocabulary.tokenizer.decode(prompt[-16:], skip_special_tokens=False)
+    return text.rstrip().endswith(formats.reasoning.begin)

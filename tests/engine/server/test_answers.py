@@ -1,0 +1,214 @@
+"""Answers as models write them, taken apart: every format, whole and in pieces of any size."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.api.llmdeployment import ReasoningParser, ToolCallParser
+from fairlead_engine.config import REASONING_PARSERS, TOOL_CALL_PARSERS
+from fairlead_engine.server.answers.formats import AnswerFormats, choose_formats
+from fairlead_engine.server.answers.reader import AnswerReader
+from fairlead_engine.server.answers.reasoning_formats import REASONING_FORMATS
+from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.types import FinishReason, SequenceOutput
+
+NAMES = ("get_weather", "get_time")
+OSLO = '{"city": "Oslo", "note": "a \\" } ] </tool_cal {"}'
+
+
+class Pieces:
+    """Stands for a detokenizer: hands out a text in pieces."""
+
+    num_tokens = 0
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self._pieces = [*pieces]
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        return TextDelta(self._pieces.pop(0), [1], finish_reason=None if self._pieces else output.finish_reason)
+
+
+def read(formats: AnswerFormats, pieces: Sequence[str], end: FinishReason = FinishReason.STOP, **options: Any) -> dict:
+    """What a client puts together of the deltas."""
+    reader = AnswerReader(Pieces(pieces), formats, NAMES, **options)  # type: ignore[arg-type]
+    found: dict[str, Any] = {"text": "", "reasoning": "", "calls": [], "end": None}
+    for _ in pieces:
+        delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=end))
+        found["text"] += delta.text
+        found["reasoning"] += delta.reasoning
+        for call in delta.calls:
+            if call.index == len(found["calls"]):
+                assert call.id
+                assert call.name
+                found["calls"].append([call.name, ""])
+            else:
+                assert (call.id, call.name) == (None, None)
+            found["calls"][call.index][1] += call.arguments
+        found["end"] = delta.finish_reason
+    return found
+
+
+def tools(name: str, template: str | None = None, reasoning: str | None = None) -> AnswerFormats:
+    return AnswerFormats(TOOL_FORMATS[name](template), REASONING_FORMATS[reasoning] if reasoning else None)
+
+
+ONE = [["get_weather", OSLO]]
+TWO = [["get_weather", OSLO], ["get_time", "{}"]]
+HERMES = f'<tool_call>\n{{"name": "get_weather", "arguments": {OSLO}}}\n</tool_call>'
+CASES: dict[str, tuple[AnswerFormats, str, str, list[list[str]]]] = {
+    "hermes": (tools("hermes"), HERMES, "", ONE),
+    "hermes-text": (tools("hermes"), "Let me see.\n" + HERMES, "Let me see.", ONE),
+    "hermes-two": (
+        tools("hermes"), HERMES + '\n<tool_call>\n{"arguments": {}, "name": "get_time"}\n</tool_call>\n', "", TWO,
+    ),
+    "hermes-no-arguments": (tools("hermes"), '<tool_call>{"name": "get_time"}</tool_call>', "", [["get_time", "{}"]]),
+    "hermes-text-arguments": (
+        tools("hermes"), '<tool_call>{"name": "get_time", "arguments": "{\\"a\\": 1}"}</tool_call>', "",
+        [["get_time", '{"a": 1}']],
+    ),
+    "hermes-none": (tools("hermes"), "a < b and <tool_cal or { x }\n", "a < b and <tool_cal or { x }\n", []),
+    "hermes-broken": (tools("hermes"), "<tool_call>\nhm</tool_call>", "<tool_call>\nhm</tool_call>", []),
+    "llama3": (tools("llama3_json"), f'{{"name": "get_weather", "parameters": {OSLO}}}', "", ONE),
+    "llama3-tag": (tools("llama3_json"), f'<|python_tag|>{{"name": "get_weather", "parameters": {OSLO}}}', "", ONE),
+    "llama3-two": (
+        tools("llama3_json"),
+        f'{{"type": "f", "name": "get_weather", "parameters": {OSLO}}}; {{"name": "get_time", "parameters": {{}}}}',
+        "", TWO,
+    ),
+    "llama3-json": (tools("llama3_json"), '{"name": "Ada", "parameters": 3}', '{"name": "Ada", "parameters": 3}', []),
+    "llama3-text": (tools("llama3_json"), " Hello {you}", " Hello {you}", []),
+    "mistral-list": (
+        tools("mistral"),
+        f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {OSLO}}}, {{"name": "get_time", "arguments": {{}}}}]',
+        "", TWO,
+    ),
+    "mistral-named": (
+        tools("mistral"), f"Well.[TOOL_CALLS]get_weather[ARGS]{OSLO}[TOOL_CALLS]get_time[CALL_ID]123456789[ARGS]{{}}",
+        "Well.", TWO,
+    ),
+    "mistral-bare": (tools("mistral"), f"[TOOL_CALLS]get_weather{OSLO}", "", ONE),
+    "deepseek-fenced": (
+        tools("deepseek_v3"),
+        f"Yes.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{OSLO}\n```"
+        "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>",
+        "Yes.", TWO,
+    ),
+    "deepseek-bare": (
+        tools("deepseek_v3"),
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{OSLO}<｜tool▁call▁end｜>"
+        "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "", TWO,
+    ),
+    "harmony": (
+        tools("harmony"),
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
+        f"<|constrain|>json<|message|>{OSLO}<|call|>",
+        "", ONE,
+    ),
+    "harmony-final": (
+        tools("harmony"),
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Hi!", "Hi!", [],
+    ),
+}  # fmt: skip
+
+
+def check(case: str, pieces: Sequence[str]) -> None:
+    formats, _, text, calls = CASES[case]
+    found = read(formats, pieces)
+    assert (found["text"], found["calls"]) == (text, calls)
+    assert found["end"] == ("tool_calls" if calls else "stop")
+    assert found["reasoning"] == ("Hm." if case.startswith("harmony") else "")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_answer_is_taken_apart_whole_and_by_characters(case: str) -> None:
+    check(case, [CASES[case][1]])
+    check(case, [*CASES[case][1]])
+    check(case, [*CASES[case][1], ""])
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(data=st.data())
+def test_an_answer_is_taken_apart_the_same_in_any_pieces(case: str, data: st.DataObject) -> None:
+    text = CASES[case][1]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
+    check(case, [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_answer_that_is_cut_off_has_a_part_of_the_whole_one(case: str) -> None:
+    formats, text, _, calls = CASES[case]
+    for size in range(len(text) if case != "harmony" else text.rindex("<")):  # of whose markers each is a token
+        found = read(formats, [text[:size]], FinishReason.LENGTH)
+        assert found["end"] == "length"
+        for (name, arguments), (whole_name, whole_arguments) in zip(found["calls"], calls, strict=False):
+            assert name == whole_name
+            assert whole_arguments.startswith(arguments) or arguments == "{}"
+        assert len(found["calls"]) <= len(calls)
+
+
+@given(st.text(alphabet='<>|{}[]",:;nametool_call/ \n\\A｜▁', max_size=60), st.sampled_from(sorted(TOOL_FORMATS)))
+def test_whatever_a_model_writes_is_read_to_its_end(text: str, name: str) -> None:
+    found = read(tools(name, reasoning="think"), [*text, ""])
+    assert found["end"] in ("stop", "tool_calls")
+    whole = read(tools(name, reasoning="think"), [text])
+    assert (found["text"], found["calls"], found["reasoning"]) == (whole["text"], whole["calls"], whole["reasoning"])
+
+
+def test_arguments_come_while_they_are_written() -> None:
+    formats, text = tools("hermes"), HERMES
+    reader = AnswerReader(Pieces([*text]), formats, NAMES)  # type: ignore[arg-type]
+    deltas = [reader.push(SequenceOutput(request_id="r", new_token_ids=[1])) for _ in text]
+    with_calls = [delta.calls for delta in deltas if delta.calls]
+    assert len(with_calls) > len(OSLO)
+    assert json.loads("".join(call.arguments for calls in with_calls for call in calls)) == json.loads(OSLO)
+
+
+@pytest.mark.parametrize("name", REASONING_FORMATS)
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_reasoning_is_told_apart(name: str, has_begun: bool) -> None:
+    formats = AnswerFormats(TOOL_FORMATS["hermes"](), REASONING_FORMATS[name])
+    begin, end = formats.reasoning.markers  # type: ignore[union-attr]
+    text = f"\n{'' if has_begun else begin}\nHm <{end[:-1]} {{\n{end}\n\nYes.\n{HERMES}"
+    for pieces in ([text], [*text]):
+        found = read(formats, pieces, has_begun_reasoning=has_begun)
+        assert found == {"text": "Yes.", "reasoning": f"Hm <{end[:-1]} {{\n", "calls": ONE, "end": "tool_calls"}
+    without = read(AnswerFormats(None, REASONING_FORMATS[name]), [*"\n Yes.\n"])
+    assert (without["text"], without["reasoning"]) == ("\n Yes.\n", "")
+
+
+def test_calls_beyond_the_most_are_left_out() -> None:
+    formats, text, _, _ = CASES["hermes-two"]
+    assert read(formats, [*text], most_calls=1)["calls"] == ONE
+
+
+@pytest.mark.parametrize(
+    ("template", "tool_parser", "reasoning"),
+    [
+        ("{{ '<tool_call>' }}<think>", "Hermes", "think"),
+        ("<tool_call>", "Hermes", None),
+        ("[TOOL_CALLS][THINK]", "Mistral", "mistral"),
+        ("<｜tool▁calls▁begin｜></think><think>", "DeepSeek", "think"),
+        ("<|channel|><|message|>", "Harmony", None),
+        ('<|start_header_id|>{"name": x, "parameters": y}', "Llama3", None),
+        ("{{ messages }}", None, None),
+        (None, None, None),
+    ],
+)
+def test_a_template_shows_the_formats(template: str | None, tool_parser: str | None, reasoning: str | None) -> None:
+    found = choose_formats(template, "auto", "auto")
+    assert (type(found.tools).__name__ if found.tools else None) == tool_parser
+    assert found.reasoning == (REASONING_FORMATS[reasoning] if reasoning else None)
+    assert choose_formats(template, "none", "none") == AnswerFormats()
+    assert type(choose_formats(template, "mistral", "think").tools) is TOOL_FORMATS["mistral"]
+
+
+def test_every_format_can_be_set_at_an_engine_and_in_a_spec() -> None:
+    assert set(TOOL_CALL_PARSERS) == {"auto", "none", *TOOL_FORMATS} == set(ToolCallParser)
+    assert set(REASONING_PARSERS) == {"auto", "none", *REASONING_FORMATS} == set(ReasoningParser)

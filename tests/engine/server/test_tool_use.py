@@ -1,0 +1,288 @@
+"""Tools in chats: what is offered and chosen, what is refused, what an answer is made of, and what grammars hold."""
+
+import json
+import random
+from typing import Any
+
+import msgspec
+import numpy as np
+import openai
+import pytest
+import tokenizers
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+from tokenizers import decoders, models, pre_tokenizers
+
+from fairlead_engine.server.answers.formats import AnswerFormats, choose_formats
+from fairlead_engine.server.answers.reader import AnswerReader
+from fairlead_engine.server.detokenizer import Detokenizer
+from fairlead_engine.server.schemas import ChatRequest
+from fairlead_engine.server.structured_output import wish_of
+from fairlead_engine.server.token_text import Vocabulary
+from fairlead_engine.server.tool_use import AnswerGrammars, tool_use
+from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput
+from fairlead_engine_testing import ScriptedEngine, answer
+from fairlead_engine_testing.scripted_engine import scripted_info
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+USER: Any = [{"role": "user", "content": "Weather in Oslo?"}]
+CITY = {"type": "string", "maxLength": 5}
+WEATHER = {"type": "object", "properties": {"city": CITY}, "required": ["city"], "additionalProperties": False}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "get_weather", "description": "It rains.", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "get_time"}},
+]
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def error_of(response: Any) -> dict[str, Any]:
+    assert response.status_code == 400, response.text
+    found: dict[str, Any] = response.json()["error"]
+    return found
+
+
+def official(app: Any) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(api_key="none", base_url="http://engine/v1", http_client=app.http, max_retries=0)
+
+
+@pytest.fixture
+def start_says(start_app: Any, tokenizer: PromptTokenizer) -> Any:
+    """Starts an engine that answers every request with a text, and writes calls as Hermes does."""
+
+    def start(text: str, **settings: Any) -> Any:
+        engine = ScriptedEngine(answer(tokenizer.encode(text)), info=scripted_info(max_model_len=4096))
+        return start_app(engine, **{"tool_call_parser": "hermes", "reasoning_parser": "think", **settings})
+
+    return start
+
+
+# -- What is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "advice"),
+    [
+        ({"tool_choice": "required"}, "tool_choice", "needs tools"),
+        ({"tool_choice": named("f")}, "tool_choice", "needs tools"),
+        ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice", "required"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice", "function"),
+        ({"tools": TOOLS, "tool_choice": named("get_rain")}, "tool_choice", "get_rain"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]", "function"),
+        ({"tools": [TOOLS[0], {"type": "function"}]}, "tools[1]", "function"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "1 to 64"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "1 to 64"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name", "two tools"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]},
+            "tools[0].function.parameters",
+            "schema",
+        ),
+        (
+            {"tools": [TOOLS[0], {"function": {"name": "f", "strict": True, "parameters": {"not": {}}}}]},
+            "tools[1].function.parameters",
+            "'not' is not supported",
+        ),
+        (
+            {"tools": [{"function": {"name": "f", "parameters": {"type": "objekt"}}}], "tool_choice": "required"},
+            "tools[0].function.parameters",
+            "objekt",
+        ),
+        ({"tools": TOOLS, "parallel_tool_calls": "no"}, "parallel_tool_calls", "bool"),
+    ],
+)
+async def test_what_cannot_be_called_is_refused_by_its_place(
+    start_says: Any, fields: dict[str, Any], param: str, advice: str
+) -> None:
+    app = start_says("x")
+    error = error_of(await app.chat(**fields))
+    assert error["param"] == param
+    assert advice in error["message"]
+    assert app.engine.requests == []
+
+
+async def test_tools_are_refused_where_nobody_knows_how_the_model_calls_them(start_says: Any) -> None:
+    app = start_says("x", tool_call_parser="auto")  # this template shows nothing
+    error = error_of(await app.chat(tools=TOOLS))
+    assert error["param"] == "tools"
+    assert "tool-call-parser" in error["message"]
+    assert (await app.chat(tools=TOOLS, tool_choice="none")).status_code == 200
+    assert (await app.chat(tools=[])).status_code == 200
+
+
+# -- What an answer is made of -----------------------------------------------------------------------------------------
+
+
+async def test_a_call_has_openais_shape(start_says: Any) -> None:
+    app = start_says(f"<think>\nRain?\n</think>\n\nI look.\n{CALL}")
+    reply = await official(app).chat.completions.create(model="tiny", messages=USER, tools=TOOLS)
+    [choice] = reply.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "I look."
+    assert choice.message.reasoning_content == "Rain?\n"  # type: ignore[attr-defined]
+    [call] = choice.message.tool_calls
+    assert (call.type, call.function.name, json.loads(call.function.arguments)) == (
+        "function", "get_weather", {"city": "Oslo"},
+    )  # fmt: skip
+    assert call.id.startswith("call_")
+
+
+async def test_a_call_alone_has_no_content_and_no_reasoning(start_says: Any) -> None:
+    message = (await start_says(CALL).chat(tools=TOOLS)).json()["choices"][0]["message"]
+    assert message["content"] is None
+    assert "reasoning_content" not in message
+
+
+async def test_a_stream_tells_the_same_in_pieces(start_says: Any) -> None:
+    app = start_says(f"<think>Rain?</think>I look.\n{CALL}\n{CALL}")
+    stream = official(app).chat.completions.create(model="tiny", messages=USER, tools=TOOLS, stream=True, logprobs=True)
+    text, reasoning, calls, ends = "", "", {}, []
+    async for chunk in await stream:
+        delta = chunk.choices[0].delta
+        text += delta.content or ""
+        reasoning += getattr(delta, "reasoning_content", None) or ""
+        for call in delta.tool_calls or []:
+            known = calls.setdefault(call.index, [call.id, call.function.name, ""])
+            assert (call.id, call.type) == (known[0], "function") or call.id is None
+            known[2] += call.function.arguments
+        ends.append(chunk.choices[0].finish_reason)
+    assert (text, reasoning) == ("I look.", "Rain?")
+    assert [(index, name, json.loads(arguments)) for index, (_, name, arguments) in calls.items()] == [
+        (0, "get_weather", {"city": "Oslo"}), (1, "get_weather", {"city": "Oslo"}),
+    ]  # fmt: skip
+    assert calls[0][0] != calls[1][0]
+    assert [end for end in ends if end] == ["tool_calls"]
+
+
+async def test_one_call_where_no_more_are_wanted(start_says: Any) -> None:
+    for fields in ({"parallel_tool_calls": False}, {"tool_choice": named("get_weather")}):
+        reply = (await start_says(f"{CALL}\n{CALL}").chat(tools=TOOLS, **fields)).json()
+        assert len(reply["choices"][0]["message"]["tool_calls"]) == 1
+
+
+async def test_without_tools_the_text_of_a_call_is_text(start_says: Any) -> None:
+    for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        [choice] = (await start_says(CALL).chat(**fields)).json()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (CALL, "stop")
+        assert "tool_calls" not in choice["message"]
+
+
+async def test_reasoning_that_the_prompt_begins_is_told_apart(start_app: Any, tokenizer: PromptTokenizer) -> None:
+    assert tokenizer.chat_template is not None
+    template = tokenizer.chat_template.source + "<think>\n"
+    thinking = PromptTokenizer(tokenizer.tokenizer_json, chat_template=template)
+    app = start_app(ScriptedEngine(answer(tokenizer.encode("Hm.</think>\nYes."))), tokenizer=thinking)
+    message = (await app.chat()).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+    await app.chat(response_format={"type": "json_object"})
+    assert "TEXT" in app.engine.requests[-1].sampling.grammar.text, "the reasoning is free"
+
+
+async def test_only_what_must_hold_is_kept_to_by_a_grammar(start_says: Any) -> None:
+    app = start_says(CALL)
+    strict = [{"type": "function", "function": {**TOOLS[0]["function"], "strict": True}}]
+    for fields, is_kept_to in (
+        ({"tools": TOOLS}, False),
+        ({"tools": TOOLS, "tool_choice": "auto"}, False),
+        ({"tools": TOOLS, "tool_choice": "none"}, False),
+        ({"tools": TOOLS, "tool_choice": "required"}, True),
+        ({"tools": TOOLS, "tool_choice": named("get_time")}, True),
+        ({"tools": strict}, True),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, True),
+    ):
+        assert (await app.chat(**fields)).status_code == 200
+        assert (app.engine.requests[-1].sampling.grammar is not None) == is_kept_to, fields
+
+
+# -- What grammars hold ------------------------------------------------------------------------------------------------
+
+
+def byte_level(specials: tuple[str, ...]) -> PromptTokenizer:
+    words = ["</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = tokenizers.Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["</s>", *specials])
+    return PromptTokenizer(tokenizer.to_str())
+
+
+def drawn(text: str, tokenizer: PromptTokenizer, seed: int) -> list[int] | None:
+    """An answer that a grammar allows, of tokens drawn evenly; None for one that is too long."""
+    size = tokenizer.backend.get_vocab_size()
+    matcher = LLMatcher(LLTokenizer(tokenizer.tokenizer_json, n_vocab=size, eos_token=[0]), text, log_level=0)
+    draw, mask, found = random.Random(seed), allocate_token_bitmask(1, size), list[int]()
+    while len(found) < 500:
+        fill_next_token_bitmask(matcher, mask)
+        assert not matcher.is_error(), matcher.get_error()
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+        found.append(int(draw.choice(allowed)))
+        if found[-1] == 0:
+            return found[:-1]
+        matcher.consume_token(found[-1])
+    return None
+
+
+VARIANTS = [
+    ("hermes", None), ("llama3_json", None), ("mistral", None), ("mistral", "[ARGS]"), ("deepseek_v3", "```json"),
+    ("deepseek_v3", ""), ("harmony", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("are_special", [True, False], ids=["tokens", "text"])
+@pytest.mark.parametrize(("name", "template"), VARIANTS)
+@pytest.mark.parametrize("choice", ["required", "auto", "named", "schema"])
+def test_whatever_a_grammar_allows_is_read_as_what_was_asked_for(
+    name: str, template: str | None, choice: str, are_special: bool
+) -> None:
+    if name == "harmony" and not are_special:
+        pytest.skip("its markers are always tokens")
+    formats = choose_formats(template, name, "none")
+    tokenizer = byte_level(formats.markers if are_special else ())
+    vocabulary = Vocabulary(tokenizer)
+    strict = [{**tool, "function": {**tool["function"], "parameters": WEATHER, "strict": True}} for tool in TOOLS]
+    fields: dict[str, Any] = {"tools": strict, "tool_choice": named("get_time") if choice == "named" else choice}
+    if choice == "schema":
+        fields = {"tools": TOOLS, "response_format": {"type": "json_schema", "json_schema": {"schema": WEATHER}}}
+    request = msgspec.convert({"model": "m", "messages": [], **fields}, ChatRequest)
+    use, wish = tool_use(request, formats), wish_of(request)
+    assert use is not None
+    grammar = AnswerGrammars(formats, vocabulary).grammar(wish, use, False)
+    assert grammar is not None
+    num_calls = num_texts = 0
+    for seed in range(12):
+        if (ids := drawn(grammar.text, tokenizer, seed)) is None:
+            continue
+        calls, text = read(formats, vocabulary, ids, use.names)
+        num_calls += len(calls)
+        num_texts += not calls
+        for called, arguments in calls:
+            assert called in use.names
+            assert choice == "schema" or json.loads(arguments).keys() == {"city"}
+        if choice == "named":
+            assert [called for called, _ in calls] == ["get_time"]
+        if choice in ("named", "required"):
+            assert calls
+            assert not text.strip()
+        if choice == "schema" and not calls:
+            assert json.loads(text).keys() == {"city"}
+    assert num_calls or choice in ("auto", "schema")
+    assert num_texts or choice in ("named", "required", "schema")
+
+
+def read(formats: AnswerFormats, vocabulary: Vocabulary, ids: list[int], names: Any) -> tuple[list[list[str]], str]:
+    shown = frozenset(token_id for marker in formats.markers if (token_id := vocabulary.special_id(marker)) is not None)
+    reader = AnswerReader(Detokenizer(vocabulary, SamplingParams(), shown=shown), formats, names)
+    calls: list[list[str]] = []
+    text = ""
+    for place, token_id in enumerate(ids):
+        reason = FinishReason.STOP if place == len(ids) - 1 else None
+        delta = reader.push(SequenceOutput(request_id="r", new_token_ids=[token_id], finish_reason=reason))
+        text += delta.text
+        for call in delta.calls:
+            if call.name is not None:
+                calls.append([call.name, ""])
+            calls[call.index][1] += call.arguments
+    return calls, text
