@@ -17,6 +17,7 @@ from fairlead_engine.model.families.mixtral import MixtralConfig
 from fairlead_engine.model.families.qwen2_moe import Qwen2MoeConfig, QwenExpertsConfig
 
 Shape = tuple[int, ...]
+_GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
 
 
 def llama_fields(**changes: Any) -> dict[str, Any]:
@@ -50,6 +51,29 @@ def olmo2_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Olmo2ForCausalLM", "olmo2"), **changes}
 
 
+def olmo3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny OLMo 3, with changes; of one layer positions are stretched."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    own = {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"], "rope_scaling": rope}
+    own["rope_theta"] = 500_000.0
+    return {**_fields("Olmo3ForCausalLM", "olmo3"), **own, **changes}
+
+
+def gemma2_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Gemma 2, with changes. It sees less than its context, and its queries are not
+    scaled by the size of a head."""
+    own = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 20, "tie_word_embeddings": True}
+    return {**_fields("Gemma2ForCausalLM", "gemma2"), **_GELU, **own, **changes}
+
+
+def gemma3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Gemma 3, with changes; one of its layers sees its whole context."""
+    own = {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 20, "tie_word_embeddings": True}
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "rope_theta": 100_000.0}
+    rope = {"rope_local_base_freq": 1000.0, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+    return {**_fields("Gemma3ForCausalLM", "gemma3_text"), **_GELU, **own, **layers, **rope, **changes}
+
+
 def qwen3_moe_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Qwen3-MoE, with changes."""
     experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
@@ -64,12 +88,15 @@ def qwen2_moe_fields(**changes: Any) -> dict[str, Any]:
 
 
 FAMILIES = {
+    "gemma2": gemma2_fields,
+    "gemma3": gemma3_fields,
     "llama": llama_fields,
     "qwen2": qwen2_fields,
     "qwen3": qwen3_fields,
     "mistral": mistral_fields,
     "mixtral": mixtral_fields,
     "olmo2": olmo2_fields,
+    "olmo3": olmo3_fields,
     "qwen2_moe": qwen2_moe_fields,
     "qwen3_moe": qwen3_moe_fields,
 }
@@ -87,7 +114,8 @@ def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int =
     config = read_config(folder)
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, config.dtype)
-    tensors = {name: _random(name, shape, generator).to(dtype) for name, shape in tensor_shapes(config)}
+    shapes, norm = tensor_shapes(config), 1.0 - config.norm_offset
+    tensors = {name: _random(name, shape, generator, norm).to(dtype) for name, shape in shapes}
     if num_shards == 1:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     else:
@@ -105,16 +133,17 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
-        first, second = "input_layernorm", "post_attention_layernorm"
-        if family == "Olmo2ForCausalLM":
-            first, second = second, "post_feedforward_layernorm"
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        if family.startswith("Olmo"):
+            norms = ["post_attention_layernorm", "post_feedforward_layernorm"]
             yield f"{prefix}.self_attn.q_norm.weight", (query,)
             yield f"{prefix}.self_attn.k_norm.weight", (kv,)
-        yield f"{prefix}.{first}.weight", (hidden,)
-        yield f"{prefix}.{second}.weight", (hidden,)
+        elif family.startswith("Gemma"):
+            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in norms)
         yield from _linears(f"{prefix}.self_attn", qkv, bias or family in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM"))
         yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, bias)
-        if family in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
+        if family in ("Gemma3ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
         if isinstance(config, MixtralConfig):
@@ -173,10 +202,11 @@ def _linears(prefix: str, shapes: Mapping[str, Shape], bias: bool) -> Iterator[t
             yield f"{prefix}.{name}.bias", shape[:1]
 
 
-def _random(name: str, shape: Shape, generator: torch.Generator) -> torch.Tensor:
+def _random(name: str, shape: Shape, generator: torch.Generator, norm: float) -> torch.Tensor:
+    """`norm`: about what a normalisation's weights are."""
     values = torch.randn(shape, generator=generator)
     if len(shape) == 1:
-        return 0.1 * values if name.endswith(".bias") else 1 + 0.1 * values
+        return 0.1 * values if name.endswith(".bias") else norm + 0.1 * values
     return values / math.sqrt(shape[1])
 
 

@@ -17,7 +17,7 @@ import json, logging, os, shutil, sys
 from pathlib import Path
 from triton import knobs
 from fairlead_engine.kernels.compile_cache import use_compile_cache
-from fairlead_engine.kernels.silu_mul_kernel import gate_kernel
+from fairlead_engine.kernels.gates_kernel import gate_kernel
 from fairlead_engine_testing.gpu_code import compile_for_gpu
 
 folder, told = Path(sys.argv[1]), []

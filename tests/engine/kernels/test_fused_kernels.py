@@ -9,10 +9,10 @@ from fairlead_engine.kernels import dispatch
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import CacheLayout
 from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
+from fairlead_engine.kernels.gates import gelu_mul, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.norm_rope_store import norm_rope_store
 from fairlead_engine.kernels.rms_norm import rms_norm
-from fairlead_engine.kernels.silu_mul import silu_mul
 from fairlead_engine_testing.gpu_code import compiled
 from fairlead_engine_testing.kv_caches import side_by_side, spoil
 
@@ -63,11 +63,12 @@ def test_add_rms_norm(device, dtype, shape):
 @on_each_device
 @in_each_format
 @pytest.mark.parametrize("shape", [(1, 2), (3, 24), (2, 2600), (0, 8)])
-def test_silu_mul(device, dtype, shape):
-    from fairlead_engine.kernels import silu_mul_kernel
+@pytest.mark.parametrize("gate", [silu_mul, gelu_mul])
+def test_gates(device, dtype, shape, gate):
+    from fairlead_engine.kernels import gates_kernel
 
-    gate_up = torch.randn(shape, device=device, dtype=dtype)
-    assert_same(silu_mul_kernel.silu_mul(gate_up), silu_mul.__wrapped__(gate_up.clone()), dtype)
+    gate_up = 3 * torch.randn(shape, device=device, dtype=dtype)
+    assert_same(getattr(gates_kernel, gate.__name__)(gate_up), gate.__wrapped__(gate_up.clone()), dtype)
 
 
 def two_caches(num_kv_heads: int, head_dim: int, dtype, kv_dtype, device: str):
@@ -132,14 +133,14 @@ def test_a_token_is_stored_as_its_twin_has_it_to_the_bit(device, dtype, kv_dtype
 
 
 def test_a_tensor_on_cuda_goes_to_the_kernel_and_no_other(monkeypatch):
-    from fairlead_engine.kernels import silu_mul_kernel
+    from fairlead_engine.kernels import gates_kernel
 
     def plain(x):
         return "torch"
 
     plain.__name__ = "silu_mul"
-    monkeypatch.setattr(silu_mul_kernel, "silu_mul", lambda x: "kernel")
-    module, on_cuda, on_cpu = silu_mul_kernel.__name__, SimpleNamespace(is_cuda=True), SimpleNamespace(is_cuda=False)
+    monkeypatch.setattr(gates_kernel, "silu_mul", lambda x: "kernel")
+    module, on_cuda, on_cpu = gates_kernel.__name__, SimpleNamespace(is_cuda=True), SimpleNamespace(is_cuda=False)
     dispatched = dispatch.with_kernel(module)(plain)
     assert (dispatched(on_cuda), dispatched(on_cpu)) == ("kernel", "torch")
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
@@ -147,7 +148,7 @@ def test_a_tensor_on_cuda_goes_to_the_kernel_and_no_other(monkeypatch):
 
 
 COMPILE = """
-from fairlead_engine.kernels import norm_rope_store_kernel, rms_norm_kernel, silu_mul_kernel
+from fairlead_engine.kernels import gates_kernel, norm_rope_store_kernel, rms_norm_kernel
 from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
 names = "output total x update weight gate_up query heads cosines sines query_weight key_weight"
@@ -157,7 +158,8 @@ normalise = dict(SIZE=4096, PADDED_SIZE=4096)
 found = {
     "norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, HAS_UPDATE=False)),
     "add and norm": compile_for_gpu(rms_norm_kernel.normalise_kernel, types, dict(normalise, HAS_UPDATE=True)),
-    "gate": compile_for_gpu(silu_mul_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024)),
+    "gate": compile_for_gpu(gates_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024, IS_GELU=False)),
+    "gelu": compile_for_gpu(gates_kernel.gate_kernel, types, dict(SIZE=12288, TILE=1024, IS_GELU=True)),
 }
 for stored, largest, has_norm in (("bf16", 0, False), ("bf16", 0, True), ("i8", 127, True), ("fp8e4nv", 448, True)):
     found[f"turn and store, {stored}, {has_norm}"] = compile_for_gpu(

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
+from fairlead_engine.kernels.gates import gelu_mul, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.route_top_k import route_top_k
-from fairlead_engine.kernels.silu_mul import silu_mul
 
 
 def normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -34,6 +34,13 @@ def test_the_gate_opens_by_silu():
     gate_up = torch.randn(4, 12)
     gate, up = gate_up[:, :6], gate_up[:, 6:]
     torch.testing.assert_close(silu_mul(gate_up.clone()), gate * gate.sigmoid() * up)
+
+
+def test_the_gate_opens_by_the_approximate_gelu():
+    gate_up = torch.randn(4, 12)
+    gate, up = gate_up[:, :6], gate_up[:, 6:]
+    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+    torch.testing.assert_close(gelu_mul(gate_up.clone()), 0.5 * gate * (1 + inner.tanh()) * up)
 
 
 @pytest.mark.parametrize("with_norm", [False, True])

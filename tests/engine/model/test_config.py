@@ -131,7 +131,7 @@ def test_a_tokenizer_without_an_end_names_none(config, tmp_path):
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor 0\.5"),
         ({"partial_rotary_factor": 0.25, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partial_rotary_factor"),

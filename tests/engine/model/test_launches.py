@@ -14,10 +14,10 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels import (
     draw_kernel,
+    gates_kernel,
     norm_rope_store_kernel,
     penalise_kernel,
     rms_norm_kernel,
-    silu_mul_kernel,
 )
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
 from fairlead_engine.model import layers
@@ -46,14 +46,14 @@ def launches(monkeypatch) -> Launches:
         (paged_attention, ("paged_attention_kernel", "put_together_kernel")),
         (norm_rope_store_kernel, ("norm_rope_store_kernel",)),
         (rms_norm_kernel, ("normalise_kernel",)),
-        (silu_mul_kernel, ("gate_kernel",)),
+        (gates_kernel, ("gate_kernel",)),
         (draw_kernel, ("draw_kernel",)),
         (penalise_kernel, ("count_kernel", "change_kernel")),
     ):
         for name in names:
             monkeypatch.setattr(module, name, Counted(getattr(module, name), name, found))
-    for module in (rms_norm_kernel, silu_mul_kernel):
-        for name in ("rms_norm", "add_rms_norm", "silu_mul"):
+    for module in (rms_norm_kernel, gates_kernel):
+        for name in ("rms_norm", "add_rms_norm", "silu_mul", "gelu_mul"):
             if hasattr(module, name) and hasattr(layers, name):
                 monkeypatch.setattr(layers, name, getattr(module, name))
     return found

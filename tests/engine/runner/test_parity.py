@@ -12,10 +12,13 @@ from fairlead_engine.runner import ModelRunner
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import (
+    gemma2_fields,
+    gemma3_fields,
     llama_fields,
     mistral_fields,
     mixtral_fields,
     olmo2_fields,
+    olmo3_fields,
     qwen2_fields,
     qwen2_moe_fields,
     qwen3_fields,
@@ -46,6 +49,48 @@ SHAPES = {
     "llama-llama3-rope": llama_fields(rope_theta=500000.0, rope_scaling=LLAMA3_ROPE),
     "llama-rope-parameters": llama_fields(rope_parameters={**LLAMA3_ROPE, "rope_theta": 500.0}),
     "olmo2": olmo2_fields(),
+    "olmo3": olmo3_fields(),
+    "olmo3-pattern": olmo3_fields(num_hidden_layers=5, layer_types=None),
+    "yarn": qwen2_fields(rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}),
+    "yarn-mscale": llama_fields(
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+            "mscale": 0.7,
+            "mscale_all_dim": 1.3,
+            "beta_fast": 20.0,
+            "beta_slow": 2.0,
+        }
+    ),
+    "yarn-factor": llama_fields(
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+            "attention_factor": 1.1,
+            "truncate": False,
+        }
+    ),
+    "gemma2": gemma2_fields(),
+    "gemma2-untied": gemma2_fields(
+        num_hidden_layers=3,
+        tie_word_embeddings=False,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=None,
+        num_key_value_heads=1,
+    ),
+    "gemma3": gemma3_fields(),
+    "gemma3-pattern": gemma3_fields(num_hidden_layers=7, layer_types=None, rope_scaling=None),
+    "gemma3-newer": gemma3_fields(
+        rope_scaling=None,
+        rope_theta=None,
+        rope_local_base_freq=None,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 2000.0},
+        },
+    ),
     "olmo2-one-kv-head": olmo2_fields(num_key_value_heads=1, attention_bias=True, tie_word_embeddings=True),
     "qwen2": qwen2_fields(),
     "qwen2-tied": qwen2_fields(tie_word_embeddings=True, rope_theta=1e6),

@@ -31,6 +31,8 @@ from fairlead_engine.runner.ranks import RankLost, Ranks
 from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, SamplingParams
 from fairlead_engine_testing.checkpoints import (
+    gemma2_fields,
+    gemma3_fields,
     llama_fields,
     mixtral_fields,
     olmo2_fields,
@@ -52,6 +54,8 @@ FAMILIES = {
     "qwen3": qwen3_fields(),
     "mixtral": mixtral_fields(),
     "olmo2": olmo2_fields(num_key_value_heads=1),
+    "gemma2": gemma2_fields(),
+    "gemma3": gemma3_fields(num_key_value_heads=1),
     "qwen2_moe": qwen2_moe_fields(num_hidden_layers=3, decoder_sparse_step=2),
     "qwen3_moe": qwen3_moe_fields(),
 }

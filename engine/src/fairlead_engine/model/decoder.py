@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.kernels.attention.backend import LayerCache
-from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation
+from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RotaryEmbedding
@@ -33,6 +34,8 @@ class Decoder:
     config: ModelConfig
     embedding: "TokenEmbedding"
     rotary: RotaryEmbedding
+    local_rotary: RotaryEmbedding | None
+    """Of layers that see a window, where it is another."""
     layers: tuple[DecoderLayer, ...]
     final_norm: RMSNorm
     head: Linear
@@ -56,13 +59,13 @@ class Decoder:
         `between` computes what comes before each layer's attention; None = the decoder does.
         """
         between = between or self
-        rotation = Rotation(*self.rotary(step.positions, self.embedding.weight.dtype))
+        rotations = self._rotations(step.positions)
         heads, stream = between.first(step.token_ids)
         for index, (layer, cache) in enumerate(zip(self.layers[:-1], caches[:-1], strict=True)):
-            attended = layer.attention.attend(heads, step, rotation, cache)
+            attended = layer.attention.attend(heads, step, rotations, cache)
             heads, stream = between.following(index, attended, stream)
         last = self.layers[-1]
-        attended = last.attention.attend(heads, step, rotation, caches[-1])
+        attended = last.attention.attend(heads, step, rotations, caches[-1])
         rows = step.logit_rows  # nobody asks for what comes after the last attention of the others
         hidden, _ = self.final_norm(*last.after_attention(attended[rows], stream[rows]))
         return hidden
@@ -75,9 +78,16 @@ class Decoder:
         """From what layer `index` has attended [tokens, heads x head_dim] up to the next one's attention."""
         return self.layers[index + 1].before_attention(*self.layers[index].after_attention(attended, stream))
 
+    def _rotations(self, positions: Tensor) -> Rotations:
+        dtype = self.embedding.weight.dtype
+        everywhere = Rotation(*self.rotary(positions, dtype))
+        local = self.local_rotary
+        return Rotations(everywhere, everywhere if local is None else Rotation(*local(positions, dtype)))
+
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → logits [rows, vocab], in the weights' dtype."""
-        return self.shard.gather(self.head(hidden), self.config.vocab_size)
+        logits, cap = self.shard.gather(self.head(hidden), self.config.vocab_size), self.config.logit_soft_cap
+        return torch.tanh(logits / cap) * cap if cap else logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +99,15 @@ class TokenEmbedding:
     first: int
     """The token of the first row."""
     shard: Shard
+    scale: float = 1.0
+    """What vectors are multiplied by."""
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """token_ids [tokens] → [tokens, hidden]."""
+        found = self._find(token_ids)
+        return found if self.scale == 1.0 else found * self.scale
+
+    def _find(self, token_ids: Tensor) -> Tensor:
         if self.shard.size == 1:
             return functional.embedding(token_ids, self.weight)
         rows = token_ids - self.first

@@ -5,7 +5,7 @@ What they compute beside matrix products is in `kernels/`.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from torch import Tensor
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
+from fairlead_engine.kernels.gates import gelu_mul, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.route_top_k import route_top_k
-from fairlead_engine.kernels.silu_mul import silu_mul
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.shard import Shard
 
@@ -42,6 +42,13 @@ class Rotation:
 
     cosines: Tensor
     sines: Tensor
+
+
+class Rotations(NamedTuple):
+    """Of layers that see all before a token, and of those that see a window; the same in most models."""
+
+    everywhere: Rotation
+    local: Rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +80,15 @@ class FeedForward(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatedFeedForward:
-    """down(silu(gate(x)) * up(x)), with gate and up in one product."""
+    """down(silu(gate(x)) * up(x)), with gate and up in one product; or gelu in place of silu."""
 
     gate_up: Linear
     down: Linear
+    is_gelu: bool = False
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(silu_mul(self.gate_up(x)))
+        return self.down((gelu_mul if self.is_gelu else silu_mul)(self.gate_up(x)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,10 @@ class Attention:
     num_kv_heads: int
     head_dim: int
     scoring: Scoring = PLAIN
+    query_scale: float = 1.0
+    """Of queries, beside that by the size of a head."""
+    is_local: bool = False
+    """Whether positions are those of layers that see a window, where these are rotated otherwise."""
     projection_norm: ProjectionNorm | None = None
 
     def heads(self, x: Tensor) -> Tensor:
@@ -168,10 +180,13 @@ class Attention:
             projected = self.projection_norm(projected)
         return projected.view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
 
-    def attend(self, heads: Tensor, step: ForwardInput, rotation: Rotation, cache: LayerCache) -> Tensor:
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
         """From those to the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
+        rotation = rotations.local if self.is_local else rotations.everywhere
         turn = HeadTurn(self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
         query = step.backend.store(heads, turn, cache, step.attention)
+        if self.query_scale != 1.0:
+            query = query * self.query_scale
         return step.backend.attend(query, cache, step.attention, self.scoring).flatten(1)
 
 

@@ -12,7 +12,7 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.source import StoredWeights
 from fairlead_engine.model.quantization.stored import parse_quantization
-from fairlead_engine.model.rope import RopeConfig, RopeKind
+from fairlead_engine.model.rope import RopeConfig, RopeKind, yarn_scale
 from fairlead_engine.model.windows import no_windows
 
 
@@ -38,6 +38,18 @@ class ModelConfig:
     """Longest context, in tokens, that the model was made for."""
     rms_norm_eps: float
     rope: RopeConfig
+    local_rope: RopeConfig | None = None
+    """Of layers that see a window; None = the same."""
+    norm_offset: float = 0.0
+    """What is added to the weights of normalisations, which some checkpoints store without it."""
+    embedding_scale: float = 1.0
+    """What embeddings are multiplied by, rounded to the numbers' format first."""
+    query_scale: float = 1.0
+    """What queries are multiplied by, beside what the size of a head says."""
+    soft_cap: float = 0.0
+    """Attention's scores are bent into ± this; 0 = they are not."""
+    logit_soft_cap: float = 0.0
+    """Logits are bent into ± this; 0 = they are not."""
     tie_word_embeddings: bool
     """Whether the output projection is the embedding table."""
     dtype: str
@@ -61,6 +73,8 @@ def parse_shape(
     rms_norm_eps: float = 1e-6,
     rope_theta: float = 10000.0,
     windows: Callable[[JsonFields], tuple[int, ...]] = no_windows,
+    activation: str = "silu",
+    tie_word_embeddings: bool = False,
 ) -> dict[str, Any]:
     """The fields of `ModelConfig` as `config.json` spells them in every family.
 
@@ -73,12 +87,16 @@ def parse_shape(
     num_kv_heads = fields.positive_int("num_key_value_heads", num_kv_heads or num_heads)
     if num_heads % num_kv_heads:
         raise fields.invalid("num_key_value_heads", f"must divide num_attention_heads ({num_heads})")
-    activation = fields.text("hidden_act") or "silu"
-    if activation != "silu":
-        raise refuse(f"hidden_act {activation}", "silu is supported")
+    found = fields.text("hidden_activation") or fields.text("hidden_act") or activation
+    if found != activation:
+        raise refuse(f"hidden_act {found}", f"{activation} is supported")
     dtype = fields.text("dtype") or fields.text("torch_dtype") or "float32"
     if dtype not in ("float32", "bfloat16", "float16"):
         raise refuse(f"dtype {dtype}", "supported are float32, bfloat16 and float16")
+    rope = parse_rope(fields, rope_theta)
+    longest = fields.positive_int("max_position_embeddings")
+    if rope.kind is RopeKind.YARN:  # some files say what the model was made for first, some what it is made for now
+        longest = max(longest, int(rope.original_max_position_embeddings * rope.factor))
     return {
         "vocab_size": fields.positive_int("vocab_size"),
         "hidden_size": hidden_size,
@@ -88,10 +106,10 @@ def parse_shape(
         "num_kv_heads": num_kv_heads,
         "head_dim": _head_dim(fields, head_dim, hidden_size, num_heads),
         "windows": windows(fields),
-        "max_position_embeddings": fields.positive_int("max_position_embeddings"),
+        "max_position_embeddings": longest,
         "rms_norm_eps": fields.positive_number("rms_norm_eps", rms_norm_eps),
-        "rope": _rope(fields, rope_theta),
-        "tie_word_embeddings": fields.boolean("tie_word_embeddings", False),
+        "rope": rope,
+        "tie_word_embeddings": fields.boolean("tie_word_embeddings", tie_word_embeddings),
         "dtype": dtype,
         "eos_token_ids": fields.token_ids("eos_token_id"),
         "quantization": parse_quantization(fields),
@@ -119,9 +137,12 @@ def _head_dim(fields: JsonFields, default: int | None, hidden_size: int, num_hea
     return head_dim
 
 
-def _rope(fields: JsonFields, default_theta: float) -> RopeConfig:
-    """Newer checkpoints keep the base in `rope_parameters`, older ones beside `rope_scaling`."""
+def parse_rope(fields: JsonFields, default_theta: float, kind_of_layer: str | None = None) -> RopeConfig:
+    """Newer checkpoints keep the base in `rope_parameters`, older ones beside `rope_scaling`. `kind_of_layer`: which of
+    several they may have is wanted."""
     scaling = fields.section("rope_parameters") or fields.section("rope_scaling") or JsonFields.empty(fields.path)
+    if kind_of_layer is not None:
+        scaling = scaling.section(kind_of_layer) or scaling
     partial = scaling.positive_number("partial_rotary_factor", fields.positive_number("partial_rotary_factor", 1.0))
     if partial != 1.0:
         raise refuse(f"partial_rotary_factor {partial:g}", "use a model whose heads are rotated whole")
@@ -135,6 +156,8 @@ def _rope(fields: JsonFields, default_theta: float) -> RopeConfig:
         return RopeConfig(theta=theta)
     if kind is RopeKind.LINEAR:
         return RopeConfig(theta=theta, kind=kind, factor=scaling.positive_number("factor"))
+    if kind is RopeKind.YARN:
+        return _yarn(fields, scaling, theta)
     low, high = scaling.positive_number("low_freq_factor"), scaling.positive_number("high_freq_factor")
     if low >= high:
         raise scaling.invalid("low_freq_factor", f"must be below high_freq_factor ({high})")
@@ -145,4 +168,27 @@ def _rope(fields: JsonFields, default_theta: float) -> RopeConfig:
         low_freq_factor=low,
         high_freq_factor=high,
         original_max_position_embeddings=scaling.positive_int("original_max_position_embeddings"),
+    )
+
+
+def _yarn(fields: JsonFields, scaling: JsonFields, theta: float) -> RopeConfig:
+    longest = fields.positive_int("max_position_embeddings")
+    original = scaling.positive_int("original_max_position_embeddings", longest)
+    factor = scaling.positive_number("factor", longest / original)
+    if scaling.has("attention_factor"):
+        scale = scaling.positive_number("attention_factor")
+    elif scaling.has("mscale") and scaling.has("mscale_all_dim"):
+        scale = yarn_scale(factor, scaling.positive_number("mscale"))
+        scale /= yarn_scale(factor, scaling.positive_number("mscale_all_dim"))
+    else:
+        scale = yarn_scale(factor)
+    return RopeConfig(
+        theta=theta,
+        kind=RopeKind.YARN,
+        factor=factor,
+        original_max_position_embeddings=original,
+        beta_fast=scaling.positive_number("beta_fast", 32.0),
+        beta_slow=scaling.positive_number("beta_slow", 1.0),
+        truncate=scaling.boolean("truncate", True),
+        scale=scale,
     )

@@ -19,6 +19,8 @@ class RopeKind(StrEnum):
     """Not at all."""
     LINEAR = "linear"
     """All by the same factor (position interpolation, arXiv 2306.15595)."""
+    YARN = "yarn"
+    """As llama3, by dimension; cosines and sines are scaled, too (arXiv 2309.00071)."""
     LLAMA3 = "llama3"
     """Long wavelengths by the factor, short ones not, a smooth passage between (Llama 3.1)."""
 
@@ -37,7 +39,15 @@ class RopeConfig:
     high_freq_factor: float = 4.0
     """llama3: wavelengths below the original context over this stay as they are."""
     original_max_position_embeddings: int = 0
-    """llama3: context length of pre-training, in tokens."""
+    """llama3, yarn: context length of pre-training, in tokens."""
+    beta_fast: float = 32.0
+    """yarn: dimensions that turn more often within it stay as they are."""
+    beta_slow: float = 1.0
+    """yarn: those that turn less often are divided by `factor`."""
+    truncate: bool = True
+    """yarn: whether the passage between begins and ends at a whole dimension."""
+    scale: float = 1.0
+    """yarn: of cosines and sines."""
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
@@ -54,6 +64,25 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
             keep = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
             keep = keep.clamp(0.0, 1.0)
             return (1 - keep) * plain / rope.factor + keep * plain
+        case RopeKind.YARN:
+            first, last = (_dimension_of(turns, rope, head_dim) for turns in (rope.beta_fast, rope.beta_slow))
+            if rope.truncate:
+                first, last = math.floor(first), math.ceil(last)
+            first, last = max(first, 0), min(last, head_dim - 1)
+            width = last - first or 0.001
+            keep = 1.0 - ((torch.arange(head_dim // 2).float() - first) / width).clamp(0.0, 1.0)
+            return (1 - keep) * plain / rope.factor + keep * plain
+
+
+def _dimension_of(turns: float, rope: RopeConfig, head_dim: int) -> float:
+    """The dimension pair that turns so often within the original context."""
+    radians = rope.original_max_position_embeddings / (turns * 2 * math.pi)
+    return head_dim * math.log(radians) / (2 * math.log(rope.theta))
+
+
+def yarn_scale(factor: float, weight: float = 1.0) -> float:
+    """What cosines and sines are scaled by, as yarn has it."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
 class RotaryEmbedding:
@@ -61,11 +90,14 @@ class RotaryEmbedding:
 
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, head_dim).to(device)
+        self._scale = rope.scale
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """For positions [tokens]: cosines and signed sines, each [tokens, 1, head_dim] in `dtype`."""
         angles = positions.float().unsqueeze(-1) * self._frequencies
         cosines, sines = angles.cos(), angles.sin()
+        if self._scale != 1.0:
+            cosines, sines = cosines * self._scale, sines * self._scale
         cosines = torch.cat((cosines, cosines), dim=-1)
         sines = torch.cat((-sines, sines), dim=-1)
         return cosines.unsqueeze(1).to(dtype), sines.unsqueeze(1).to(dtype)

@@ -6,6 +6,7 @@ A family's `build` says which it takes and with what; names, shapes and what was
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
@@ -28,7 +29,7 @@ from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import WeightSource
 from fairlead_engine.model.quantization.weight_format import WeightFormat
-from fairlead_engine.model.rope import RotaryEmbedding
+from fairlead_engine.model.rope import RopeConfig, RotaryEmbedding
 from fairlead_engine.model.shard import ALONE, Shard, scaled
 from fairlead_engine.model.summed_linear import SummedLinear
 
@@ -90,8 +91,11 @@ class Weights:
         self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if config.tie_word_embeddings else None)
         return Decoder(
             config=config,
-            embedding=TokenEmbedding(embedding, words.start, self.shard),
-            rotary=RotaryEmbedding(config.rope, config.head_dim, self._checkpoint.device),
+            embedding=TokenEmbedding(
+                embedding, words.start, self.shard, float(torch.tensor(config.embedding_scale, dtype=embedding.dtype))
+            ),
+            rotary=self._rotary(config.rope),
+            local_rotary=None if config.local_rope is None else self._rotary(config.local_rope),
             layers=layers,
             final_norm=final_norm,
             head=head,
@@ -136,7 +140,9 @@ class Weights:
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
-            scoring=Scoring(window=window),
+            scoring=Scoring(window=window, soft_cap=config.soft_cap),
+            query_scale=config.query_scale,
+            is_local=bool(window) and config.local_rope is not None,
             projection_norm=projection_norm,
         )
 
@@ -150,6 +156,7 @@ class Weights:
         up: str = "up_proj",
         down: str = "down_proj",
         sums: bool = True,
+        is_gelu: bool = False,
     ) -> GatedFeedForward:
         """The gated feed-forward of that name, as wide as `inner` or the configuration says; its three projections may
         be called otherwise. Without `sums` what it computes is this rank's part, to be summed by who uses it."""
@@ -159,6 +166,7 @@ class Weights:
         return GatedFeedForward(
             gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part]),
             down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part, sums=sums),
+            is_gelu=is_gelu,
         )
 
     def experts(
@@ -258,11 +266,16 @@ class Weights:
     def norm(self, name: str, size: int, part: slice = WHOLE) -> RMSNorm:
         """`part`: what this rank has of it."""
         weight = self._checkpoint.tensor(f"{name}.weight", size)[part]
+        if offset := self._config.norm_offset:
+            weight = (weight.float() + offset).to(weight.dtype)
         self._count(weight, size)
         return RMSNorm(weight, self._config.rms_norm_eps)
 
     def _layer_norm(self, prefix: str, name: str | None) -> RMSNorm | None:
         return None if name is None else self.norm(f"{prefix}.{name}", self._config.hidden_size)
+
+    def _rotary(self, rope: RopeConfig) -> RotaryEmbedding:
+        return RotaryEmbedding(rope, self._config.head_dim, self._checkpoint.device)
 
     def _count(self, tensor: Tensor, num_parameters: int) -> None:
         """A tensor that is this rank's part of so many parameters."""

@@ -32,13 +32,28 @@ def windows_by_layer(fields: JsonFields) -> tuple[int, ...]:
     if not kinds:
         first = fields.positive_int("max_window_layers", 28) if fields.has("max_window_layers") else 28
         return tuple(window if index >= first else 0 for index in range(num_layers))
+    _check_kinds(fields, kinds, num_layers)
+    if _SLIDING in kinds and not window:
+        raise fields.invalid("layer_types", "must not name sliding_attention without use_sliding_window")
+    return tuple(window if kind == _SLIDING else 0 for kind in kinds)
+
+
+def windows_alternating(fields: JsonFields, default: int, every: int) -> tuple[int, ...]:
+    """One in `every` layers sees all, the last of so many, or those that `layer_types` names; the others
+    `sliding_window`."""
+    num_layers, kinds = fields.positive_int("num_hidden_layers"), fields.texts("layer_types")
+    window = fields.positive_int("sliding_window", default)
+    if not kinds:
+        return tuple(window if (index + 1) % every else 0 for index in range(num_layers))
+    _check_kinds(fields, kinds, num_layers)
+    return tuple(window if kind == _SLIDING else 0 for kind in kinds)
+
+
+def _check_kinds(fields: JsonFields, kinds: list[str], num_layers: int) -> None:
     if unknown := sorted({*kinds} - {_WHOLE, _SLIDING}):
         raise _refuse(f"layer_types {', '.join(unknown)}")
     if len(kinds) != num_layers:
         raise fields.invalid("layer_types", f"must name as many as num_hidden_layers ({num_layers})")
-    if _SLIDING in kinds and not window:
-        raise fields.invalid("layer_types", "must not name sliding_attention without use_sliding_window")
-    return tuple(window if kind == _SLIDING else 0 for kind in kinds)
 
 
 def _refuse(what: str) -> ModelLoadError:

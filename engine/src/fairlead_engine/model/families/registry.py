@@ -4,10 +4,13 @@ from typing import Any
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.families.family import ModelFamily
+from fairlead_engine.model.families.gemma2 import GEMMA2
+from fairlead_engine.model.families.gemma3 import GEMMA3
 from fairlead_engine.model.families.llama import LLAMA
 from fairlead_engine.model.families.mistral import MISTRAL
 from fairlead_engine.model.families.mixtral import MIXTRAL
 from fairlead_engine.model.families.olmo2 import OLMO2
+from fairlead_engine.model.families.olmo3 import OLMO3
 from fairlead_engine.model.families.qwen2 import QWEN2
 from fairlead_engine.model.families.qwen2_moe import QWEN2_MOE
 from fairlead_engine.model.families.qwen3 import QWEN3
@@ -15,10 +18,13 @@ from fairlead_engine.model.families.qwen3_moe import QWEN3_MOE
 from fairlead_engine.model.json_fields import JsonFields
 
 ARCHITECTURES: dict[str, ModelFamily[Any]] = {
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,
     "Olmo2ForCausalLM": OLMO2,
+    "Olmo3ForCausalLM": OLMO3,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
