@@ -59,6 +59,11 @@ def olmo3_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Olmo3ForCausalLM", "olmo3"), **own, **changes}
 
 
+def phi3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny Phi-3, with changes. It sees less than its context."""
+    return {**_fields("Phi3ForCausalLM", "phi3"), "sliding_window": 20, "pad_token_id": 0, **changes}
+
+
 def gemma2_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Gemma 2, with changes. It sees less than its context, and its queries are not
     scaled by the size of a head."""
@@ -97,6 +102,7 @@ FAMILIES = {
     "mixtral": mixtral_fields,
     "olmo2": olmo2_fields,
     "olmo3": olmo3_fields,
+    "phi3": phi3_fields,
     "qwen2_moe": qwen2_moe_fields,
     "qwen3_moe": qwen3_moe_fields,
 }
@@ -128,6 +134,10 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     hidden, head_dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
     query, kv, family = config.num_heads * head_dim, config.num_kv_heads * head_dim, config.architecture
     qkv = {"q_proj": (query, hidden), "k_proj": (kv, hidden), "v_proj": (kv, hidden)}
+    gated = {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}
+    if family == "Phi3ForCausalLM":
+        qkv = {"qkv_proj": (query + 2 * kv, hidden)}
+        gated = {"gate_up_proj": (2 * inner, hidden), "down_proj": (hidden, inner)}
     expert = {"w1": (inner, hidden), "w3": (inner, hidden), "w2": (hidden, inner)}
     bias = getattr(config, "attention_bias", False)
     yield "model.embed_tokens.weight", (config.vocab_size, hidden)
@@ -153,7 +163,7 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         elif isinstance(config, QwenExpertsConfig) and index not in config.dense_layers:
             yield from _qwen_experts(f"{prefix}.mlp", config)
         else:
-            yield from _linears(f"{prefix}.mlp", _gated(hidden, inner), getattr(config, "mlp_bias", False))
+            yield from _linears(f"{prefix}.mlp", gated, getattr(config, "mlp_bias", False))
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)

@@ -19,6 +19,7 @@ from fairlead_engine_testing.checkpoints import (
     mixtral_fields,
     olmo2_fields,
     olmo3_fields,
+    phi3_fields,
     qwen2_fields,
     qwen2_moe_fields,
     qwen3_fields,
@@ -50,6 +51,8 @@ SHAPES = {
     "llama-rope-parameters": llama_fields(rope_parameters={**LLAMA3_ROPE, "rope_theta": 500.0}),
     "olmo2": olmo2_fields(),
     "olmo3": olmo3_fields(),
+    "phi3": phi3_fields(),
+    "phi4": phi3_fields(num_key_value_heads=1, sliding_window=None, tie_word_embeddings=True),
     "olmo3-pattern": olmo3_fields(num_hidden_layers=5, layer_types=None),
     "yarn": qwen2_fields(rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}),
     "yarn-mscale": llama_fields(

@@ -4,11 +4,11 @@ It checks names and shapes and keeps account of what was read; what the tensors 
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -28,6 +28,15 @@ _UNNEEDED = ("rotary_emb.inv_freq", "self_attn.k_scale", "self_attn.v_scale")
 for a cache of 8 bits, which ours is not."""
 
 
+class _Part(NamedTuple):
+    """Where a tensor is that is a part of another's rows."""
+
+    name: str
+    first: int
+    num_rows: int
+    """Of the other."""
+
+
 class Checkpoint:
     """The tensors of one folder, converted to one dtype and device as they are read. Use as a context manager.
 
@@ -41,6 +50,7 @@ class Checkpoint:
         self._files: dict[str, Any] = {}
         self._file_of: dict[str, str] = {}
         self._read: set[str] = set()
+        self._parts: dict[str, _Part] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> "Checkpoint":
@@ -91,6 +101,15 @@ class Checkpoint:
         its rows only those, and no others are read."""
         return self._find(name, shapes, dtypes, (rows,)).to(self.device)
 
+    def divide(self, name: str, parts: Mapping[str, int]) -> None:
+        """A layer's weight and bias hold those of several, below one another: name → rows. From here on they are found
+        under these names, too."""
+        for kind in ("weight", "bias"):
+            first = 0
+            for part, size in parts.items():
+                self._parts[f"{part}.{kind}"] = _Part(f"{name}.{kind}", first, sum(parts.values()))
+                first += size
+
     def skip(self, name: str) -> None:
         """Lets a tensor be left over, if it is there."""
         self._read.add(name)
@@ -118,6 +137,10 @@ class Checkpoint:
         dtypes: Collection[torch.dtype],
         part: tuple[slice, ...] = (),
     ) -> Tensor:
+        if (place := self._parts.get(name)) is not None:
+            rows = (part or (WHOLE,))[0].indices(shapes[0][0])
+            name, part = place.name, (slice(place.first + rows[0], place.first + rows[1]), *part[1:])
+            shapes = [(place.num_rows, *shape[1:]) for shape in shapes]
         if name not in self._file_of:
             raise ModelLoadError(
                 ModelLoadReason.MISSING_TENSOR,

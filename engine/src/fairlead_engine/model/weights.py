@@ -112,14 +112,18 @@ class Weights:
         output_bias: bool = False,
         norms_heads: bool = False,
         norms_projections: bool = False,
+        is_fused: bool = False,
     ) -> Attention:
-        """A layer's `self_attn`. Its `q_norm` and `k_norm` are for each head, or for all heads at once."""
+        """A layer's `self_attn`. Its `q_norm` and `k_norm` are for each head, or for all heads at once. `is_fused`: its
+        three projections are stored as one, `qkv_proj`."""
         config, window = self._config, self._config.windows[layer_index(prefix)]
         prefix = f"{prefix}.self_attn"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
         query_part, kv_part = scaled(heads, config.head_dim), scaled(kv_heads, config.head_dim)
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         projections = {f"{prefix}.q_proj": query_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
+        if is_fused:
+            self._checkpoint.divide(f"{prefix}.qkv_proj", projections)
         head_norm = None
         if norms_heads:
             query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
@@ -157,12 +161,16 @@ class Weights:
         down: str = "down_proj",
         sums: bool = True,
         is_gelu: bool = False,
+        fused: str | None = None,
     ) -> GatedFeedForward:
         """The gated feed-forward of that name, as wide as `inner` or the configuration says; its three projections may
-        be called otherwise. Without `sums` what it computes is this rank's part, to be summed by who uses it."""
+        be called otherwise, and the first two stored as one, called `fused`. Without `sums` what it computes is this
+        rank's part, to be summed by who uses it."""
         hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
         part = self.shard.part(inner)
         gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
+        if fused is not None:
+            self._checkpoint.divide(f"{prefix}.{fused}", gate_up)
         return GatedFeedForward(
             gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part]),
             down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part, sums=sums),

@@ -11,6 +11,7 @@ from fairlead_engine.model.families.mistral import MISTRAL
 from fairlead_engine.model.families.mixtral import MIXTRAL
 from fairlead_engine.model.families.olmo2 import OLMO2
 from fairlead_engine.model.families.olmo3 import OLMO3
+from fairlead_engine.model.families.phi3 import PHI3
 from fairlead_engine.model.families.qwen2 import QWEN2
 from fairlead_engine.model.families.qwen2_moe import QWEN2_MOE
 from fairlead_engine.model.families.qwen3 import QWEN3
@@ -25,6 +26,7 @@ ARCHITECTURES: dict[str, ModelFamily[Any]] = {
     "MixtralForCausalLM": MIXTRAL,
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
+    "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
