@@ -87,12 +87,15 @@ def two_caches(num_kv_heads: int, head_dim: int, dtype, kv_dtype, device: str):
 @in_each_format
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
 @pytest.mark.parametrize("with_norm", [False, True])
-@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(4, 2, 16), (3, 1, 6), (20, 5, 8)])
-def test_norm_rope_store(device, dtype, kv_dtype, with_norm, num_heads, num_kv_heads, head_dim):
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads", "head_dim", "num_turned"),
+    [(4, 2, 16, 16), (3, 1, 6, 6), (20, 5, 8, 8), (4, 2, 16, 12)],
+)
+def test_norm_rope_store(device, dtype, kv_dtype, with_norm, num_heads, num_kv_heads, head_dim, num_turned):
     from fairlead_engine.kernels import norm_rope_store_kernel
 
     heads = torch.randn(3, num_heads + 2 * num_kv_heads, head_dim, device=device, dtype=dtype)
-    cosines, sines = torch.randn(2, 3, 1, head_dim, device=device, dtype=dtype)
+    cosines, sines = torch.randn(2, 3, 1, num_turned, device=device, dtype=dtype)
     weights = torch.randn(2, head_dim, device=device, dtype=dtype)
     norm = HeadNorm(weights[0], weights[1], 1e-4) if with_norm else None
     turn, slots = HeadTurn(num_kv_heads, cosines, sines, norm), torch.tensor([7, 0, 11], device=device)

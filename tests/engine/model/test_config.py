@@ -16,6 +16,7 @@ from fairlead_engine_testing.checkpoints import (
     llama_fields,
     mistral_fields,
     mixtral_fields,
+    phi3_fields,
     qwen2_fields,
     qwen3_fields,
     qwen3_moe_fields,
@@ -131,7 +132,8 @@ def test_a_tokenizer_without_an_end_names_none(config, tmp_path):
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 4.0}}, "longrope"),
+        ({"rope_scaling": {"rope_type": "proportional", "factor": 4.0}}, "proportional"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1], "long_factor": [2]}}, "1 short and 1 long"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor 0\.5"),
         ({"partial_rotary_factor": 0.25, "rope_scaling": {"type": "linear", "factor": 2.0}}, "partial_rotary_factor"),
@@ -186,6 +188,15 @@ def test_layer_types_that_fit_nothing_else_are_named(changes, tmp_path):
     assert raised.value.reason == ModelLoadReason.MODEL_CONFIG_INVALID
 
 
+def test_phi3s_older_names_of_longrope_are_known(tmp_path):
+    factors = {"short_factor": [1] * 8, "long_factor": [2] * 8}
+    fields = phi3_fields(original_max_position_embeddings=64, rope_scaling={"type": "su", **factors})
+    config = load(tmp_path, fields)
+    assert (config.rope.kind, config.rope.original_max_position_embeddings) == ("longrope", 64)
+    assert config.for_context(None).rope.is_long and not config.for_context(64).rope.is_long
+    assert load(tmp_path, {**fields, "rope_scaling": {"type": "yarn", **factors}}).rope == config.rope
+
+
 def test_an_unknown_architecture_is_named_beside_all_that_are_known(tmp_path):
     with pytest.raises(ModelLoadError, match="GPT2LMHeadModel") as raised:
         load(tmp_path, llama_fields(architectures=["GPT2LMHeadModel"]))
@@ -233,6 +244,7 @@ def test_more_experts_per_token_than_there_are_is_named(tmp_path):
         ({"eos_token_id": 256}, "eos_token_id"),
         ({"rope_scaling": [1]}, "rope_scaling"),
         ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor is missing"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1, 0]}}, r"rope_scaling.short_factor is \[1, 0\]"),
         ({"rope_scaling": {"rope_type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}}, "low_freq_factor"),
     ],
 )

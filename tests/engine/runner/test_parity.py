@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +53,8 @@ SHAPES = {
     "olmo2": olmo2_fields(),
     "olmo3": olmo3_fields(),
     "phi3": phi3_fields(),
+    "phi4-mini": phi3_fields(partial_rotary_factor=0.75, tie_word_embeddings=True, sliding_window=None),
+    "dynamic-rope": llama_fields(rope_scaling={"type": "dynamic", "factor": 4.0}),
     "phi4": phi3_fields(num_key_value_heads=1, sliding_window=None, tie_word_embeddings=True),
     "olmo3-pattern": olmo3_fields(num_hidden_layers=5, layer_types=None),
     "yarn": qwen2_fields(rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}),
@@ -130,9 +133,11 @@ def backend(request) -> str:
     return request.param
 
 
-def make_runner(folder: Path, *, backend: str = "auto", block_size: int = 16, dtype: str = "float32") -> ModelRunner:
+def make_runner(
+    folder: Path, *, backend: str = "auto", block_size: int = 16, dtype: str = "float32", **settings: Any
+) -> ModelRunner:
     runner = ModelRunner(
-        folder, dtype=dtype, device="cpu", block_size=block_size, num_threads=1, attention_backend=backend
+        folder, dtype=dtype, device="cpu", block_size=block_size, num_threads=1, attention_backend=backend, **settings
     )
     runner.allocate_kv_cache(NUM_BLOCKS, 8, NUM_BLOCKS)
     return runner
@@ -204,6 +209,25 @@ def test_every_shape_of_checkpoint_gives_the_references_tokens(name, tmp_path, b
     sequences = place(make_prompts(1, 7, 16, 33, 90), 16, num_new=8)
     generate(make_runner(folder, backend=backend), sequences, num_new=8, budget=24)
     check(reference, folder, sequences)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.75])
+def test_positions_are_stretched_for_the_longest_context_that_is_served(share, tmp_path, reference):
+    """transformers, which sees whole sequences, looks at the length of each."""
+    num_pairs = int(16 * share) // 2
+    scaling = {
+        "type": "longrope",
+        "short_factor": [1.0 + 0.1 * pair for pair in range(num_pairs)],
+        "long_factor": [1.5 + 0.7 * pair for pair in range(num_pairs)],
+    }
+    fields = phi3_fields(
+        original_max_position_embeddings=64, rope_scaling=scaling, partial_rotary_factor=share, sliding_window=None
+    )
+    folder = write_random_checkpoint(tmp_path / "model", fields)
+    for longest, lengths in ((64, (1, 30, 55)), (None, (65, 90, 120)), (200, (64, 70))):
+        sequences = place(make_prompts(*lengths), 16, num_new=8)
+        generate(make_runner(folder, max_model_len=longest), sequences, num_new=8, budget=40)
+        check(reference, folder, sequences)
 
 
 def test_shards_hold_the_same_model_as_a_single_file(tmp_path, reference):

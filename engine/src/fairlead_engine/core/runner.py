@@ -129,6 +129,7 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         kv_cache_dtype=config.kv_cache_dtype,
         quantization=config.quantization,
         tensor_parallel_size=config.tensor_parallel_size,
+        max_model_len=config.max_model_len,
         enforce_eager=config.enforce_eager,
         compile_cache=config.compile_cache,
     )

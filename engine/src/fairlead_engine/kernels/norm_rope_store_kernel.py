@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fairlead_engine.kernels import norm_rope_store as in_torch
 from fairlead_engine.kernels.attention.stored_heads import LARGEST, SMALLEST_SCALE, StoredHeads
 from fairlead_engine.kernels.norm_rope import HeadTurn
 
@@ -128,9 +129,11 @@ def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
 def norm_rope_store(
     heads: Tensor, turn: HeadTurn, keys: StoredHeads, values: StoredHeads, slot_mapping: Tensor
 ) -> Tensor:
-    """As `kernels.norm_rope_store.norm_rope_store`."""
+    """As `kernels.norm_rope_store.norm_rope_store`, which does it itself where heads are turned in part."""
     num_tokens, num_all, head_dim = heads.shape
     num_kv_heads, cosines, sines, norm = turn
+    if cosines.shape[-1] < head_dim:
+        return in_torch.norm_rope_store(heads, turn, keys, values, slot_mapping)
     num_heads = num_all - 2 * num_kv_heads
     query = torch.empty((num_tokens, num_heads, head_dim), dtype=heads.dtype, device=heads.device)
     if num_tokens:

@@ -110,6 +110,16 @@ class JsonFields:
             raise self.invalid(name, "must be a list of positive integers")
         return value
 
+    def positive_numbers(self, name: str) -> tuple[float, ...]:
+        """A list of positive numbers, which must be there."""
+        value = self._values.get(name)
+        valid = isinstance(value, list) and all(
+            isinstance(item, int | float) and not isinstance(item, bool) and 0 < item < math.inf for item in value
+        )
+        if not isinstance(value, list) or not valid:
+            raise self.invalid(name, "must be a list of positive numbers")
+        return tuple(float(item) for item in value)
+
     def whole_numbers(self, name: str) -> list[int]:
         """A list of integers from 0 on; empty when absent."""
         value = self._values.get(name) or []

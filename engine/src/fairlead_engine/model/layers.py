@@ -38,7 +38,7 @@ class ForwardInput:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines and signed sines of a step's positions, each [tokens, 1, head_dim]."""
+    """Cosines and signed sines of a step's positions, each [tokens, 1, elements of a head that are turned]."""
 
     cosines: Tensor
     sines: Tensor

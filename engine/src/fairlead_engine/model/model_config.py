@@ -4,8 +4,9 @@ Everything that would make the model compute something else than it was trained 
 read. Rotary scaling is read in both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
@@ -59,6 +60,12 @@ class ModelConfig:
     quantization: StoredWeights | None = None
     """How the checkpoint's weights are quantised; None = they are floats."""
 
+    def for_context(self, longest: int | None) -> "ModelConfig":
+        """The same for an engine whose sequences have so many tokens at most; None = as many as it was made for."""
+        longest = self.max_position_embeddings if longest is None else longest
+        local = None if self.local_rope is None else self.local_rope.for_context(longest)
+        return replace(self, rope=self.rope.for_context(longest), local_rope=local)
+
     @property
     def inner_sizes(self) -> dict[str, int]:
         """Widths of all feed-forward layers, by the field that says them."""
@@ -75,12 +82,15 @@ def parse_shape(
     windows: Callable[[JsonFields], tuple[int, ...]] = no_windows,
     activation: str = "silu",
     tie_word_embeddings: bool = False,
+    rope_names: Mapping[str, str] = {},
+    turns_part: bool = False,
 ) -> dict[str, Any]:
     """The fields of `ModelConfig` as `config.json` spells them in every family.
 
     The arguments are the family's defaults: None = as many key and value heads as query heads, and a head size of
-    hidden size over heads; `windows` reads what a token sees in each layer. Raises ModelLoadError: ModelConfigInvalid,
-    or UnsupportedArchitecture for what no layer here computes.
+    hidden size over heads; `windows` reads what a token sees in each layer; `rope_names` and `turns_part` are
+    `parse_rope`'s. Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for what no layer here
+    computes.
     """
     hidden_size = fields.positive_int("hidden_size")
     num_heads = fields.positive_int("num_attention_heads")
@@ -93,7 +103,9 @@ def parse_shape(
     dtype = fields.text("dtype") or fields.text("torch_dtype") or "float32"
     if dtype not in ("float32", "bfloat16", "float16"):
         raise refuse(f"dtype {dtype}", "supported are float32, bfloat16 and float16")
-    rope = parse_rope(fields, rope_theta)
+    head_dim = _head_dim(fields, head_dim, hidden_size, num_heads)
+    rope = parse_rope(fields, rope_theta, names=rope_names, turns_part=turns_part)
+    _check_turned(fields, rope, head_dim)
     longest = fields.positive_int("max_position_embeddings")
     if rope.kind is RopeKind.YARN:  # some files say what the model was made for first, some what it is made for now
         longest = max(longest, int(rope.original_max_position_embeddings * rope.factor))
@@ -104,7 +116,7 @@ def parse_shape(
         "num_layers": fields.positive_int("num_hidden_layers"),
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
-        "head_dim": _head_dim(fields, head_dim, hidden_size, num_heads),
+        "head_dim": head_dim,
         "windows": windows(fields),
         "max_position_embeddings": longest,
         "rms_norm_eps": fields.positive_number("rms_norm_eps", rms_norm_eps),
@@ -137,23 +149,47 @@ def _head_dim(fields: JsonFields, default: int | None, hidden_size: int, num_hea
     return head_dim
 
 
-def parse_rope(fields: JsonFields, default_theta: float, kind_of_layer: str | None = None) -> RopeConfig:
+def _check_turned(fields: JsonFields, rope: RopeConfig, head_dim: int) -> None:
+    num_turned = rope.num_turned(head_dim)
+    if num_turned < 2 or num_turned % 2:
+        raise fields.invalid("partial_rotary_factor", f"must leave an even part of head_dim ({head_dim})")
+    if rope.kind is RopeKind.LONGROPE and {len(rope.short_factors), len(rope.long_factors)} != {num_turned // 2}:
+        raise refuse(
+            f"{len(rope.short_factors)} short and {len(rope.long_factors)} long factors of positions",
+            f"longrope has one for each two of the {num_turned} elements of a head that are turned",
+        )
+
+
+def parse_rope(
+    fields: JsonFields,
+    default_theta: float,
+    kind_of_layer: str | None = None,
+    *,
+    names: Mapping[str, str] = {},
+    turns_part: bool = False,
+) -> RopeConfig:
     """Newer checkpoints keep the base in `rope_parameters`, older ones beside `rope_scaling`. `kind_of_layer`: which of
-    several they may have is wanted."""
+    several they may have is wanted. `names`: what the family calls kinds otherwise; `turns_part`: whether its heads may
+    be turned in part."""
     scaling = fields.section("rope_parameters") or fields.section("rope_scaling") or JsonFields.empty(fields.path)
     if kind_of_layer is not None:
         scaling = scaling.section(kind_of_layer) or scaling
     partial = scaling.positive_number("partial_rotary_factor", fields.positive_number("partial_rotary_factor", 1.0))
-    if partial != 1.0:
+    if partial > 1.0 or (partial != 1.0 and not turns_part):
         raise refuse(f"partial_rotary_factor {partial:g}", "use a model whose heads are rotated whole")
     theta = scaling.positive_number("rope_theta", fields.positive_number("rope_theta", default_theta))
     name = scaling.text("rope_type") or scaling.text("type") or RopeKind.DEFAULT
+    name = names.get(name, name)
     if name not in set(RopeKind):
         known = ", ".join(RopeKind)
         raise refuse(f"rotary scaling {name}", f"supported are {known}")
     kind = RopeKind(name)
-    if kind is RopeKind.DEFAULT:
-        return RopeConfig(theta=theta)
+    if kind in (RopeKind.DEFAULT, RopeKind.DYNAMIC):
+        return RopeConfig(theta=theta, kind=kind, share=partial)
+    if kind is RopeKind.LONGROPE:
+        return _longrope(fields, scaling, theta, partial)
+    if partial != 1.0:
+        raise refuse(f"partial_rotary_factor {partial:g} with {name}", "use a model whose heads are rotated whole")
     if kind is RopeKind.LINEAR:
         return RopeConfig(theta=theta, kind=kind, factor=scaling.positive_number("factor"))
     if kind is RopeKind.YARN:
@@ -168,6 +204,26 @@ def parse_rope(fields: JsonFields, default_theta: float, kind_of_layer: str | No
         low_freq_factor=low,
         high_freq_factor=high,
         original_max_position_embeddings=scaling.positive_int("original_max_position_embeddings"),
+    )
+
+
+def _longrope(fields: JsonFields, scaling: JsonFields, theta: float, share: float) -> RopeConfig:
+    """Phi-3 has the context of pre-training beside `rope_scaling`."""
+    longest = fields.positive_int("max_position_embeddings")
+    original = fields.positive_int(
+        "original_max_position_embeddings", scaling.positive_int("original_max_position_embeddings", longest)
+    )
+    factor = scaling.positive_number("factor", longest / original)
+    stretch = 1.0 if factor <= 1.0 or original == 1 else math.sqrt(1.0 + math.log(factor) / math.log(original))
+    return RopeConfig(
+        theta=theta,
+        kind=RopeKind.LONGROPE,
+        share=share,
+        factor=factor,
+        original_max_position_embeddings=original,
+        scale=scaling.positive_number("attention_factor", stretch),
+        short_factors=scaling.positive_numbers("short_factor"),
+        long_factors=scaling.positive_numbers("long_factor"),
     )
 
 

@@ -5,7 +5,7 @@ needs no table of the longest context.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -23,6 +23,11 @@ class RopeKind(StrEnum):
     """As llama3, by dimension; cosines and sines are scaled, too (arXiv 2309.00071)."""
     LLAMA3 = "llama3"
     """Long wavelengths by the factor, short ones not, a smooth passage between (Llama 3.1)."""
+    LONGROPE = "longrope"
+    """Each by a factor of its own, of which it has two: for contexts within that of pre-training, and for longer ones;
+    cosines and sines are scaled, too (arXiv 2402.13753)."""
+    DYNAMIC = "dynamic"
+    """Not at all up to the context that the model was made for, which is the longest that is served (NTK-aware)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +43,10 @@ class RopeConfig:
     """llama3: wavelengths above the original context over this are divided by `factor`."""
     high_freq_factor: float = 4.0
     """llama3: wavelengths below the original context over this stay as they are."""
+    share: float = 1.0
+    """Of a head's elements, the first ones, that are turned at all."""
     original_max_position_embeddings: int = 0
-    """llama3, yarn: context length of pre-training, in tokens."""
+    """llama3, yarn, longrope: context length of pre-training, in tokens."""
     beta_fast: float = 32.0
     """yarn: dimensions that turn more often within it stay as they are."""
     beta_slow: float = 1.0
@@ -47,15 +54,31 @@ class RopeConfig:
     truncate: bool = True
     """yarn: whether the passage between begins and ends at a whole dimension."""
     scale: float = 1.0
-    """yarn: of cosines and sines."""
+    """yarn, longrope: of cosines and sines."""
+    short_factors: tuple[float, ...] = ()
+    """longrope: what each frequency is divided by for contexts within that of pre-training,"""
+    long_factors: tuple[float, ...] = ()
+    """and for longer ones."""
+    is_long: bool = True
+    """longrope: which of the two it is. Keys stay in the cache while a sequence grows, so all have the same."""
+
+    def for_context(self, longest: int) -> "RopeConfig":
+        """Of an engine whose sequences have so many tokens at most."""
+        return replace(self, is_long=longest > self.original_max_position_embeddings)
+
+    def num_turned(self, head_dim: int) -> int:
+        """Elements of a head that are turned."""
+        return int(head_dim * self.share)
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
-    """Radians per position of each dimension pair: float32 [head_dim / 2]."""
+    """Radians per position of each dimension pair: float32 [head_dim / 2], of as many elements as are turned."""
     plain = 1.0 / (rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim))
     match rope.kind:
-        case RopeKind.DEFAULT:
+        case RopeKind.DEFAULT | RopeKind.DYNAMIC:
             return plain
+        case RopeKind.LONGROPE:
+            return plain / torch.tensor(rope.long_factors if rope.is_long else rope.short_factors)
         case RopeKind.LINEAR:
             return plain / rope.factor
         case RopeKind.LLAMA3:
@@ -89,11 +112,11 @@ class RotaryEmbedding:
     """Turns positions into the cosines and sines that `norm_rope` applies."""
 
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
-        self._frequencies = inverse_frequencies(rope, head_dim).to(device)
+        self._frequencies = inverse_frequencies(rope, rope.num_turned(head_dim)).to(device)
         self._scale = rope.scale
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """For positions [tokens]: cosines and signed sines, each [tokens, 1, head_dim] in `dtype`."""
+        """For positions [tokens]: cosines and signed sines, each [tokens, 1, elements that are turned] in `dtype`."""
         angles = positions.float().unsqueeze(-1) * self._frequencies
         cosines, sines = angles.cos(), angles.sin()
         if self._scale != 1.0:

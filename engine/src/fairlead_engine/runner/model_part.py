@@ -1,5 +1,6 @@
 """One rank's part of the model with its part of the cache: what every rank has, and does in every step."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.model_config import ModelConfig
+from fairlead_engine.model.rope import RopeKind
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.cuda_memory import choose_meter
@@ -26,6 +28,8 @@ from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
+
+logger = logging.getLogger(__name__)
 
 
 class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +44,7 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: str = "auto"
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
+    max_model_len: int | None = None
     enforce_eager: bool = False
     compile_cache: str | None = None
 
@@ -65,7 +70,8 @@ class ModelPart:
         set_num_threads(settings.num_threads, shard.size)
         folder = Path(settings.folder)
         self.shard = shard
-        self.config = read_config(folder)
+        self.config = read_config(folder).for_context(settings.max_model_len)
+        _tell_of_positions(self.config)
         _check_divisible(self.config, shard.size)
         self.device = choose_device(settings.device, shard)
         if self.device.type == "cpu":
@@ -170,6 +176,16 @@ class ModelPart:
         for size in plan.score_sizes:
             yield self.model.logits(computed.scored[first : first + size]).float()
             first += size
+
+
+def _tell_of_positions(config: ModelConfig) -> None:
+    """Answers differ by it, even to short prompts."""
+    if (rope := config.rope).kind is RopeKind.LONGROPE:
+        logger.info(
+            "positions are stretched for contexts %s %d tokens; max-model-len decides",
+            "beyond" if rope.is_long else "of at most",
+            rope.original_max_position_embeddings,
+        )
 
 
 def _choose_compile_cache(folder: str | None) -> None:

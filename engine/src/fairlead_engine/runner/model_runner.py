@@ -64,6 +64,7 @@ class ModelRunner:
         kv_cache_dtype: str = "auto",
         quantization: str | None = None,
         tensor_parallel_size: int = 1,
+        max_model_len: int | None = None,
         enforce_eager: bool = False,
         compile_cache: str | None = None,
     ) -> None:
@@ -78,6 +79,7 @@ class ModelRunner:
             attention_backend=attention_backend,
             kv_cache_dtype=kv_cache_dtype,
             quantization=quantization,
+            max_model_len=max_model_len,
             enforce_eager=enforce_eager,
             compile_cache=compile_cache,
         )
