@@ -3,8 +3,10 @@
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 RUN = Path(__file__).parent.parent / ".ci" / "run"
@@ -12,31 +14,45 @@ MAKE = """#!/bin/sh
 echo "words of $*"
 [ "$*" != "$BROKEN" ] || exit 2
 """
-NO_CLUSTER = "#!/bin/sh\nexit 4\n"
+PYTHON = """#!/bin/sh
+shift # -m
+[ "$*" != "cluster preflight" ] || exit $HOSTS
+echo "words of $*, nice $(nice)"
+[ "$*" != "$BROKEN" ] || exit 2
+[ "$*" != "$ENDLESS" ] || exec sleep 3600
+"""
+NODE, CONTROL_PLANE, NOTHING = 0, 3, 4
+"""What this machine can host, as `python -m cluster preflight` tells it."""
 
 
-def run(folder: Path, broken: str) -> tuple[int, list[str]]:
-    """The exit status and the lines of a run in which one target fails."""
-    for path, text in (("bin/make", MAKE), (".venv/bin/python", NO_CLUSTER)):
+def run(folder: Path, broken: str = "", *, hosts: int = NOTHING, endless: str = "") -> tuple[int, list[str]]:
+    """The exit status and the lines of a run in which one target, or one build, fails, or another never ends."""
+    for path, text in (("bin/make", MAKE), (".venv/bin/python", PYTHON)):
         program = folder / path
         program.parent.mkdir(parents=True)
         program.write_text(text)
         program.chmod(0o755)
     (folder / ".ci").mkdir()
     shutil.copy(RUN, folder / ".ci" / "run")
-    environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "BROKEN": broken}
+    told = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "BROKEN": broken, "HOSTS": str(hosts), "ENDLESS": endless}
     done = subprocess.run(
         ["bash", str(folder / ".ci" / "run")],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+        env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout.splitlines()
 
 
+def words(lines: list[str]) -> list[str]:
+    return [line.removeprefix("words of ") for line in lines if line.startswith("words of ")]
+
+
+BEFORE = ["demo", "setup-dev", "lint", "setup-chart", "prometheus", "test-slow", "test"]
+
+
 def test_what_is_fetched_beside_lint_is_told_after_it_and_before_the_tests(tmp_path: Path) -> None:
-    status, lines = run(tmp_path, broken="")
+    status, lines = run(tmp_path)
     assert status == 0
-    targets = ("demo", "setup-dev", "lint", "setup-chart", "prometheus", "test-slow", "test")
-    assert [line for line in lines if line.startswith("words")] == [f"words of {target}" for target in targets]
+    assert words(lines) == BEFORE
 
 
 @pytest.mark.parametrize("broken", ["demo", "setup-dev", "lint", "setup-chart", "test-slow", "test"])
@@ -47,7 +63,53 @@ def test_a_step_that_fails_ends_the_run_and_its_words_are_shown(tmp_path: Path, 
 
 
 def test_without_prometheus_the_run_goes_on_and_says_what_is_left_out(tmp_path: Path) -> None:
-    status, lines = run(tmp_path, broken="prometheus")
+    status, lines = run(tmp_path, "prometheus")
     assert status == 0
     assert any("SKIPPED: the alerts' and dashboards' tests" in line for line in lines)
     assert "words of prometheus" in lines and "words of test" in lines
+
+
+@pytest.mark.parametrize(
+    ("hosts", "built", "run_on_it"),
+    [
+        (NODE, ["cluster", "images", "oracle"], ["e2e-oracle", "e2e-kubernetes"]),
+        (CONTROL_PLANE, ["cluster", "oracle"], ["e2e-oracle", "e2e-control-plane"]),
+    ],
+)
+def test_what_the_scenarios_run_is_built_beside_the_tests_and_gives_way_to_them(
+    tmp_path: Path, hosts: int, built: list[str], run_on_it: list[str]
+) -> None:
+    status, lines = run(tmp_path, hosts=hosts)
+    assert status == 0
+    assert words(lines) == [*BEFORE, *(f"{each} build, nice 19" for each in built), *run_on_it]
+
+
+def test_a_build_that_fails_is_left_to_what_needs_it(tmp_path: Path) -> None:
+    """Whose words and verdict count: what the network has failed once is not a change's fault."""
+    status, lines = run(tmp_path, "images build", hosts=NODE)
+    assert status == 0
+    assert words(lines)[-4:] == ["cluster build, nice 19", "images build, nice 19", "e2e-oracle", "e2e-kubernetes"]
+    assert "That failed, and is tried once more by what needs it." in lines
+
+
+@pytest.mark.parametrize("broken", ["e2e-oracle", "e2e-kubernetes"])
+def test_a_scenario_that_fails_ends_the_run(tmp_path: Path, broken: str) -> None:
+    status, lines = run(tmp_path, broken, hosts=NODE)
+    assert status == 2
+    assert lines[-1] == f"words of {broken}"
+
+
+def test_nothing_outlives_a_run_that_ends_early(tmp_path: Path) -> None:
+    status, _ = run(tmp_path, "test", hosts=NODE, endless="cluster build")
+    assert status == 2
+    deadline = time.monotonic() + 30
+    while still := [each for each in psutil.process_iter() if works_in(each, tmp_path)]:
+        assert time.monotonic() < deadline, still
+        time.sleep(0.05)
+
+
+def works_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

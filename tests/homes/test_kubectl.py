@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from homes.kubectl import Kubectl
 
+from fairlead.api.names import CRD_NAME
+
 
 class Client(Kubectl):
     """A kubectl of some version, which prints the command that it was given."""
@@ -39,10 +41,16 @@ def test_a_crd_of_somebody_else_ends_the_run_before_anything_is_touched(
 ) -> None:
     found = json.dumps({"metadata": {"name": "llmdeployments.fairlead.dev", "labels": labels}})
     client, calls = Client(tmp_path, "32"), tmp_path / "calls"
-    Path(client.program).write_text(f"#!/bin/sh\nshift 4\necho $1 >> {calls}\n[ $1 = get ] && echo '{found}' || cat\n")
+    Path(client.program).write_text(
+        f"#!/bin/sh\nshift 4\necho $1 $2 >> {calls}\n"
+        # its objects cannot be listed at the first try
+        f"[ $2 != {CRD_NAME} ] || [ $(grep -c 'get {CRD_NAME}' {calls}) = 2 ] || exit 1\n"
+        f"[ $1 = get ] && echo '{found}' || cat\n"
+    )
     if is_refused:
         with pytest.raises(pytest.exit.Exception, match="not the suite's"):
             client.apply_crd()
     else:
         assert client.apply_crd() is False
-    assert calls.read_text().split() == ["get"] + ["replace", "wait"] * (not is_refused)
+    made = ["replace --validate=false", "wait --for=condition=Established", *[f"get {CRD_NAME}"] * 2]
+    assert calls.read_text().splitlines() == ["get crd", *made * (not is_refused)]
