@@ -12,6 +12,7 @@ from fairlead_protocol.messages import LoadFigures, LoadLine, StepCost, StreamLi
 def test_every_figure_travels_from_core_to_operator() -> None:
     numbers = {name: number for number, name in enumerate(LoadFigures.__struct_fields__, start=1)}
     figures = numbers | {"step_cost": StepCost(base=0.5, residual=0.1), "step_age_seconds": 2.5, "draining": True}
+    figures["adapters"] = {"pirate": 0.0, "poet": 0.25}
     core = msgspec.structs.replace(NO_LOAD, **figures)
     sent = msgspec.json.encode(StreamLine(load=LoadLine(**core.figures, seq=3, seen={"g": 4})))
     line = msgspec.json.decode(sent, type=StreamLine).load
@@ -21,6 +22,7 @@ def test_every_figure_travels_from_core_to_operator() -> None:
     signals = ReplicaSignals(name="pod", age_seconds=0.1, **load.figures)
     heard = msgspec.json.decode(msgspec.json.encode(signals), type=ReplicaSignals)
     assert heard.figures == figures
+    assert heard.adapters == {"pirate": 0.0, "poet": 0.25}
 
 
 def test_a_step_cost_is_a_map_of_names_and_empty_until_known() -> None:

@@ -55,7 +55,7 @@ class LLM:
         config = EngineConfig(model=model, **settings)
         files = ModelFiles.read(resolve_model(model))
         self.engine = Engine(config, runner)
-        self.model = ServedModel(config.name, files, self.engine.info)
+        self.model = ServedModel(config.name, files, self.engine.info, adapters=lambda: self.engine.load.adapters)
         self._ids = itertools.count()
 
     @property

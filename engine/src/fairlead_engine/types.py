@@ -209,7 +209,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     """Requests share cached prefixes only with requests of the same salt."""
     adapter: str | None = None
-    """One of `EngineInfo.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
+    """One of `EngineLoad.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
     priority: int = 0
     pooling: Pooling | None = None
     """What is made of the prompt's hidden states; None = text is generated."""
@@ -314,7 +314,7 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     weight_bytes: int
     kv_cache_bytes: int
     adapters: tuple[str, ...] = ()
-    """Names of the adapters that requests may ask for."""
+    """Names of the adapters that it began with; `EngineLoad.adapters` has those that requests may ask for now."""
     start_seconds: dict[str, float]
     """How long each phase of the start took: import (from the process's beginning on), load, cache,
     compile, warm_up."""

@@ -71,7 +71,7 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     device: str
     architecture: str
     adapters: list[str] = []
-    """What may stand behind the name and a colon in `model`."""
+    """What may stand behind the name and a colon in `model` now; a load tells of what has come or gone since."""
 
 
 class ModelInfo(ModelBrief, kw_only=True, frozen=True):
@@ -169,6 +169,9 @@ class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):
     max_num_seqs: int
     """Sequences that one step may run: as many of the present ones as the engine's batch weight allows."""
     step_cost: StepCost = StepCost()
+    adapters: dict[str, NonNegative] = {}
+    """Adapters that requests may ask for, as they come and go; what is not here is not served. How many seconds a
+    request for each would wait for it to be loaded now, as measured: 0 where it is where the model computes."""
     step_age_seconds: float = 0.0
     """How long the running step has been running; 0 when idle. Told by the engine's HTTP process."""
     draining: bool = False

@@ -99,6 +99,7 @@ class ScriptedEngine:
             kv_blocks_total=self.info.num_kv_blocks,
             token_budget=self.info.max_num_batched_tokens,
             max_num_seqs=self.info.max_num_seqs,
+            adapters=dict.fromkeys(self.info.adapters, 0.0),
         )
         self.start_error = start_error
         self.full = False

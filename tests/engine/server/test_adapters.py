@@ -40,3 +40,14 @@ async def test_gateways_and_clients_are_told_of_adapters(start_app: Any) -> None
     cards = (await app.http.get("/v1/models")).json()["data"]
     assert [(card["id"], card["parent"]) for card in cards] == [("tiny", None), ("tiny:pirate", "tiny")]
     assert (await app.http.get("/v1/models/tiny:pirate")).json()["parent"] == "tiny"
+
+
+async def test_adapters_come_and_go_with_the_load(start_app: Any) -> None:
+    app = start_app(ScriptedEngine(info=scripted_info(adapters=("pirate",))))
+    app.engine.change_load(adapters={"poet": 0.25})
+    assert [(await app.chat(model=f"tiny:{name}")).status_code for name in ("poet", "pirate")] == [200, 404]
+    assert (await app.http.get("/fairlead/v1/model")).json()["adapters"] == ["poet"]
+    assert [card["id"] for card in (await app.http.get("/v1/models")).json()["data"]] == ["tiny", "tiny:poet"]
+    app.engine.change_load(adapters={})
+    assert (await app.http.get("/fairlead/v1/model")).json()["adapters"] == []
+    assert (await app.chat(model="tiny:poet")).json()["error"]["message"].endswith("it has none")

@@ -60,7 +60,7 @@ class ModelEndpoints:
     async def list_models(self) -> Response:
         """The one model this engine serves, by itself and with each of its adapters."""
         model = self._service.model()
-        names = [model.name, *(with_adapter(model.name, adapter) for adapter in model.info.adapters)]
+        names = [model.name, *(with_adapter(model.name, adapter) for adapter in model.adapters)]
         return StructResponse(ModelList(data=[_card(model, name) for name in names]))
 
     async def get_model(self, id: str) -> Response:

@@ -4,8 +4,7 @@ Exists once the core has started. Pure but for reading the model's folder.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +55,10 @@ class ServedModel:
         info: EngineInfo,
         created: int | None = None,
         formats: AnswerFormats = TEXT_ONLY,
+        adapters: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`created`: when it was loaded, as clients are told; Unix time, None = now. `formats`: what its answers have
-        besides text."""
+        besides text. `adapters`: the names of those that are there now."""
         self.name = name
         self.info = info
         self.tokenizer = files.tokenizer
@@ -72,6 +72,13 @@ class ServedModel:
         )
         """Special tokens that such formats are made of."""
         self.created = int(time.time()) if created is None else created
+        self._adapters = adapters
+        self._protocol_json: tuple[list[str], bytes] | None = None
+
+    @property
+    def adapters(self) -> list[str]:
+        """Names of the adapters that requests may ask for now."""
+        return list(self._adapters())
 
     def adapter(self, name: str) -> str | None:
         """The adapter that the `model` of a request asks for. Raises `NotFound` for a model, or an adapter of it, that
@@ -81,8 +88,8 @@ class ServedModel:
             raise NotFound(
                 "model", f"the model {name!r} is not served here; this server has {self.name!r}", "model_not_found"
             )
-        if adapter is not None and adapter not in self.info.adapters:
-            error = UnknownAdapter(adapter, self.info.adapters)
+        if adapter is not None and adapter not in self._adapters():
+            error = UnknownAdapter(adapter, self._adapters())
             raise NotFound(error.field, error.message, error.code)
         return adapter
 
@@ -125,9 +132,16 @@ class ServedModel:
         self.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
         self.check_token_ids(sampling.logit_bias, "logit_bias")
 
-    @cached_property
+    @property
     def protocol_json(self) -> bytes:
-        """What `GET /fairlead/v1/model` answers, encoded once: a tokenizer can be many megabytes."""
+        """What `GET /fairlead/v1/model` answers, encoded once for each set of adapters: a tokenizer can be many
+        megabytes."""
+        adapters = self.adapters
+        if self._protocol_json is None or self._protocol_json[0] != adapters:
+            self._protocol_json = adapters, self._encoded(adapters)
+        return self._protocol_json[1]
+
+    def _encoded(self, adapters: list[str]) -> bytes:
         tokenizer, info = self.tokenizer, self.info
         message = ModelInfo(
             engine_version=__version__,
@@ -146,7 +160,7 @@ class ServedModel:
             dtype=info.dtype,
             device=info.device,
             architecture=info.architecture,
-            adapters=list(info.adapters),
+            adapters=adapters,
         )
         return msgspec.json.encode(message)
 

@@ -95,7 +95,7 @@ class Service:
         formats = choose_formats(
             None if template is None else template.source, self.config.tool_call_parser, self.config.reasoning_parser
         )
-        self._model = ServedModel(self._name, files, info, created, formats)
+        self._model = ServedModel(self._name, files, info, created, formats, lambda: self.client.load.adapters)
         self.stream.mirror.block_size = info.block_size
         self.metrics.watch(self.client, self.stream, info)
         self.lifecycle.ready()
