@@ -61,6 +61,10 @@ class Home:
         found: Json = self.client.get(f"{DEFINITIONS}/{names.CRD_NAME}").raise_for_status().json()
         return found
 
+    def is_established(self) -> bool:
+        conditions = self.definition().get("status", {}).get("conditions", [])
+        return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+
 
 @pytest.fixture(scope="module")
 def oracle() -> Iterator[Home]:
@@ -102,11 +106,12 @@ def _home(client: httpx.Client) -> Home:
     reply = client.post(DEFINITIONS, json=definition, params={"fieldValidation": "Strict"})
     assert reply.status_code == 201, reply.text
     assert "Warning" not in reply.headers, reply.headers["Warning"]
+    home = Home(client, Collection(client, DEPLOYMENTS))
     deadline = time.monotonic() + 30
-    while client.get(DEPLOYMENTS).status_code != 200:
-        assert time.monotonic() < deadline, client.get(f"{DEFINITIONS}/{names.CRD_NAME}").text
+    while not home.is_established() or client.get(DEPLOYMENTS).status_code != 200:  # either may be the first to be so
+        assert time.monotonic() < deadline, home.definition()
         time.sleep(0.05)
-    return Home(client, Collection(client, DEPLOYMENTS))
+    return home
 
 
 # ── the definition ────────────────────────────────────────────────────────────────────────────────────────────────────
