@@ -166,9 +166,17 @@ def test_who_ignores_the_end_goes_on_freely(load: Callable[..., LLM]) -> None:
     assert (completion.finish_reason, len(completion.token_ids)) == (FinishReason.LENGTH, 30)
 
 
-def test_a_minimum_length_and_a_grammar_do_not_go_together() -> None:
-    with pytest.raises(ValueError, match="min_tokens cannot be set with guided_choice"):
-        SamplingParams(min_tokens=3, grammar=kept_to(guided_choice=["yes"]))
+def test_a_minimum_length_holds_as_far_as_the_grammar_goes_on(load: Callable[..., LLM]) -> None:
+    ends = {1: 100.0}
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=50, min_tokens=9, logit_bias=ends, grammar=kept_to(**kept))
+        for kept in ({"guided_regex": "[a-z]*"}, {"guided_regex": "[a-z]{5}"}, {"guided_choice": ["yes"]})
+    ]
+    for is_async in (False, True):
+        found = load(async_scheduling=is_async).generate(["x"] * 3, params)
+        assert [len(each.text) for each in found] == [9, 5, 3]
+        assert {each.finish_reason for each in found} == {FinishReason.STOP}
+        assert found[2].text == "yes"
 
 
 @pytest.mark.parametrize("is_over", [True, False], ids=["there", "awaited"])

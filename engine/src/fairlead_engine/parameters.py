@@ -12,6 +12,9 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
+Encode = Callable[[str], list[int]]
+"""From a text to its token ids, without special ones."""
+
 
 class By(StrEnum):
     """Who acts on a parameter."""
@@ -56,6 +59,8 @@ class Parameter:
     """The type that clients send, where it is not the field's."""
     read: Callable[[Any], Any] = lambda value: value
     """From that type to the field's; raises ValueError."""
+    encode: Callable[[Encode, Any], Any] | None = None
+    """The same in place of `read`, where it takes the model's tokenizer."""
     from_model: bool = False
     """The model's `generation_config.json` may have another default."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead_engine.parameters import By, Parameter, bounded
+from fairlead_engine.parameters import By, Encode, Parameter, bounded
 from fairlead_protocol.messages import LoadFigures
 
 MAX_LOGPROBS = 20
@@ -17,6 +17,8 @@ MAX_ANSWER_LOGPROBS = 500_000
 takes about 90 bytes, so that gateways take the answer as well."""
 MAX_SEED = 2**63 - 1
 _INT32 = 2**31 - 1
+MOST_LOOKED_BACK = 4096
+"""Tokens that are looked at for repetitions."""
 _MAX_DIGITS = 10
 """Of a token id; no vocabulary is so large."""
 
@@ -50,6 +52,33 @@ def _token_biases(value: dict[str, float]) -> dict[int, float]:
         if not (name.isascii() and name.isdigit()) or len(name) > _MAX_DIGITS or str(int(name)) != name:
             raise ValueError(f"logit_bias must map token ids to numbers; {name[:80]!r} is no token id")
     return {int(name): bias for name, bias in value.items()}
+
+
+def _allowed(value: list[int]) -> tuple[int, ...]:
+    if not value:
+        raise ValueError("allowed_token_ids is empty; name the tokens that may be chosen, or leave it out")
+    return tuple(value)
+
+
+def _bad_words(encode: Encode, value: list[str]) -> tuple[tuple[int, ...], ...]:
+    """Each as it is written at the beginning of a text, and behind a space."""
+    words = []
+    for text in value:
+        word = encode(text.lstrip())
+        if not word:
+            raise ValueError("bad_words must not hold a text without tokens")
+        words.append(tuple(word))
+        behind_space = encode(" " + text.lstrip())
+        if behind_space not in ([], word):
+            words.append(tuple(behind_space))
+    return tuple(words)
+
+
+def dry_breakers(encode: Encode, value: list[str]) -> tuple[int, ...]:
+    """The token that each of them ends a word with."""
+    if not all(value):
+        raise ValueError("dry_sequence_breakers must not hold an empty text")
+    return tuple(dict.fromkeys(encode("a" + text)[-1] for text in value))
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -116,6 +145,86 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             read=_token_biases,
         ),
     ] = {}
+    allowed_token_ids: Annotated[
+        tuple[int, ...],
+        Parameter(
+            "The only tokens that may be chosen; an end that is none of them does not come.",
+            most=4096,
+            unit="ids",
+            takes=list[int],
+            read=_allowed,
+            default="all",
+        ),
+    ] = ()
+    bad_words: Annotated[
+        tuple[tuple[int, ...], ...],
+        Parameter(
+            "Texts that the answer does not have, as they are tokenised by themselves and behind a space.",
+            most=64,
+            unit="texts",
+            longest=256,
+            takes=list[str],
+            encode=_bad_words,
+        ),
+    ] = ()
+    """As tokens."""
+    dry_multiplier: Annotated[
+        float,
+        Parameter(
+            "DRY, a penalty on tokens that go on with a repetition: `dry_multiplier` × `dry_base` ^ (its length - "
+            "`dry_allowed_length`) is taken from the logit. 0 = none.",
+            low=0.0,
+            high=100.0,
+        ),
+    ] = 0.0
+    dry_base: Annotated[float, Parameter("See `dry_multiplier`.", low=1.0, high=10.0)] = 1.75
+    dry_allowed_length: Annotated[
+        int,
+        Parameter(
+            "Tokens of a repetition, at most 50 of which count, from which on it is penalised.", low=0, high=_INT32
+        ),
+    ] = 2
+    dry_penalty_last_n: Annotated[
+        int,
+        Parameter(
+            f"Last tokens of prompt and answer that are looked at for repetitions; -1 = {MOST_LOOKED_BACK}.",
+            low=-1,
+            high=MOST_LOOKED_BACK,
+        ),
+    ] = -1
+    dry_sequence_breakers: Annotated[
+        tuple[int, ...],
+        Parameter(
+            "Texts over which no repetition goes: the last token of each behind a letter.",
+            most=32,
+            unit="texts",
+            longest=64,
+            takes=list[str],
+            encode=dry_breakers,
+            default='`["\\n", ":", "\\"", "*"]`',
+        ),
+    ] = ()
+    """As tokens."""
+    top_n_sigma: Annotated[
+        float,
+        Parameter(
+            "No token whose logit is more than so many standard deviations of the logits below the largest; 0 = all.",
+            low=0.0,
+            high=100.0,
+        ),
+    ] = 0.0
+    xtc_probability: Annotated[
+        float,
+        Parameter(
+            "How often a token is drawn without the likeliest (XTC): all with a share of `xtc_threshold` or more but "
+            "the least likely of them.",
+            low=0.0,
+            high=1.0,
+        ),
+    ] = 0.0
+    xtc_threshold: Annotated[
+        float, Parameter("See `xtc_probability`; above 0.5 it takes nothing away.", low=0.0, high=1.0)
+    ] = 0.1
     seed: Annotated[
         int | None,
         Parameter(
@@ -137,7 +246,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     min_tokens: Annotated[
-        int, Parameter("No end before so many tokens.", low=0, high=_INT32, accepted="0 … `max_tokens`")
+        int,
+        Parameter(
+            "No end before so many tokens, but where a grammar leaves nothing else.",
+            low=0,
+            high=_INT32,
+            accepted="0 … `max_tokens`",
+        ),
     ] = 0
     stop: Annotated[
         tuple[str, ...],
@@ -176,16 +291,28 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 LOGPROBS.check_value(name, wanted)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})")
-        if self.min_tokens and self.grammar is not None:
-            raise ValueError(f"min_tokens cannot be set with {self.grammar.field}, which says when the answer ends")
         if any(not text for text in self.stop):
             raise ValueError("stop must not hold an empty text")
-        if any(token_id < 0 for token_id in self.stop_token_ids):
-            raise ValueError("stop_token_ids must not hold a negative id")
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            if any(token_id < 0 for token_id in getattr(self, name)):
+                raise ValueError(f"{name} must not hold a negative id")
+        if not all(self.bad_words):
+            raise ValueError("bad_words must not hold one without tokens")
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def named_token_ids(self) -> dict[str, tuple[int, ...]]:
+        """Token ids that they hold, by parameter."""
+        return {
+            "stop_token_ids": self.stop_token_ids,
+            "logit_bias": tuple(self.logit_bias),
+            "allowed_token_ids": self.allowed_token_ids,
+            "bad_words": tuple(token_id for word in self.bad_words for token_id in word),
+            "dry_sequence_breakers": self.dry_sequence_breakers,
+        }
 
 
 class Pooling(StrEnum):

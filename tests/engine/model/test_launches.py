@@ -108,6 +108,11 @@ SAMPLINGS = {
         SamplingParams(repetition_penalty=1.2, presence_penalty=0.5, min_tokens=9, min_p=0.1),
         SamplingParams(temperature=0.0, logit_bias={5: -3.0, 6: 2.0}, stop_token_ids=(9,), min_tokens=2),
     ],
+    "excluding": [
+        SamplingParams(temperature=0.0, bad_words=((5,), (6, 7)), dry_multiplier=1.0, dry_sequence_breakers=(3,)),
+        SamplingParams(xtc_probability=0.5, top_n_sigma=1.0, dry_multiplier=1.0),
+        SamplingParams(temperature=0.0, allowed_token_ids=(65, 96, 97), grammar=Grammar(""), min_tokens=9),
+    ],
 }
 
 

@@ -131,7 +131,7 @@ async def test_bounds_are_those_of_the_page(
 def test_the_bounds_that_are_tried_are_not_few() -> None:
     assert len(BOUNDED) > 100
     untried = {row.name for row in TABLE if row.accepted and not any(case[0] is row for case in BOUNDED)}
-    assert untried == {"tokens", "stop", "logit_bias", "stream_options", "best_of", *STRUCTURED}, (
+    assert untried == {"tokens", "stop", "logit_bias", "stream_options", "best_of", *TEXTS, *STRUCTURED}, (
         "they have tests of their own"
     )
 
@@ -151,6 +151,7 @@ async def test_what_changes_nothing_reaches_no_engine(start_app: Any, row: Row) 
 # -- Nothing that is taken is without effect ---------------------------------------------------------------------------
 
 SAID: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}, {"role": "assistant", "content": "<|user|>one two"}]
+TEXTS = ("bad_words", "dry_sequence_breakers")
 STRUCTURED: dict[str, Any] = {
     "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}, "guided_json": {},
     "guided_regex": "a", "guided_choice": ["a"], "guided_grammar": 'start: "a"',
@@ -163,7 +164,10 @@ OTHER: dict[str, Any] = {
     "cache_salt": "x", "priority": 3, "max_tokens": 1, "max_completion_tokens": 1, "min_tokens": 1, "stop": "x",
     "stop_token_ids": [5], "include_stop_str_in_output": True, "ignore_eos": True, "n": 2, "temperature": 0.5,
     "top_p": 0.5, "top_k": 5, "min_p": 0.5, "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2,
-    "logit_bias": {"5": 1}, "seed": 5, "stream": True, "stream_options": {"include_usage": True}, "echo": True,
+    "logit_bias": {"5": 1}, "allowed_token_ids": [5], "bad_words": ["fox"], "dry_multiplier": 1, "dry_base": 2,
+    "dry_allowed_length": 3, "dry_penalty_last_n": 9, "dry_sequence_breakers": ["x"], "top_n_sigma": 1,
+    "xtc_probability": 1, "xtc_threshold": 0.2, "seed": 5, "stream": True, "stream_options": {"include_usage": True},
+    "echo": True,
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
     "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False, **STRUCTURED,
 }  # fmt: skip
@@ -248,6 +252,8 @@ def test_every_declared_sampling_parameter_changes_what_a_real_model_answers(
     foxes = {"temperature": 0, "logit_bias": {str(fox): 100, str(dog): 99}}
     ends = {"temperature": 0, "logit_bias": {str(tokenizer.token_id("<|end|>")): 100}}
     drawn = {"temperature": 1, "seed": 1}
+    dry = {**foxes, "dry_multiplier": 100}
+    excluding = {**drawn, "xtc_probability": 1, "logit_bias": foxes["logit_bias"], "xtc_threshold": 0.6}
     cases: dict[str, tuple[dict[str, Any], Any]] = {
         "temperature": (drawn, 0), "top_p": (drawn, 0.001), "top_k": (drawn, 1), "min_p": (drawn, 1),
         "seed": (drawn, 2),
@@ -255,6 +261,11 @@ def test_every_declared_sampling_parameter_changes_what_a_real_model_answers(
         "logit_bias": ({"temperature": 0}, {str(fox): 100}), "max_tokens": (foxes, 2), "min_tokens": (ends, 3),
         "ignore_eos": (ends, True), "stop": (foxes, text * 2), "stop_token_ids": (foxes, [fox]),
         "include_stop_str_in_output": (foxes | {"stop": text}, True),
+        "allowed_token_ids": (foxes, [dog]), "bad_words": (foxes, [text * 2]), "dry_multiplier": (foxes, 100),
+        "dry_base": (foxes | {"dry_multiplier": 0.1}, 10), "dry_allowed_length": (dry, 4),
+        "dry_penalty_last_n": (dry, 2), "dry_sequence_breakers": (dry, [text]), "top_n_sigma": (drawn, 0.1),
+        "xtc_probability": (drawn | {"logit_bias": foxes["logit_bias"]}, 1),
+        "xtc_threshold": (excluding, 0.1),
     }  # fmt: skip
     assert set(cases) == {each.name for each in declared(SamplingParams)}
     for name, (base, value) in cases.items():

@@ -17,6 +17,10 @@ def write(folder: Path, content: Any) -> Path:
     return folder
 
 
+def encode(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
 def test_recommended_values_are_read_and_everything_else_is_left(tmp_path: Path) -> None:
     content = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [1, 2], "do_sample": True, "min_p": None}
     assert model_defaults(write(tmp_path, content)) == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
@@ -26,14 +30,14 @@ def test_recommended_values_are_read_and_everything_else_is_left(tmp_path: Path)
 
 def test_a_model_without_recommendations_has_openais_defaults(tmp_path: Path) -> None:
     assert model_defaults(tmp_path) == {}
-    assert chat_sampling(ChatRequest(model="m", messages=[]), {}) == SamplingParams()
+    assert chat_sampling(ChatRequest(model="m", messages=[]), {}, encode) == SamplingParams()
 
 
 def test_a_request_overrides_the_recommendation_field_by_field() -> None:
     defaults = {"temperature": 0.6, "top_k": 20}
-    sampling = chat_sampling(ChatRequest(model="m", messages=[], temperature=0.0), defaults)
+    sampling = chat_sampling(ChatRequest(model="m", messages=[], temperature=0.0), defaults, encode)
     assert (sampling.temperature, sampling.top_k) == (0.0, 20)
-    assert completion_sampling(CompletionRequest(model="m", prompt=""), defaults).temperature == 0.6
+    assert completion_sampling(CompletionRequest(model="m", prompt=""), defaults, encode).temperature == 0.6
 
 
 @pytest.mark.parametrize(

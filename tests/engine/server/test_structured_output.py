@@ -98,7 +98,6 @@ async def test_what_an_answer_keeps_to_reaches_the_engine(start_app: Any, fields
         ({"guided_choice": ["a", ""]}, "guided_choice", "empty"),
         ({"guided_grammar": "nonsense"}, "guided_grammar", "start"),
         ({"guided_grammar": 'start: "a" b'}, "guided_grammar", "unknown name"),
-        ({"guided_choice": ["a"], "min_tokens": 2, "max_tokens": 4}, "min_tokens", "guided_choice"),
     ],
 )
 async def test_what_cannot_be_kept_to_is_refused_by_name(

@@ -7,6 +7,7 @@ runner and step cost together and reports what happened; each decision is one of
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from fairlead_engine.batch import Batch, TokenMasks
@@ -344,7 +345,7 @@ class Engine:
 
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:
         """An id outside the vocabulary would otherwise end the whole engine inside the model."""
-        token_ids = (*sequence.token_ids, *sequence.sampling.stop_token_ids, *sequence.sampling.logit_bias)
+        token_ids = [*sequence.token_ids, *chain(*sequence.sampling.named_token_ids.values())]
         vocab_size = self.runner.model_config.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)

@@ -497,9 +497,10 @@ class Scheduler:
         self._settle_reason(sequence)
 
     def _settle_reason(self, sequence: Sequence) -> None:
-        """Ends it if its last token does."""
+        """Ends it if its last token does. An end that comes early is one that its grammar leaves no choice but."""
         is_end = sequence.token_ids[-1] in sequence.end_token_ids
-        if is_end and sequence.num_output_tokens >= sequence.sampling.min_tokens:
+        sampling = sequence.sampling
+        if is_end and (sequence.num_output_tokens >= sampling.min_tokens or sampling.grammar is not None):
             sequence.finish_reason = FinishReason.STOP
         elif sequence.num_tokens >= sequence.max_num_tokens:
             sequence.finish_reason = FinishReason.LENGTH

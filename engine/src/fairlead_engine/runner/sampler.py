@@ -1,16 +1,17 @@
-"""Choosing tokens from logits: masks, bias, penalties, suppressed ends, temperature, truncation, the draw;
+"""Choosing tokens from logits: masks, bias, penalties, exclusions, suppressed ends, temperature, truncation, the draw;
 log-probabilities.
 
 The order is that of transformers: bias, penalties, minimum length, temperature, top-k, top-p, min-p. What a grammar
-rules out is out before all of them. Log-probabilities are those of the raw logits. A batch in which every sequence is
-plainly greedy takes one argmax and nothing else. On a GPU nothing here waits for it: what is chosen stays there until
-it is read.
+rules out is out before all of them; top-n-sigma and XTC come before temperature. Log-probabilities are those of the raw
+logits. A batch in which every sequence is plainly greedy takes one argmax and nothing else. On a GPU nothing here waits
+for it: what is chosen stays there until it is read.
 """
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +20,28 @@ from torch import Tensor
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.drawing import draw
+from fairlead_engine.runner.exclusions import rule_out_bad_words, rule_out_far, rule_out_others, rule_out_top
 from fairlead_engine.runner.penalties import is_penalised, penalise
 from fairlead_engine.runner.randomness import draw_key, uniforms
+from fairlead_engine.runner.repetitions import avoids_repetitions, penalise_repetitions
 from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence
-from fairlead_engine.types import TokenLogprobs
+from fairlead_engine.types import SamplingParams, TokenLogprobs
+
+_XTC = 0x5854_4300_0000_0000
+"""Makes of who draws tokens who draws whether the likeliest are left out."""
+Change = Callable[[Tensor, Many[int], Many[ScheduledSequence], Tensor], None]
+"""Changes some rows of float32 logits [rows, vocab] in place, each for its item; gets the tokens of all slots, too."""
+_CHANGES: tuple[tuple[Callable[[SamplingParams], object], Change], ...] = (
+    (lambda params: params.allowed_token_ids, rule_out_others),
+    (lambda params: params.bad_words, rule_out_bad_words),
+    (is_penalised, penalise),
+    (avoids_repetitions, penalise_repetitions),
+)
+"""Who wants which, in the order in which they are made; after them, and after ends are suppressed, `_LAST_CHANGES`."""
+_LAST_CHANGES: tuple[tuple[Callable[[SamplingParams], object], Change], ...] = (
+    (lambda params: params.top_n_sigma > 0.0, rule_out_far),
+)
+_ALL_CHANGES = _CHANGES + _LAST_CHANGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +108,7 @@ class Sampler:
         self._seed = seed
         self._keys: dict[str, int] = {}
         self._unchanged: set[int] = set()
-        """Slots whose sequences want no bias, no penalty and no minimum length;"""
+        """Slots whose sequences want no bias, no change and no minimum length;"""
         self._plain: set[int] = set()
         """those of them that are greedy, want nothing but the token, and keep to no grammar."""
 
@@ -126,30 +145,41 @@ class Sampler:
             slot, params = item.sequence.slot, item.sequence.sampling
             self._unchanged.discard(slot)
             self._plain.discard(slot)
-            if not (params.logit_bias or is_penalised(params) or params.min_tokens):
+            if not (params.logit_bias or params.min_tokens or any(wants(params) for wants, _ in _ALL_CHANGES)):
                 self._unchanged.add(slot)
                 if params.greedy and params.logprobs is None and params.grammar is None:
                     self._plain.add(slot)
 
     def _adjust(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:
-        """Bias, penalties and suppressed ends, on a copy as soon as any sequence needs them."""
+        """Bias, what sequences want changed, and suppressed ends, on a copy as soon as any sequence needs them."""
         biases: list[tuple[int, int, float]] = []
-        penalised: list[int] = []
         suppressed: list[tuple[int, int, float]] = []
+        wanted: dict[Change, list[int]] = {}
+        bound: list[int] = []
         for row, item in enumerate(items):
             params = item.sequence.sampling
             if item.sequence.slot in self._unchanged:
                 continue
             biases += [(row, token_id, bias) for token_id, bias in params.logit_bias.items()]
-            if is_penalised(params):
-                penalised.append(row)
-            suppressed += [(row, token_id, float("-inf")) for token_id in self._suppressed(item)]
-        if not (biases or penalised or suppressed):
+            for wants, change in _ALL_CHANGES:
+                if wants(params):
+                    wanted.setdefault(change, []).append(row)
+            if ends := self._suppressed(item):
+                suppressed += [(row, token_id, float("-inf")) for token_id in ends]
+                bound += [row] if params.grammar is not None else []
+        if not (biases or wanted or suppressed):
             return logits
+
+        def make(changes: Many[tuple[Any, Change]]) -> None:
+            for _, change in changes:
+                if rows := wanted.get(change):
+                    change(adjusted, rows, [items[row] for row in rows], slot_tokens)
+
         adjusted = _add(logits.clone(), biases)
-        if penalised:
-            penalise(adjusted, penalised, [items[row] for row in penalised], slot_tokens)
-        return _add(adjusted, suppressed)
+        make(_CHANGES)
+        adjusted = _suppress(adjusted, suppressed, bound)
+        make(_LAST_CHANGES)
+        return adjusted
 
     def _choose(self, logits: Tensor, items: Many[ScheduledSequence]) -> Tensor:
         """The likeliest token of greedy sequences, a drawn one of all others, -1 where there is none."""
@@ -166,9 +196,11 @@ class Sampler:
         return likeliest.index_copy(0, where, drawn.where(likeliest[where] >= 0, -1))
 
     def _draw(self, logits: Tensor, items: Many[ScheduledSequence]) -> Tensor:
-        positions = [item.num_output_tokens for item in items]
-        numbers = uniforms([self._key(item) for item in items], positions)
-        return draw(logits, [item.sequence.sampling for item in items], numbers)
+        positions, params = [item.num_output_tokens for item in items], [item.sequence.sampling for item in items]
+        keys = [self._key(item) for item in items]
+        if any(each.xtc_probability for each in params):
+            logits = rule_out_top(logits, params, uniforms([key ^ _XTC for key in keys], positions))
+        return draw(logits, params, uniforms(keys, positions))
 
     def _key(self, item: ScheduledSequence) -> int:
         request_id = item.sequence.request_id
@@ -203,6 +235,17 @@ def _add(logits: Tensor, changes: list[tuple[int, int, float]]) -> Tensor:
         values_on_device = to_device(np.array(values, np.float32), logits.device)
         logits.index_put_((places[0], places[1]), values_on_device, accumulate=True)
     return logits
+
+
+def _suppress(logits: Tensor, ends: list[tuple[int, int, float]], bound: list[int]) -> Tensor:
+    """Rules out ends in place, but in those of the rows `bound`, who keep to grammars, that have nothing else left."""
+    if not bound:
+        return _add(logits, ends)
+    rows = to_device(np.array(bound), logits.device)
+    before = logits[rows]
+    after = _add(logits, ends)[rows]
+    is_nothing_left = after.amax(-1, keepdim=True) == float("-inf")
+    return logits.index_copy_(0, rows, before.where(is_nothing_left, after))
 
 
 def _masked(logits: Tensor, masks: TokenMasks) -> Tensor:

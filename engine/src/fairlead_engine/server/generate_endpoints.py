@@ -140,7 +140,7 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
     schema = ChatRequest
 
     def sampling(self, request: ChatRequest, model: ServedModel) -> SamplingParams:
-        return chat_sampling(request, model.sampling_defaults)
+        return chat_sampling(request, model.sampling_defaults, model.encode)
 
     def prompts(self, request: ChatRequest, model: ServedModel) -> list[list[int]]:
         return chat_prompts(request, model)
@@ -189,7 +189,7 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
     schema = CompletionRequest
 
     def sampling(self, request: CompletionRequest, model: ServedModel) -> SamplingParams:
-        return completion_sampling(request, model.sampling_defaults)
+        return completion_sampling(request, model.sampling_defaults, model.encode)
 
     def prompts(self, request: CompletionRequest, model: ServedModel) -> list[list[int]]:
         return completion_prompts(request, model)

@@ -11,12 +11,15 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
-from fairlead_engine.parameters import declared
+from fairlead_engine.parameters import Declared, Encode, declared
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
-from fairlead_engine.types import MAX_SEED, Grammar, SamplingParams
+from fairlead_engine.types import MAX_SEED, Grammar, SamplingParams, dry_breakers
 
 COMPLETIONS_MAX_TOKENS = 16
 """OpenAI's default of `max_tokens` for text completions; chats go on to the end of the context."""
+
+
+_BREAKERS = ["\n", ":", '"', "*"]
 
 
 def model_defaults(folder: Path) -> dict[str, Any]:
@@ -34,20 +37,21 @@ def model_defaults(folder: Path) -> dict[str, Any]:
     return {name: getattr(sampling, name) for name in given}
 
 
-def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
-    """How to sample a chat's answer."""
+def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any], encode: Encode) -> SamplingParams:
+    """How to sample a chat's answer. `encode`: by the model's tokenizer."""
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError("top_logprobs", "top_logprobs needs logprobs = true")
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return _sampling(request, defaults, max_tokens=request.answer_limit.max_tokens, logprobs=num_logprobs)
+    return _sampling(request, defaults, encode, max_tokens=request.answer_limit.max_tokens, logprobs=num_logprobs)
 
 
-def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any]) -> SamplingParams:
-    """How to sample a text completion."""
+def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any], encode: Encode) -> SamplingParams:
+    """How to sample a text completion. `encode`: by the model's tokenizer."""
     limit = request.answer_limit.max_tokens
     return _sampling(
         request,
         defaults,
+        encode,
         max_tokens=COMPLETIONS_MAX_TOKENS if limit is None else limit,
         logprobs=request.logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
@@ -70,14 +74,29 @@ def for_choice(sampling: SamplingParams, index: int) -> SamplingParams:
     return msgspec.structs.replace(sampling, seed=seed if seed <= MAX_SEED else seed - 2 * (MAX_SEED + 1))
 
 
-def _sampling(request: GenerationRequest, defaults: Mapping[str, Any], **settled: int | None) -> SamplingParams:
+def _sampling(
+    request: GenerationRequest, defaults: Mapping[str, Any], encode: Encode, **settled: int | None
+) -> SamplingParams:
     """`settled`: what does not come from the field of the same name alone."""
     try:
         given = {
-            each.field: each.parameter.read(value)
+            each.field: _read(each, value, encode)
             for each in declared(SamplingParams)
             if (value := getattr(request, each.name)) is not None
         }
+        if request.dry_multiplier and request.dry_sequence_breakers is None:
+            given["dry_sequence_breakers"] = dry_breakers(encode, _BREAKERS)
         return SamplingParams(**{**defaults, **given, **settled})
     except ValueError as error:
         raise RequestError(str(error).split(maxsplit=1)[0], str(error)) from None
+
+
+def _read(each: Declared, value: Any, encode: Encode) -> Any:
+    if each.parameter.encode is None:
+        return each.parameter.read(value)
+    try:
+        return each.parameter.encode(encode, value)
+    except ValueError:
+        raise
+    except Exception as error:  # tokenizers raises bare ones
+        raise ValueError(f"{each.name} cannot be tokenised by this model: {error}") from error

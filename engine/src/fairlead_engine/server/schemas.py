@@ -171,7 +171,7 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
             '`{"type": "json_object"}`: any JSON object; `{"type": "structural_tag", "structures": [{"begin": …, '
             '"schema": …, "end": …}], "triggers": […]}`: a text in which what follows a trigger keeps to a schema; '
             '`{"type": "text"}`: anything.',
-            accepted="one of these fields at most, without `min_tokens`",
+            accepted="one of these fields at most",
             default="text",
         ),
     ] = None

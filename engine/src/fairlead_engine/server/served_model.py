@@ -80,6 +80,10 @@ class ServedModel:
         """Names of the adapters that requests may ask for now."""
         return list(self._adapters())
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text without special tokens."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
     def adapter(self, name: str) -> str | None:
         """The adapter that the `model` of a request asks for. Raises `NotFound` for a model, or an adapter of it, that
         is not served here."""
@@ -129,8 +133,8 @@ class ServedModel:
 
     def check_sampling(self, sampling: SamplingParams) -> None:
         """Raises `RequestError` for parameters that do not fit this model."""
-        self.check_token_ids(sampling.stop_token_ids, "stop_token_ids")
-        self.check_token_ids(sampling.logit_bias, "logit_bias")
+        for name, token_ids in sampling.named_token_ids.items():
+            self.check_token_ids(token_ids, name)
 
     @property
     def protocol_json(self) -> bytes:
