@@ -56,9 +56,7 @@ def served(fleet, kinds: list[str]) -> Iterator[None]:
     try:
         for definition in missing:
             fleet.apply(definition)
-            fleet.wait(
-                f"{definition['metadata']['name']} to be served", lambda each=definition: is_served(fleet, each)
-            )
+            fleet.wait(f"{definition['metadata']['name']} to be served", lambda each=definition: is_served(fleet, each))
         yield
     finally:
         for definition in missing:

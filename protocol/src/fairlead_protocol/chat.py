@@ -1,7 +1,8 @@
 """Chat templates: messages → the prompt text a model was trained on.
 
 Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, with the few helpers that
-Hugging Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, the `generation` block).
+Hugging Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, `dict`, the `generation` block), as
+transformers has them.
 """
 
 import json
@@ -58,7 +59,43 @@ def _raise_exception(message: str) -> None:
     raise ChatTemplateError(message)
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+class _Dict:
+    """`dict` and `dict.fromkeys`, and none of its other attributes."""
+
+    def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*args, **values)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """A namespace without names that begin with an underscore."""
+
+    def __init__(*args: Any, **values: Any) -> None:
+        self, given = args[0], dict(*args[1:], **values)
+        for name in given:
+            _check_name(name)
+        jinja2.utils.Namespace.__init__(self, given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise ChatTemplateError(f"the chat template gives a namespace the attribute {name!r}, which no template may")
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    options: dict[str, Any] = {"separators": separators, "sort_keys": sort_keys}
     if indent is None:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
     if nesting(value) > MAX_INDENTED_NESTING:
@@ -82,6 +119,8 @@ def _compiled(source: str) -> jinja2.Template:
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
+    environment.globals["dict"] = _Dict()
+    environment.globals["namespace"] = _Namespace
     return environment.from_string(source)
 
 
@@ -134,7 +173,7 @@ class ChatTemplate:
                 messages=messages,
                 tools=list(tools) if tools else None,
                 add_generation_prompt=add_generation_prompt,
-                **{**self.special_tokens, **variables},
+                **{"documents": None, **self.special_tokens, **variables},
             )
             return "".join(_within_budget(pieces))
         except ChatTemplateError:
