@@ -37,7 +37,7 @@ def run(folder: Path, broken: str = "", *, hosts: int = NOTHING, endless: str = 
     told = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "BROKEN": broken, "HOSTS": str(hosts), "ENDLESS": endless}
     done = subprocess.run(
         ["bash", str(folder / ".ci" / "run")],
-        env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+        env={**os.environ, **told}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60,
     )  # fmt: skip
     return done.returncode, done.stdout.splitlines()
 

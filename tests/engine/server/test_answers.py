@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.api.llmdeployment import ReasoningParser, ToolCallParser
 from fairlead_engine.config import REASONING_PARSERS, TOOL_CALL_PARSERS
-from fairlead_engine.server.answers.formats import AnswerFormats, choose_formats
+from fairlead_engine.server.answers.answer_formats import AnswerFormats, choose_formats
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.answers.reasoning_formats import REASONING_FORMATS
 from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS

@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from tokenizers import decoders, models, pre_tokenizers
 
-from fairlead_engine.server.answers.formats import AnswerFormats, choose_formats
+from fairlead_engine.server.answers.answer_formats import AnswerFormats, choose_formats
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.schemas import ChatRequest

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fairlead_engine.server.answers.formats import TEXT_ONLY
+from fairlead_engine.server.answers.answer_formats import TEXT_ONLY
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.dispatches import Dispatch

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
-from fairlead_engine.server.answers.formats import TEXT_ONLY, AnswerFormats
+from fairlead_engine.server.answers.answer_formats import TEXT_ONLY, AnswerFormats
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary

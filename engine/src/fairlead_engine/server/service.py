@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
-from fairlead_engine.server.answers.formats import choose_formats
+from fairlead_engine.server.answers.answer_formats import choose_formats
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.generation import Choice, OutputReader
 from fairlead_engine.server.lifecycle import Lifecycle, Phase

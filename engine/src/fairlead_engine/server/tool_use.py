@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from fairlead_engine.errors import RequestError
+from fairlead_engine.server.answers.answer_formats import AnswerFormats
 from fairlead_engine.server.answers.constraint import Function, Lark
-from fairlead_engine.server.answers.formats import AnswerFormats
 from fairlead_engine.server.structured_output import Wish, check_schema, grammar
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import Grammar

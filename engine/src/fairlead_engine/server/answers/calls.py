@@ -3,8 +3,8 @@
 import json
 from collections.abc import Collection
 
+from fairlead_engine.server.answers.answer_text import Source, json_text, json_value, space
 from fairlead_engine.server.answers.parts import CallArguments, CallBegun, Reading
-from fairlead_engine.server.answers.source import Source, json_text, json_value, space
 
 _ARGUMENTS = ("arguments", "parameters")
 

@@ -4,9 +4,9 @@ import secrets
 import string
 from collections.abc import Collection
 
-from fairlead_engine.server.answers.formats import AnswerFormats
+from fairlead_engine.server.answers.answer_formats import AnswerFormats
+from fairlead_engine.server.answers.answer_text import Source, until
 from fairlead_engine.server.answers.parts import CallArguments, CallBegun, Content, Part, Reading, Reasoning
-from fairlead_engine.server.answers.source import Source, until
 from fairlead_engine.server.detokenizer import CallDelta, Detokenizer, TextDelta
 from fairlead_engine.types import FinishReason, SequenceOutput
 

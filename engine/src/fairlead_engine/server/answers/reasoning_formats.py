@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from fairlead_engine.server.answers.answer_text import Source, space, starts_with, until
 from fairlead_engine.server.answers.parts import Reading, Reasoning
-from fairlead_engine.server.answers.source import Source, space, starts_with, until
 
 
 class ReasoningFormat(NamedTuple):

@@ -9,10 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import NamedTuple
 
+from fairlead_engine.server.answers.answer_text import Source, json_value, space, starts_with, text_until, until
 from fairlead_engine.server.answers.calls import call_object
 from fairlead_engine.server.answers.parts import CallArguments, CallBegun, Content, Reading, Reasoning
 from fairlead_engine.server.answers.reasoning_formats import ReasoningFormat
-from fairlead_engine.server.answers.source import Source, json_value, space, starts_with, text_until, until
 
 
 class CallShape(NamedTuple):
