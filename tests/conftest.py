@@ -1,10 +1,15 @@
-"""What all tests rely on: Ctrl-C works, also for the processes they start; logs are as loud as at the start."""
+"""What all tests rely on: Ctrl-C works, also for the processes they start; logs are as loud as at the start; no example
+of hypothesis fails for what else the machine does."""
 
 import logging
 import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # A shell without job control starts its background jobs with SIGINT ignored, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
