@@ -5,7 +5,7 @@ The rounding is the product's own, so that a checkpoint equals what is rounded a
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,109 @@ def write_finegrained_fp8(folder: Path, target: Path, block: tuple[int, int] | N
     return _rewrite(folder, target, config, stored)
 
 
+def write_gptq(
+    folder: Path,
+    target: Path,
+    meant: Path,
+    *,
+    num_bits: int = 4,
+    group_size: int = 32,
+    act_order: bool = False,
+    has_zeros: bool = False,
+    version: int = 1,
+    with_head: bool = False,
+) -> Path:
+    """As GPTQModel stores it, rounded to nearest; `meant` gets the floats that the integers mean. `act_order`: columns
+    are grouped by chance, in each layer otherwise. `group_size` -1 = one group."""
+    layout = {1: "gptq", 2: "gptq_v2"}[version]
+    config = {"quant_method": "gptq", "bits": num_bits, "group_size": group_size, "desc_act": act_order}
+    config |= {"sym": not has_zeros, "checkpoint_format": layout, "lm_head": with_head}
+
+    def stored(key: str, weight: Tensor) -> dict[str, Tensor]:
+        columns, name = weight.shape[1], key.removesuffix(".weight")
+        groups = torch.arange(columns) // (columns if group_size == -1 else group_size)
+        if act_order:
+            groups = groups[torch.randperm(columns, generator=torch.Generator().manual_seed(len(name)))]
+        values, zeros, scales = _rounded_by_group(weight, groups, num_bits, has_zeros)
+        last = 2**num_bits - 1
+        return {
+            f"{name}.qweight": _words(values.t(), num_bits, dim=0),
+            f"{name}.qzeros": _words(zeros.t() - 1 & last if version == 1 else zeros.t(), num_bits, dim=1),
+            f"{name}.scales": scales.t().contiguous(),
+            f"{name}.g_idx": groups.to(torch.int32),
+            f"{name}.bias": torch.zeros(len(weight), dtype=torch.float16),
+        }
+
+    def left(key: str, weight: Tensor) -> dict[str, Tensor]:
+        parts = stored(key, weight)
+        return {key: _left_of(weight, parts[f"{key.removesuffix('.weight')}.g_idx"].long(), num_bits, has_zeros)}
+
+    head = ("lm_head.weight",) if with_head else ()
+    _rewrite(folder, meant, {}, left, head)
+    biases = [key for key in load_file(folder / WEIGHTS) if key.endswith(".bias")]
+    assert not biases, "the layout has a bias of zeros for each layer"
+    return _rewrite(folder, target, config, stored, head)
+
+
+def write_awq(
+    folder: Path, target: Path, meant: Path, *, group_size: int = 32, has_zeros: bool = True, with_head: bool = False
+) -> Path:
+    """As AutoAWQ's gemm version stores it, rounded to nearest; `meant` gets the floats that the integers mean."""
+    config = {"quant_method": "awq", "bits": 4, "group_size": group_size, "zero_point": has_zeros, "version": "gemm"}
+    order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+
+    def interleaved(values: Tensor) -> Tensor:
+        return values.reshape(len(values), -1, 8)[:, :, order].flatten(1)
+
+    def groups_of(weight: Tensor) -> Tensor:
+        return torch.arange(weight.shape[1]) // group_size
+
+    def stored(key: str, weight: Tensor) -> dict[str, Tensor]:
+        name = key.removesuffix(".weight")
+        values, zeros, scales = _rounded_by_group(weight, groups_of(weight), 4, has_zeros)
+        found = {
+            f"{name}.qweight": _words(interleaved(values.t()), 4, dim=1),
+            f"{name}.scales": scales.t().contiguous(),
+        }
+        return found | ({f"{name}.qzeros": _words(interleaved(zeros.t()), 4, dim=1)} if has_zeros else {})
+
+    head = ("lm_head.weight",) if with_head else ()
+    _rewrite(folder, meant, {}, lambda key, weight: {key: _left_of(weight, groups_of(weight), 4, has_zeros)}, head)
+    return _rewrite(folder, target, config, stored, head)
+
+
+def _rounded_by_group(weight: Tensor, groups: Tensor, num_bits: int, has_zeros: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Unsigned integers int64 [rows, columns], zero points int64 and scales float16 [rows, groups]."""
+    last = 2**num_bits - 1
+    values, zeros, scales = torch.empty_like(weight, dtype=torch.int64), [], []
+    for group in range(int(groups.max()) + 1):
+        part = weight[:, groups == group].float()
+        low, high = part.amin(1).clamp(max=0), part.amax(1).clamp(min=0)
+        if not has_zeros:
+            high = torch.maximum(high, -low)
+            low = -high
+        scale = ((high - low) / last).half()
+        zero = (-low / scale.float()).round().long() if has_zeros else torch.full_like(low, (last + 1) // 2).long()
+        values[:, groups == group] = ((part / scale.float()[:, None]).round().long() + zero[:, None]).clamp(0, last)
+        zeros.append(zero)
+        scales.append(scale)
+    return values, torch.stack(zeros, 1), torch.stack(scales, 1)
+
+
+def _left_of(weight: Tensor, groups: Tensor, num_bits: int, has_zeros: bool) -> Tensor:
+    values, zeros, scales = _rounded_by_group(weight, groups, num_bits, has_zeros)
+    return ((values - zeros[:, groups]) * scales.float()[:, groups]).to(weight.dtype)
+
+
+def _words(values: Tensor, num_bits: int, dim: int) -> Tensor:
+    """int32, of unsigned integers packed along a dimension, the first in the lowest bits."""
+    lines = values if dim == 1 else values.t()
+    shifts = torch.arange(0, 32, num_bits)
+    joined = (lines.reshape(len(lines), -1, 32 // num_bits) << shifts).sum(-1)
+    words: Tensor = joined.to(torch.uint32).view(torch.int32)
+    return words if dim == 1 else words.t().contiguous()
+
+
 def packed(weight: QuantizedWeight, num_bits: int) -> Tensor:
     """int32 [rows, words] of the integers, half their range added, the first in the lowest bits."""
     per_word = 32 // num_bits
@@ -87,8 +190,13 @@ def packed(weight: QuantizedWeight, num_bits: int) -> Tensor:
 
 
 def _rewrite(
-    folder: Path, target: Path, quantization: dict[str, Any], stored: Callable[[str, Tensor], dict[str, Tensor]]
+    folder: Path,
+    target: Path,
+    quantization: dict[str, Any],
+    stored: Callable[[str, Tensor], dict[str, Tensor]],
+    others: Sequence[str] = (),
 ) -> Path:
+    """`others`: what is quantised, too, beside the weights of linear layers."""
     target.mkdir()
     for file in folder.iterdir():
         if file.name != WEIGHTS:
@@ -99,7 +207,7 @@ def _rewrite(
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for key, weight in load_file(folder / WEIGHTS).items():
-            yield from (stored(key, weight) if is_quantized(key) else {key: weight}).items()
+            yield from (stored(key, weight) if is_quantized(key) or key in others else {key: weight}).items()
 
     save_file(dict(tensors()), target / WEIGHTS, metadata={"format": "pt"})
     return target

@@ -95,11 +95,17 @@ class Checkpoint:
         return stack
 
     def stored(
-        self, name: str, *shapes: tuple[int, ...], dtypes: Collection[torch.dtype] = FLOATS, rows: slice = WHOLE
+        self,
+        name: str,
+        *shapes: tuple[int, ...],
+        dtypes: Collection[torch.dtype] = FLOATS,
+        rows: slice = WHOLE,
+        columns: slice = WHOLE,
     ) -> Tensor:
         """The tensor of that name on our device, in one of those shapes and one of those dtypes, as it is stored; of
-        its rows only those, and no others are read."""
-        return self._find(name, shapes, dtypes, (rows,)).to(self.device)
+        its rows and columns only those, and no others are read."""
+        part = (rows,) if columns == WHOLE else (rows, columns)
+        return self._find(name, shapes, dtypes, part).to(self.device)
 
     def divide(self, name: str, parts: Mapping[str, int]) -> None:
         """A layer's weight and bias hold those of several, below one another: name → rows. From here on they are found
@@ -110,9 +116,20 @@ class Checkpoint:
                 self._parts[f"{part}.{kind}"] = _Part(f"{name}.{kind}", first, sum(parts.values()))
                 first += size
 
+    def place(self, layer: str, num_rows: int) -> tuple[str, int, int]:
+        """The layer whose weight holds that of `layer`, the first row of it there, and how many there are."""
+        part = self._parts.get(f"{layer}.weight")
+        return (layer, 0, num_rows) if part is None else (part.name.removesuffix(".weight"), part.first, part.num_rows)
+
     def skip(self, name: str) -> None:
         """Lets a tensor be left over, if it is there."""
         self._read.add(name)
+
+    def skip_zeros(self, name: str) -> None:
+        """The same, where it holds nothing but zeros."""
+        is_left = self.has(name) and name not in self._read
+        if is_left and not bool(self._files[self._file_of[name]].get_tensor(name).any()):
+            self.skip(name)
 
     def has(self, name: str) -> bool:
         """Whether there is a tensor of that name."""

@@ -75,6 +75,10 @@ class JsonFields:
             raise self.invalid(name, "must be a positive integer")
         return value
 
+    def positive_or_all(self, name: str) -> int | None:
+        """A positive integer; None where it is -1, which stands for all there are, or absent."""
+        return None if self._values.get(name) == -1 or not self.has(name) else self.positive_int(name)
+
     def positive_number(self, name: str, default: float | None = None) -> float:
         value = self._values.get(name)
         value = default if value is None else value

@@ -4,12 +4,13 @@ A family's `build` says which it takes and with what; names, shapes and what was
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
+from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
@@ -31,6 +32,7 @@ from fairlead_engine.model.quantization.source import WeightSource
 from fairlead_engine.model.quantization.weight_format import WeightFormat
 from fairlead_engine.model.rope import RopeConfig, RotaryEmbedding
 from fairlead_engine.model.shard import ALONE, Shard, scaled
+from fairlead_engine.model.side_by_side_linear import SideBySideLinear
 from fairlead_engine.model.summed_linear import SummedLinear
 
 _HEAD = "lm_head"
@@ -48,6 +50,34 @@ class NormNames(NamedTuple):
 
 
 _BEFORE_BOTH = NormNames()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """Weights below one another, which become one product."""
+
+    weight_format: WeightFormat | None
+    """None = floats."""
+    weights: list[Any]
+    """Of one format and groups, or of floats."""
+
+    def takes(self, weight_format: WeightFormat | None, weight: QuantizedWeight | Tensor) -> bool:
+        """Whether another can go below those that are here."""
+        if weight_format is None or self.weight_format is None:
+            return weight_format is self.weight_format
+        return weight_format == self.weight_format and bool(self.weights[0].can_be_below(weight))
+
+    @property
+    def num_rows(self) -> int:
+        return sum(len(each if self.weight_format is None else each.values) for each in self.weights)
+
+    def linear(self, bias: Tensor | None, dtype: torch.dtype) -> tuple[Linear, int]:
+        """The product, and the bytes that its weight takes."""
+        if self.weight_format is None:
+            weight = torch.cat(self.weights)
+            return make_linear(weight, bias), weight.nbytes
+        layer = self.weight_format.linear(QuantizedWeight.stacked(self.weights), bias, dtype)
+        return layer, layer.weight_bytes
 
 
 class Weights:
@@ -215,48 +245,68 @@ class Weights:
             self._count(offset, sum(rows))
         is_summed = self.shard.size > 1 and column_part != WHOLE and sums
         own_offset = None if is_summed else offset  # or each rank would add it
-        weight_format = self._format_of(names, is_sensitive)
+        formats = {name: self._format_of(name, is_sensitive) for name in names}
         linear: Linear
-        if weight_format is None:
+        if not any(formats.values()):
             weight = self._checkpoint.stacked(
                 [f"{name}.weight" for name in names], rows, in_features, row_parts=row_parts, column_part=column_part
             )
             self._count(weight, sum(rows) * in_features)
             linear = make_linear(weight, own_offset)
         else:
-            quantized = self._quantized(out_features, in_features, row_parts, column_part)
-            linear = layer = weight_format.linear(quantized, own_offset, self._checkpoint.dtype)
+            parts = row_parts or [WHOLE] * len(names)
+            groups = self._groups(formats, out_features, in_features, parts, column_part)
+            linear = self._side_by_side(groups, own_offset)
             self._num_parameters += sum(rows) * in_features
-            self._weight_bytes += layer.weight_bytes
         return SummedLinear(linear, offset, self.shard) if is_summed else linear
 
-    def _quantized(
+    def _groups(
         self,
+        formats: Mapping[str, WeightFormat | None],
         out_features: Mapping[str, int],
         in_features: int,
-        row_parts: Sequence[slice] | None,
+        row_parts: Sequence[slice],
         column_part: slice,
-    ) -> QuantizedWeight:
-        """Several below one another."""
-        row_parts = row_parts or [WHOLE] * len(out_features)
-        read = {
-            name: self._part_of(name, size, in_features, rows, column_part)
-            for (name, size), rows in zip(out_features.items(), row_parts, strict=True)
-        }
-        if len({None if part.has_scale_per_row else part.group_size for part in read.values()}) > 1:
-            raise _refuse_unlike({name: f"groups of {part.group_size}" for name, part in read.items()})
-        return QuantizedWeight.stacked(list(read.values()))
+    ) -> "list[_Stack]":
+        """The weights of projections of one input, those of neighbours together that can be one product."""
+        stacks: list[_Stack] = []
+        for (name, size), rows in zip(out_features.items(), row_parts, strict=True):
+            weight_format = formats[name]
+            weight: QuantizedWeight | Tensor
+            if weight_format is None:
+                weight = self._checkpoint.stacked(
+                    [f"{name}.weight"], [size], in_features, row_parts=[rows], column_part=column_part
+                )
+            else:
+                weight = self._part_of(name, size, in_features, rows, column_part)
+            if not stacks or not stacks[-1].takes(weight_format, weight):
+                stacks.append(_Stack(weight_format, []))
+            stacks[-1].weights.append(weight)
+        return stacks
+
+    def _side_by_side(self, stacks: "Sequence[_Stack]", bias: Tensor | None) -> Linear:
+        """One product for each."""
+        sizes = [stack.num_rows for stack in stacks]
+        biases = [None] * len(stacks) if bias is None else torch.split(bias, sizes)
+        linears = []
+        for stack, offset in zip(stacks, biases, strict=True):
+            linear, num_bytes = stack.linear(offset, self._checkpoint.dtype)
+            self._weight_bytes += num_bytes
+            linears.append(linear)
+        return linears[0] if len(linears) == 1 else SideBySideLinear(linears)
 
     def _part_of(self, name: str, size: int, in_features: int, rows: slice, columns: slice) -> QuantizedWeight:
         """Read and rounded some rows at a time, of which only the columns are kept: as floats, one weight of a large
         model takes as much as a rank's part of several layers. Raises ConfigError where ranks would divide columns that
         have one scale."""
         first, end, _ = rows.indices(size)
+        stored, above, num_stored = self._checkpoint.place(name, size)
+        first, end = first + above, end + above
         num_rows = max(1, _MOST_ROUNDED // in_features)
         parts = [slice(at, min(at + num_rows, end)) for at in range(first, max(end, first + 1), num_rows)]
         kept = []
         for part in parts:
-            weight = self._source.read(self._checkpoint, name, size, in_features, part)
+            weight = self._source.read(self._checkpoint, stored, num_stored, in_features, part)
             try:
                 kept.append(weight.columns(*columns.indices(in_features)[:2]))
             except ValueError as error:
@@ -264,12 +314,8 @@ class Weights:
                 raise ConfigError("tensor_parallel_size", problem, "lower it, or take other weights") from error
         return QuantizedWeight.stacked(kept)
 
-    def _format_of(self, names: Sequence[str], is_sensitive: bool) -> WeightFormat | None:
-        """The one that all of them have: they become one product."""
-        formats = {name: self._source.format_of(self._checkpoint, name, is_sensitive) for name in names}
-        if len(set(formats.values())) > 1:
-            raise _refuse_unlike({name: each.name if each else "none" for name, each in formats.items()})
-        return formats[names[0]]
+    def _format_of(self, name: str, is_sensitive: bool) -> WeightFormat | None:
+        return self._source.format_of(self._checkpoint, self._checkpoint.place(name, 0)[0], is_sensitive)
 
     def norm(self, name: str, size: int, part: slice = WHOLE) -> RMSNorm:
         """`part`: what this rank has of it."""
@@ -294,13 +340,3 @@ class Weights:
 def layer_index(prefix: str) -> int:
     """Which layer that is, of its name."""
     return int(prefix.rpartition(".")[2])
-
-
-def _refuse_unlike(told: Mapping[str, str]) -> ModelLoadError:
-    """`told`: what is said of each projection of one input."""
-    each = ", ".join(f"{name}: {formats}" for name, formats in told.items())
-    return ModelLoadError(
-        ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
-        f"config.json: quantization_config gives projections of one input different formats ({each}), and this engine "
-        "computes them as one product; use a checkpoint that quantises all of them alike",
-    )

@@ -1,22 +1,23 @@
 """compressed-tensors, as LLM Compressor and others store models for vLLM: groups of layers, each quantised in its way.
 
 Read are integers of 8 bits and 8-bit floats with a scale for each output, for all of a weight or for blocks
-(`weight`, `weight_scale`), and integers of 4 and 8 bits packed eight and four to an int32 (`weight_packed`).
-Zero points, reordered columns (`weight_g_idx`), sparsity and transforms are refused.
+(`weight`, `weight_scale`), and integers of 4 and 8 bits packed eight and four to an int32 (`weight_packed`), which may
+have zero points and columns in any order (`weight_g_idx`). Sparsity and transforms are refused.
 """
 
 import re
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.fp8 import Fp8
+from fairlead_engine.model.quantization.gptq import offsets_of, read_groups
 from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.int8 import Int8
 from fairlead_engine.model.quantization.int8_weight_only import Int8WeightOnly
+from fairlead_engine.model.quantization.packed_integers import num_words, unpack
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import read_scales, read_values
 from fairlead_engine.model.quantization.weight_format import WeightFormat
@@ -40,6 +41,10 @@ _STRATEGIES = {
 """What may share a scale in each format."""
 
 
+_ANY_ORDER = ("group", "dynamic")
+"""What `actorder` says where columns that share a scale need not lie side by side."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Layers that are quantised alike."""
@@ -51,6 +56,10 @@ class Group:
     """Rows and columns that share a scale; None = all."""
     packed_bits: int | None
     """Of each integer in an int32; None = they are not packed."""
+    has_zeros: bool
+    """Whether 0 may be another integer in each group; of those that are packed."""
+    has_order: bool
+    """Whether `weight_g_idx` says which columns share a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +90,30 @@ class CompressedTensors:
             dtype = torch.float8_e4m3fn if group.weight_format.name == Fp8.name else torch.int8
             return QuantizedWeight(read_values(checkpoint, f"{name}.weight", shape, dtype, rows), scales, block[1])
         checkpoint.skip(f"{name}.weight_shape")
-        words = (out_features, -(-in_features * group.packed_bits // 32))
+        words = (out_features, num_words(in_features, group.packed_bits))
         packed = checkpoint.stored(f"{name}.weight_packed", words, dtypes=(torch.int32,), rows=rows)
-        return QuantizedWeight(unpack(packed, group.packed_bits)[:, :in_features], scales, block[1])
+        values = unpack(packed, group.packed_bits)[:, :in_features]
+        offsets = None
+        if group.has_zeros:
+            first, end, _ = rows.indices(out_features)
+            per_word = 32 // group.packed_bits
+            packed = checkpoint.stored(
+                f"{name}.weight_zero_point",
+                (num_words(out_features, group.packed_bits), scales.shape[1]),
+                dtypes=(torch.int32,),
+                rows=slice(first // per_word, -(-end // per_word)),
+            )
+            zeros = unpack(packed.t().contiguous(), group.packed_bits).t()
+            skipped = first % per_word
+            offsets = offsets_of(zeros[skipped : skipped + end - first], scales)
+        size = min(block[1], in_features)
+        groups = read_groups(checkpoint, f"{name}.weight_g_idx", in_features, size) if group.has_order else None
+        return QuantizedWeight(values, scales, size, offsets, groups)
 
     def _group(self, name: str) -> Group | None:
         if any(_matches(pattern, name) for pattern in self.ignore):
             return None
         return next((group for group in self.groups if any(_matches(each, name) for each in group.targets)), None)
-
-
-def unpack(packed: Tensor, num_bits: int) -> Tensor:
-    """int8 [rows, 32 / num_bits x words] of int32 [rows, words]: the lowest bits first, half their range added."""
-    shifts = torch.arange(0, 32, num_bits, dtype=torch.int32, device=packed.device)
-    values = (packed.unsqueeze(-1) >> shifts).bitwise_and_(2**num_bits - 1).sub_(2 ** (num_bits - 1))
-    return values.to(torch.int8).flatten(1)
 
 
 def parse(fields: JsonFields) -> CompressedTensors:
@@ -129,11 +147,17 @@ def _group(fields: JsonFields, group: JsonFields, layout: str) -> Group:
     layout = group.text("format") or layout
     if layout not in (_PACKED, *_PLAIN) or (layout == _PACKED and kind != "int"):
         raise group.unsupported("format", f"supported are {', '.join((_PACKED, *_PLAIN))}, not {layout} of {kind}")
+    is_packed = layout == _PACKED
+    has_zeros, has_order = not weights.boolean("symmetric", True), weights.text("actorder") in _ANY_ORDER
+    if has_zeros and not is_packed:
+        raise weights.unsupported("symmetric", "only packed weights may have zero points")
+    if has_order and not is_packed:
+        raise weights.unsupported("actorder", "only packed weights may have their columns in another order")
+    block = _block(weights, weight_format.name)
+    if has_zeros and block[0] != 1:
+        raise weights.unsupported("symmetric", "weights with zero points must be scaled by channel or group")
     return Group(
-        _patterns(group, "targets"),
-        weight_format,
-        _block(weights, weight_format.name),
-        num_bits if layout == _PACKED else None,
+        _patterns(group, "targets"), weight_format, block, num_bits if is_packed else None, has_zeros, has_order
     )
 
 
@@ -148,10 +172,8 @@ def _patterns(fields: JsonFields, name: str) -> tuple[str, ...]:
 
 def _block(weights: JsonFields, name: str) -> tuple[int | None, int | None]:
     """Rows and columns that share a scale."""
-    if not weights.boolean("symmetric", True):
-        raise weights.unsupported("symmetric", "use a checkpoint whose weights have no zero points")
-    if weights.text("actorder") not in (None, "static", "weight"):
-        raise weights.unsupported("actorder", "use a checkpoint whose columns are in their order (static)")
+    if weights.text("actorder") not in (None, "static", "weight", *_ANY_ORDER):
+        raise weights.unsupported("actorder", f"supported are static, weight, {' and '.join(_ANY_ORDER)}")
     strategy = weights.text("strategy") or ("group" if weights.has("group_size") else "tensor")
     if strategy not in _STRATEGIES[name]:
         raise weights.unsupported("strategy", f"{name} has scales by {', '.join(_STRATEGIES[name])}, not {strategy}")

@@ -3,11 +3,16 @@
 Decoding costs as much for one row as for a thousand, so it is for many rows, and for where nothing faster exists.
 """
 
+import logging
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+
+logger = logging.getLogger(__name__)
 
 PART_ELEMENTS = 2**22
 """Of the weight, decoded at a time: 8 MiB in bfloat16, which caches hold between its being written and read."""
@@ -27,6 +32,8 @@ class DequantizedLinear:
         self._bias = bias
         self._scales = weight.scales.to(dtype)
         self.weight_bytes = weight.values.nbytes + weight.scales.nbytes + self._scales.nbytes
+        if weight.offsets is not None:
+            self.weight_bytes += weight.offsets.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
         product = self.product(x)
@@ -34,19 +41,20 @@ class DequantizedLinear:
 
     def product(self, x: Tensor) -> Tensor:
         """Without the bias: a new tensor [rows, out_features]."""
-        weight = self._weight
-        num_rows = max(1, PART_ELEMENTS // weight.values.shape[1])
-        parts = zip(torch.split(weight.values, num_rows), torch.split(self._scales, num_rows), strict=True)
-        products = [self._part(x, values, scales) for values, scales in parts]
+        values = self._weight.values
+        num_rows = max(1, PART_ELEMENTS // values.shape[1])
+        firsts = range(0, max(1, len(values)), num_rows)
+        products = [self._part(x, slice(first, first + num_rows)) for first in firsts]
         return products[0] if len(products) == 1 else torch.cat(products, dim=-1)
 
-    def _part(self, x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-        decoded = decode(values, x.dtype)
-        if self._weight.has_scale_per_row:  # every value is exact in bfloat16, so scaling can wait
+    def _part(self, x: Tensor, rows: slice) -> Tensor:
+        weight = self._weight
+        if weight.offsets is not None:  # the sum may be much less than what is summed: it is rounded, and not they
+            return functional.linear(x, weight.decoded(rows, torch.float32).to(x.dtype))
+        decoded, scales = decode(weight.values[rows], x.dtype), self._scales[rows]
+        if weight.has_scale_per_row:  # every value is exact in bfloat16, so scaling can wait
             return functional.linear(x, decoded).mul_(scales.view(-1))
-        columns = values.shape[1]
-        spread = scales.repeat_interleave(self._weight.group_size, dim=1)[:, :columns]
-        return functional.linear(x, decoded.mul_(spread))
+        return functional.linear(x, decoded.mul_(weight.spread(scales)))
 
 
 def decode(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -58,3 +66,9 @@ def decode(values: Tensor, dtype: torch.dtype) -> Tensor:
         return values.to(dtype)
     bits = values.view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(_E4M3_BITS)
     return bits.view(torch.bfloat16).mul_(_E4M3_BIAS).to(dtype)
+
+
+@cache
+def tell_decoding(name: str, device: str, why: str) -> None:
+    """Says once that weights of the format are decoded for each product there."""
+    logger.info("%s: weights are decoded for each product on %s, since there is none of %s", name, device, why)

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.product_trial import is_right
-from fairlead_engine.model.quantization.dequantized_linear import PART_ELEMENTS, DequantizedLinear
+from fairlead_engine.model.quantization.dequantized_linear import PART_ELEMENTS, DequantizedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
+from fairlead_engine.model.quantization.reordered_linear import ReorderedLinear
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
 _LARGEST = 7.5
@@ -48,10 +49,16 @@ class Int4WeightOnly:
         return quantize_weight(weight, torch.int8, largest=_LARGEST, low=-8, high=7, group_size=_GROUP_SIZE)
 
     def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
+        if weight.groups is not None and (sorted_by_group := weight.in_order()) is not None:
+            in_order, order = sorted_by_group
+            return ReorderedLinear(self.linear(in_order, bias, dtype), order)
         rows, columns = weight.values.shape
-        fits = weight.group_size in _PACKED_GROUPS and columns % weight.group_size == rows % _ROWS_TOGETHER == 0
+        is_whole = weight.groups is None and columns % weight.group_size == 0
+        fits = is_whole and weight.group_size in _PACKED_GROUPS and rows % _ROWS_TOGETHER == 0
         if fits and weight.values.device.type == "cpu" and can_pack_int4(dtype):
             return PackedInt4Linear(weight, bias, dtype)
+        size = "inputs in any order" if weight.groups is not None else f"{weight.group_size} inputs"
+        tell_decoding(self.name, weight.values.device.type, f"{dtype} with 4-bit integers in groups of {size}")
         return DequantizedLinear(weight, bias, dtype)
 
 
@@ -63,7 +70,9 @@ class PackedInt4Linear:
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> None:
         self._packed = torch._convert_weight_to_int4pack_for_cpu((weight.values + _ZERO).int(), 1)
         scales = weight.scales.t().to(dtype)
-        self._scales_and_zeros = torch.stack((scales, torch.zeros_like(scales)), dim=-1)
+        zeros = torch.zeros_like(scales) if weight.offsets is None else weight.offsets.t().to(dtype)
+        self._scales_and_zeros = torch.stack((scales, zeros), dim=-1)
+        self._has_zeros = weight.offsets is not None
         self._group_size = weight.group_size
         self._bias = bias
         self._can_unpack = len(weight.values) % _FULL_ROWS == 0 and can_unpack()
@@ -80,12 +89,18 @@ class PackedInt4Linear:
 
     def _unpacked_product(self, x: Tensor) -> Tensor:
         columns, size = x.shape[1], self._group_size
-        scales = self._scales_and_zeros[:, :, 0].reshape(columns // size, -1, 1, _FULL_ROWS).transpose(0, 1)
+        scales, zeros = (
+            self._scales_and_zeros[:, :, index].reshape(columns // size, -1, 1, _FULL_ROWS).transpose(0, 1)
+            for index in (0, 1)
+        )
         num_blocks = max(1, PART_ELEMENTS // (columns * _FULL_ROWS))
         packed = torch.split(self._packed, num_blocks * _FULL_ROWS)
         products = []
-        for part, factors in zip(packed, torch.split(scales, num_blocks), strict=True):
+        each = (torch.split(scales, num_blocks), torch.split(zeros, num_blocks))
+        for part, factors, offsets in zip(packed, *each, strict=True):
             decoded = unpacked(part, columns).to(x.dtype).view(-1, columns // size, size, _FULL_ROWS).mul_(factors)
+            if self._has_zeros:
+                decoded.add_(offsets)
             products += [x @ block for block in decoded.flatten(1, 2)]  # as one batched product it takes twice as long
         return torch.cat(products, dim=-1)
 
@@ -109,10 +124,10 @@ def can_unpack() -> bool:
 def can_pack_int4(dtype: torch.dtype) -> bool:
     """Whether torch has the product here and gets a small one right, since it is not its public interface."""
     values = (torch.arange(64 * 64) % 15 - 8).view(64, 64).to(torch.int8)
-    weight = QuantizedWeight(values, torch.ones(64, 2), 32)
+    weight = QuantizedWeight(values, torch.ones(64, 2), 32, torch.full((64, 2), 2.0))
     x = (torch.arange(2 * 64) % 3 - 1).view(2, 64).to(dtype)
     return is_right(
         lambda: PackedInt4Linear(weight, None, dtype)(x),
-        functional.linear(x, values.to(dtype)),
+        functional.linear(x, (values + 2).to(dtype)),
         otherwise=f"torch cannot multiply {dtype} with 4-bit integers here, decoding weights",
     )

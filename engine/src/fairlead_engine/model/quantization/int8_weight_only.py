@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.model.product_trial import is_right
-from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear
+from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
 
@@ -27,9 +27,11 @@ class Int8WeightOnly:
         return quantize_weight(weight, torch.int8, largest=_LARGEST, low=-_LARGEST, high=_LARGEST)
 
     def linear(self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> QuantizedLinear:
-        fits = weight.has_scale_per_row and dtype is torch.bfloat16
+        fits = weight.has_scale_per_row and weight.offsets is None and dtype is torch.bfloat16
         if fits and weight.values.device.type == "cpu" and can_multiply_mixed():
             return MixedInt8Linear(weight, bias, dtype)
+        groups = "a scale for each output" if fits or weight.has_scale_per_row else f"groups of {weight.group_size}"
+        tell_decoding(self.name, weight.values.device.type, f"{dtype} with 8-bit integers in {groups}")
         return DequantizedLinear(weight, bias, dtype)
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """A weight [out_features, in_features]: element (i, j) is `values[i, j] * scales[i, j // group_size]`."""
+    """A weight [out_features, in_features]: element (i, j) is `values[i, j] * scales[i, g] + offsets[i, g]`, where g is
+    the column's group."""
 
     values: Tensor
     """int8 or float8_e4m3fn [out_features, in_features]; 4-bit integers are the int8 from -8 to 7."""
@@ -17,24 +18,56 @@ class QuantizedWeight:
     """float32 [out_features, groups]; the last group may be narrower."""
     group_size: int
     """Columns that share a scale."""
+    offsets: Tensor | None = None
+    """float32 [out_features, groups]: what zero points come to; None = 0."""
+    groups: Tensor | None = None
+    """int64 [in_features]: the group of each column; None = j // group_size."""
 
     @staticmethod
     def stacked(parts: Sequence["QuantizedWeight"]) -> "QuantizedWeight":
         """Several below one another; they have the same columns and groups."""
+        first = parts[0]
         if len(parts) == 1:
-            return parts[0]
-        values = torch.cat([part.values.view(torch.int8) for part in parts]).view(parts[0].values.dtype)
-        return QuantizedWeight(values, torch.cat([part.scales for part in parts]), parts[0].group_size)
+            return first
+        values = torch.cat([part.values.view(torch.int8) for part in parts]).view(first.values.dtype)
+        offsets = None
+        if any(part.offsets is not None for part in parts):
+            each = [torch.zeros_like(part.scales) if part.offsets is None else part.offsets for part in parts]
+            offsets = torch.cat(each)
+        scales = torch.cat([part.scales for part in parts])
+        return QuantizedWeight(values, scales, first.group_size, offsets, first.groups)
+
+    def can_be_below(self, other: "QuantizedWeight") -> bool:
+        """Whether the two, of one format, can be stacked: they have the same groups."""
+        if self.has_scale_per_row or other.has_scale_per_row:
+            return self.has_scale_per_row and other.has_scale_per_row
+        if self.groups is None or other.groups is None:
+            return self.groups is other.groups and self.group_size == other.group_size
+        return self.group_size == other.group_size and torch.equal(self.groups, other.groups)
 
     def columns(self, first: int, end: int) -> "QuantizedWeight":
         """Those of the weight as a weight of their own. Raises ValueError where that would divide a group."""
+        values = self.values[:, first:end].contiguous()
         if self.has_scale_per_row:
-            return QuantizedWeight(self.values[:, first:end].contiguous(), self.scales, end - first)
+            return QuantizedWeight(values, self.scales, end - first, self.offsets)
+        if self.groups is not None:
+            return QuantizedWeight(values, self.scales, self.group_size, self.offsets, self.groups[first:end])
         size, num_columns = self.group_size, self.values.shape[1]
         if first % size or (end % size and end < num_columns):
             raise ValueError(f"{first} to {end} of {num_columns}, in groups of {size}")
-        scales = self.scales[:, first // size : -(-end // size)]
-        return QuantizedWeight(self.values[:, first:end].contiguous(), scales.contiguous(), size)
+        kept = slice(first // size, -(-end // size))
+        offsets = None if self.offsets is None else self.offsets[:, kept].contiguous()
+        return QuantizedWeight(values, self.scales[:, kept].contiguous(), size, offsets)
+
+    def in_order(self) -> "tuple[QuantizedWeight, Tensor] | None":
+        """The same with its columns sorted by group, and which column each was, int64 [in_features]; None where that
+        does not make every group one of `group_size`."""
+        assert self.groups is not None
+        order = self.groups.argsort(stable=True)
+        if not torch.equal(self.groups[order], torch.arange(len(order), device=order.device) // self.group_size):
+            return None
+        values = self.values.index_select(1, order)
+        return QuantizedWeight(values, self.scales, self.group_size, self.offsets), order
 
     @property
     def has_scale_per_row(self) -> bool:
@@ -43,9 +76,18 @@ class QuantizedWeight:
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weight that is meant, [out_features, in_features]; products and sums of it define every format."""
-        columns = self.values.shape[1]
-        spread = self.scales.to(dtype).repeat_interleave(self.group_size, dim=1)[:, :columns]
-        return self.values.to(dtype) * spread
+        return self.decoded(slice(None), dtype)
+
+    def decoded(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        """Some rows of it, computed in `dtype`."""
+        decoded = self.values[rows].to(dtype) * self.spread(self.scales[rows].to(dtype))
+        return decoded if self.offsets is None else decoded.add_(self.spread(self.offsets[rows].to(dtype)))
+
+    def spread(self, per_group: Tensor) -> Tensor:
+        """[rows, groups] → [rows, in_features]: what each column's group has."""
+        if self.groups is not None:
+            return per_group.index_select(1, self.groups)
+        return per_group.repeat_interleave(self.group_size, dim=1)[:, : self.values.shape[1]]
 
 
 def quantize_weight(

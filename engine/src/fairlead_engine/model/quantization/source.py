@@ -62,7 +62,7 @@ def read_values(checkpoint: Checkpoint, name: str, shape: tuple[int, int], dtype
     would not tell from a number."""
     values = checkpoint.stored(name, shape, dtypes=(dtype,), rows=rows)
     if dtype is torch.float8_e4m3fn:
-        _check_numbers(name, values.view(torch.uint8).bitwise_and(0x7F) != 0x7F)
+        check_numbers(name, values.view(torch.uint8).bitwise_and(0x7F) != 0x7F)
     return values
 
 
@@ -74,12 +74,12 @@ def read_scales(
     shape = (-(-out_features // block[0]), -(-in_features // block[1]))
     flat: tuple[tuple[int, ...], ...] = ((1,), ()) if shape == (1, 1) else ((shape[0],),) if shape[1] == 1 else ()
     scales = checkpoint.stored(name, shape, *flat).to(torch.float32).view(shape)
-    _check_numbers(name, scales.isfinite())
+    check_numbers(name, scales.isfinite())
     return scales.repeat_interleave(block[0], dim=0)[:out_features][rows]
 
 
-def _check_numbers(name: str, are_numbers: Tensor) -> None:
-    """Every request would end with an error, or with nonsense."""
+def check_numbers(name: str, are_numbers: Tensor) -> None:
+    """Raises ModelLoadError, naming the tensor, unless all are: every request would end with an error, or nonsense."""
     if not bool(are_numbers.all()):
         raise ModelLoadError(
             ModelLoadReason.CHECKPOINT_INVALID,

@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.model.json_fields import JsonFields
-from fairlead_engine.model.quantization import compressed_tensors, finegrained_fp8
+from fairlead_engine.model.quantization import awq, compressed_tensors, finegrained_fp8, gptq
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.source import Rounded, StoredWeights, WeightSource
 
 METHODS: dict[str, Callable[[JsonFields], StoredWeights]] = {
+    "awq": awq.parse,
     "compressed-tensors": compressed_tensors.parse,
     "fp8": finegrained_fp8.parse,
+    "gptq": gptq.parse,
 }
 """As `quant_method` spells them."""
 
@@ -25,7 +27,7 @@ def parse_quantization(fields: JsonFields) -> StoredWeights | None:
         return None
     method = quantization.text("quant_method")
     if method not in METHODS:
-        known = " and ".join(METHODS)
+        known = ", ".join(METHODS)
         raise quantization.unsupported("quant_method", f"supported are {known}; or use the unquantised checkpoint")
     return METHODS[method](quantization)
 
