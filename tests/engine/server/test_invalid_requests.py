@@ -36,7 +36,7 @@ def error_of(response: Any) -> dict[str, Any]:
         ("allowed_token_ids", []), ("allowed_token_ids", [-1]), ("allowed_token_ids", [99999]), ("bad_words", [""]),
         ("bad_words", ["x"] * 65), ("bad_words", ["x" * 257]), ("bad_words", "fox"), ("dry_base", 0.5),
         ("dry_sequence_breakers", [""]), ("dry_sequence_breakers", ["x"] * 33), ("dry_penalty_last_n", -2),
-        ("xtc_threshold", 2),
+        ("xtc_threshold", 2), ("prompt_logprobs", -1),
         ("priority", "high"), ("priority", 2**31), ("priority", -(10**30)), ("priority", 0.5),
         ("return_token_ids", "yes"), ("continue_final_message", 1),
     ],
@@ -122,7 +122,8 @@ async def test_a_wrong_prompt_is_refused_by_its_place(start_app: Any, prompt: An
     ("fields", "param"),
     [
         ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, "logprobs"),
-        ({"best_of": 2}, "best_of"), ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2, "n": 3}, "best_of"), ({"best_of": 2, "stream": True}, "best_of"), ({"best_of": 129}, "best_of"),
+        ({"best_of": 0}, "best_of"), ({"prompt_logprobs": 21}, "prompt_logprobs"), ({"suffix": "x"}, "suffix"),
         ({"messages": []}, "messages"), ({"stream_options": {"x": 1}, "stream": True}, "stream_options.x"),
     ],
 )  # fmt: skip

@@ -167,7 +167,7 @@ OTHER: dict[str, Any] = {
     "logit_bias": {"5": 1}, "allowed_token_ids": [5], "bad_words": ["fox"], "dry_multiplier": 1, "dry_base": 2,
     "dry_allowed_length": 3, "dry_penalty_last_n": 9, "dry_sequence_breakers": ["x"], "top_n_sigma": 1,
     "xtc_probability": 1, "xtc_threshold": 0.2, "seed": 5, "stream": True, "stream_options": {"include_usage": True},
-    "echo": True,
+    "echo": True, "best_of": 2, "prompt_logprobs": 1,
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
     "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False, **STRUCTURED,
 }  # fmt: skip

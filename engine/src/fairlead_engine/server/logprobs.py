@@ -47,7 +47,24 @@ def chat_logprobs(tokens: Iterable[TokenLogprobs], vocabulary: Vocabulary, namin
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(tokens: Iterable[TokenLogprobs | int], offsets: TextOffsets, naming: Naming) -> dict[str, Any]:
+def prompt_logprobs(tokens: Iterable[TokenLogprobs], num_top: int, naming: Naming) -> list[dict[str, Any]]:
+    """vLLM's `prompt_logprobs`: for each token of a prompt from the second on it and its alternatives, by id."""
+    shaped = []
+    for token in tokens:
+        ranked = [(token.token_id, token.logprob, token.rank)]
+        ranked += [(token_id, logprob, rank) for rank, (token_id, logprob) in enumerate(token.top[:num_top])]
+        shaped.append(
+            {
+                str(token_id): {"logprob": max(logprob, _LOWEST), "rank": rank + 1, "decoded_token": naming(token_id)}
+                for token_id, logprob, rank in ranked
+            }
+        )
+    return shaped
+
+
+def completion_logprobs(
+    tokens: Iterable[TokenLogprobs | int], offsets: TextOffsets, naming: Naming, num_top: int
+) -> dict[str, Any]:
     """`choices[].logprobs` of a text completion; an id alone is a token that nothing was predicted for."""
     texts: list[str] = []
     text_offsets: list[int] = []
@@ -64,7 +81,7 @@ def completion_logprobs(tokens: Iterable[TokenLogprobs | int], offsets: TextOffs
         logprob = max(token.logprob, _LOWEST)
         logprobs.append(logprob)
         ranked: dict[str, float] = {}
-        for each, value in [*token.top, (token_id, logprob)] if token.top else []:
+        for each, value in [*token.top[:num_top], (token_id, logprob)] if num_top else []:
             ranked.setdefault(naming(each), max(value, _LOWEST))  # of tokens written alike the likeliest
         top.append(ranked)
     return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": top, "text_offset": text_offsets}

@@ -15,7 +15,13 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.server.detokenizer import CallDelta, TextDelta
 from fairlead_engine.server.exchange import Events
 from fairlead_engine.server.generation import ChoiceDelta, Generation, TakeAtOnce
-from fairlead_engine.server.logprobs import TextOffsets, as_token_id, chat_logprobs, completion_logprobs
+from fairlead_engine.server.logprobs import (
+    TextOffsets,
+    as_token_id,
+    chat_logprobs,
+    completion_logprobs,
+    prompt_logprobs,
+)
 from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, FinishReason, TokenLogprobs
@@ -61,6 +67,7 @@ class Reply(ABC, Generic[Request]):
         async for piece in self._pieces():
             for event in piece:
                 texts[event.index].add(event.delta, self.logprobs(event.index, event.delta))
+                texts[event.index].add_prompt_logprobs(self._of_prompt(event.delta))
                 num_logprobs += event.delta.num_logprobs
             if num_logprobs > MAX_ANSWER_LOGPROBS:
                 raise RequestError(
@@ -69,9 +76,12 @@ class Reply(ABC, Generic[Request]):
                     "lower n or top_logprobs, or stream the answer",
                     "answer_too_large",
                 )
-        choices = [{**self.choice(index, collected), **self._ids(collected)} for index, collected in enumerate(texts)]
+        choices = [
+            {**self.choice(index, texts[index]), **self._ids(texts[index]), "index": place}
+            for place, index in enumerate(self.given(texts))
+        ]
         usage = self.usage(self._generation.num_output_tokens)
-        return self._encoded(self.kind, choices, **self.prompt_fields(), usage=usage)
+        return self._encoded(self.kind, choices, **self.prompt_fields(), **self.scores(texts), usage=usage)
 
     async def events(self, writer: StreamWriter | None = None) -> AsyncIterator[Events]:
         """The answer as server-sent events; chunks that came together are sent together.
@@ -141,6 +151,19 @@ class Reply(ABC, Generic[Request]):
             "prompt_tokens_details": {"cached_tokens": self._generation.num_cached_tokens},
         }
 
+    def given(self, texts: "Sequence[Collected]") -> Sequence[int]:
+        """Which choices the client gets, in their order."""
+        return range(len(texts))
+
+    def scores(self, texts: "Sequence[Collected]") -> dict[str, Any]:
+        """What the top level says about the prompt's log-probabilities."""
+        return {}
+
+    def _of_prompt(self, delta: TextDelta) -> list[dict[str, Any]]:
+        """vLLM's `prompt_logprobs` in what was added to a choice."""
+        num_top = self._request.prompt_logprobs
+        return [] if num_top is None else prompt_logprobs(delta.prompt_logprobs, num_top, self._naming)
+
     @property
     @abstractmethod
     def kind(self) -> str:
@@ -203,8 +226,11 @@ class Collected:
         self.reasoning = ""
         self.calls: list[dict[str, Any]] = []
         """In the API's shape."""
+        self.total_logprob = 0.0
+        """Of all its tokens, where they are told."""
         self._texts: list[str] = []
         self._logprobs: dict[str, list[bytes]] = {}
+        self._prompt_logprobs: list[bytes] = []
 
     def add(self, delta: TextDelta, logprobs: dict[str, Any] | None) -> None:
         self._texts.append(delta.text)
@@ -215,6 +241,7 @@ class Collected:
             else:
                 self.calls[call.index]["function"]["arguments"] += call.arguments
         self.token_ids += delta.token_ids
+        self.total_logprob += sum(token.logprob for token in delta.logprobs)
         self.add_logprobs(logprobs)
         self.finish_reason = delta.finish_reason
         self.stop_reason = delta.stop_reason
@@ -225,9 +252,17 @@ class Collected:
             if values is not None:
                 parts.append(msgspec.json.encode(values)[1:-1])
 
+    def add_prompt_logprobs(self, entries: list[dict[str, Any]]) -> None:
+        self._prompt_logprobs += [msgspec.json.encode(entries)[1:-1]] if entries else []
+
     @property
     def text(self) -> str:
         return "".join(self._texts)
+
+    @property
+    def prompt_logprobs(self) -> msgspec.Raw:
+        """Of each token of the prompt; nothing is known of the first."""
+        return msgspec.Raw(b"[" + b",".join([b"null", *self._prompt_logprobs]) + b"]")
 
     @property
     def logprobs(self) -> dict[str, msgspec.Raw | None] | None:
@@ -253,6 +288,9 @@ class ChatReply(Reply[ChatRequest]):
         if not self._request.return_token_ids:
             return {}
         return {"prompt_token_ids": self._generation.choices[0].request.prompt_token_ids}
+
+    def scores(self, texts: Sequence[Collected]) -> dict[str, Any]:
+        return {} if self._request.prompt_logprobs is None else {"prompt_logprobs": texts[0].prompt_logprobs}
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": collected.text, "refusal": None}
@@ -301,7 +339,19 @@ class CompletionReply(Reply[CompletionRequest]):
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         text = self._prompt(index) + collected.text
         ids = self._prompt_ids(index)
+        if self._request.prompt_logprobs is not None:
+            ids["prompt_logprobs"] = collected.prompt_logprobs
         return {"index": index, "text": text, "logprobs": collected.logprobs, **collected.ending, **ids}
+
+    def given(self, texts: Sequence[Collected]) -> Sequence[int]:
+        request = self._request
+        if not request.chooses:
+            return super().given(texts)
+        indices: list[int] = []
+        for first in range(0, len(texts), request.num_each):
+            made = sorted(range(first, first + request.num_each), key=lambda each: -texts[each].total_logprob)
+            indices += made[: request.num_given]
+        return indices
 
     def first_choices(self, index: int) -> list[dict[str, Any]]:
         if not (self._request.echo or self._request.return_token_ids):
@@ -319,7 +369,7 @@ class CompletionReply(Reply[CompletionRequest]):
     def _prompt(self, index: int) -> str:
         if not self._request.echo:
             return ""
-        number = index // (self._request.n or 1)  # the choices of one prompt stand together
+        number = index // self._request.num_each  # the choices of one prompt stand together
         if number not in self._prompts:
             ids = self._prompt_token_ids(index)
             self._prompts[number] = self._vocabulary.text_before(ids, skip_special_tokens=self._skip_special)
@@ -334,10 +384,13 @@ class CompletionReply(Reply[CompletionRequest]):
         return self._shape(index, self._prompt_token_ids(index)[:1]) if is_told else None
 
     def logprobs(self, index: int, delta: TextDelta) -> dict[str, Any] | None:
-        return self._shape(index, [*delta.prompt_logprobs, *delta.logprobs])
+        if self._request.logprobs is None:  # they may be there for `prompt_logprobs` or `best_of`
+            return None
+        return self._shape(index, [*(delta.prompt_logprobs if self._request.echo else ()), *delta.logprobs])
 
     def _shape(self, index: int, entries: Sequence[TokenLogprobs | int]) -> dict[str, Any] | None:
-        return completion_logprobs(entries, self._offsets[index], self._naming) if entries else None
+        num_top = self._request.logprobs or 0
+        return completion_logprobs(entries, self._offsets[index], self._naming, num_top) if entries else None
 
 
 def _ending(delta: TextDelta) -> dict[str, Any]:

@@ -42,19 +42,27 @@ def chat_sampling(request: ChatRequest, defaults: Mapping[str, Any], encode: Enc
     if request.top_logprobs is not None and not request.logprobs:
         raise RequestError("top_logprobs", "top_logprobs needs logprobs = true")
     num_logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return _sampling(request, defaults, encode, max_tokens=request.answer_limit.max_tokens, logprobs=num_logprobs)
+    return _sampling(
+        request,
+        defaults,
+        encode,
+        max_tokens=request.answer_limit.max_tokens,
+        logprobs=num_logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+    )
 
 
 def completion_sampling(request: CompletionRequest, defaults: Mapping[str, Any], encode: Encode) -> SamplingParams:
     """How to sample a text completion. `encode`: by the model's tokenizer."""
     limit = request.answer_limit.max_tokens
+    of_prompt = [request.prompt_logprobs, request.logprobs if request.echo else None]
     return _sampling(
         request,
         defaults,
         encode,
         max_tokens=COMPLETIONS_MAX_TOKENS if limit is None else limit,
-        logprobs=request.logprobs,
-        prompt_logprobs=request.logprobs if request.echo else None,
+        logprobs=0 if request.chooses and request.logprobs is None else request.logprobs,
+        prompt_logprobs=max((number for number in of_prompt if number is not None), default=None),
     )
 
 

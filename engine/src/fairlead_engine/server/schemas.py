@@ -153,6 +153,15 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         int | None,
         Parameter("Answers per prompt; prompts × `n` is at most 128, too.", accepted="1 … 128", default="1"),
     ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        Parameter(
+            "Log-probabilities of the prompt's tokens, and so many alternatives of each; not in streams. All of the "
+            "prompt is computed, whatever is cached.",
+            low=0,
+            high=MAX_LOGPROBS,
+        ),
+    ] = None
     skip_special_tokens: Annotated[bool | None, Parameter("Leave special tokens out of the text.", default="true")] = (
         None
     )
@@ -214,8 +223,13 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
         return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
-    def num_each(self) -> int:
+    def num_given(self) -> int:
+        """Answers of each prompt that its client gets."""
         return 1 if self.n is None else self.n
+
+    @property
+    def num_each(self) -> int:
+        return self.num_given
 
     @property
     def is_streamed(self) -> bool:
@@ -305,9 +319,9 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     best_of: Annotated[
         int | None,
         Parameter(
-            "best_of other than n is not supported; leave it out.",
-            By.REFUSED,
-            accepted="the same as `n`",
+            "So many answers of each prompt are made, and the `n` with the largest sums of log-probabilities given, "
+            "best first; all are counted. Not in streams.",
+            accepted="`n` … 128",
             default="`n`",
         ),
     ] = None
@@ -316,6 +330,15 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     @property
     def num_prompts(self) -> int:
         return num_prompts(self.prompt)
+
+    @property
+    def num_each(self) -> int:
+        return self.num_given if self.best_of is None else self.best_of
+
+    @property
+    def chooses(self) -> bool:
+        """Whether not all answers that are made are given."""
+        return self.num_each != self.num_given
 
 
 class EmbeddingRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -399,8 +422,15 @@ def check(request: PromptRequest) -> None:
             _check_declared(each.name, each.parameter, value)
     if isinstance(request, GenerationRequest) and request.stream_options is not None and not request.stream:
         raise RequestError("stream_options", "stream_options needs stream = true")
-    if isinstance(request, CompletionRequest) and request.best_of is not None and request.best_of != (request.n or 1):
-        raise RequestError("best_of", "best_of other than n is not supported; leave it out", "unsupported_value")
+    if isinstance(request, GenerationRequest) and request.prompt_logprobs is not None and request.stream:
+        raise RequestError("prompt_logprobs", "prompt_logprobs cannot be streamed; leave out stream or prompt_logprobs")
+    if isinstance(request, CompletionRequest) and request.chooses:
+        if request.num_each < request.num_given:
+            raise RequestError("best_of", f"best_of ({request.best_of}) must not be below n ({request.num_given})")
+        if request.stream:
+            raise RequestError(
+                "best_of", "best_of above n cannot be streamed: which answers are given is known at the end"
+            )
 
 
 def _check_declared(name: str, parameter: Parameter, value: Any) -> None:

@@ -146,7 +146,8 @@ class Service:
         num_each = request.num_each
         limit, num_prompts = self.config.max_choices, request.num_prompts
         if not 1 <= num_each <= limit:
-            raise RequestError("n", f"n must be in [1, {limit}], not {num_each}")
+            name = "n" if getattr(request, "best_of", None) is None else "best_of"
+            raise RequestError(name, f"{name} must be in [1, {limit}], not {num_each}")
         if num_each * num_prompts > limit:
             raise RequestError(
                 "input" if isinstance(request, EmbeddingRequest) else "prompt",
@@ -173,8 +174,8 @@ class Service:
         num_logprobs = num_tokens * (1 + sampling.prompt_logprobs)
         if num_logprobs > MAX_ANSWER_LOGPROBS:
             raise RequestError(
-                "prompt",
-                f"{num_tokens:,} tokens of prompts, echoed with {sampling.prompt_logprobs} alternatives each, have "
+                "prompt" if getattr(request, "prompt_logprobs", None) is None else "prompt_logprobs",
+                f"{num_tokens:,} tokens of prompts, told with {sampling.prompt_logprobs} alternatives each, have "
                 f"{num_logprobs:,} log-probabilities, more than the {MAX_ANSWER_LOGPROBS:,} of one answer; send fewer "
                 "prompts at a time, or lower logprobs",
                 "answer_too_large",
