@@ -1,6 +1,6 @@
 """Names, canonical paths and Hosts → pools; conflicts go to the older LLMDeployment."""
 
-from fairlead.fleet.directory import Directory, Pool, answers_to
+from fairlead.fleet.directory import Directory, Pool, ServedAdapter, answers_to
 from fairlead_testing.gateways import make_pool
 
 
@@ -88,3 +88,15 @@ def test_a_pool_answers_to_its_own_names_even_where_another_won_them() -> None:
     loser = make_pool(name="b", served_name="m", created=2.0)
     assert answers_to(loser, "m")
     assert not answers_to(loser, "other")
+
+
+def test_an_adapters_own_name_is_a_name_like_others_and_goes_to_the_older() -> None:
+    old = make_pool(name="old", adapters=(ServedAdapter("pirate", "m"), ServedAdapter("poet", "old")), created=1.0)
+    new = make_pool(name="m", adapters=(ServedAdapter("pirate", "redbeard"),), created=2.0)
+    directory = Directory([new, old])
+    assert directory.find("m") is old and old.model.split("m") == ("old", "pirate")
+    assert directory.find("default/m") is new, "the name of one is its own"
+    assert directory.find("redbeard") is new and new.model.split("redbeard") == ("m", "pirate")
+    assert old.model.split("old") == ("old", None), "its own name is the model's"
+    assert directory.find("redbeard:pirate") is None and directory.find("m:pirate") is None
+    assert answers_to(new, "redbeard") and not answers_to(new, "old:pirate")

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlead_protocol.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS
+from fairlead.fleet.directory import ServedAdapter
+from fairlead_protocol.messages import HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, StepCost
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.gateways import make_pool
 
@@ -128,3 +129,83 @@ async def test_models_are_listed_with_their_adapters(start) -> None:
     for name, status in (("fake:poet", 200), ("nick:poet", 200), ("fake:cook", 404)):
         async with setup.http.get(f"{setup.url}/v1/models/{name}") as response:
             assert response.status == status
+
+
+async def listed(setup: Any) -> dict[str, dict[str, Any]]:
+    async with setup.http.get(f"{setup.url}/v1/models") as response:
+        return {entry["id"]: entry for entry in (await response.json())["data"]}
+
+
+async def test_an_adapter_is_routable_as_soon_as_an_engine_serves_it_and_no_longer(start) -> None:
+    one, other = engines = [FakeEngine("one", adapters=("poet",)), FakeEngine("other")]
+    setup = await start(engines=engines, follow=True)
+    assert (await setup.post(chat("fake:pirate")))[0] == 404
+    other.load_adapter("pirate")
+    await setup.until(lambda: setup.fleet.directory.pools[0].adapters == ("pirate", "poet"))
+    assert (await setup.post(chat("fake:pirate")))[0] == 200
+    assert len(other.requests) == 1 and not one.requests
+    assert "fake:pirate" in await listed(setup)
+    other.unload_adapter("pirate")
+    await setup.until(lambda: setup.fleet.directory.pools[0].adapters == ("poet",))
+    status, body, _ = await setup.post(chat("fake:pirate"))
+    assert (status, body["error"]["message"]) == (404, "The model has no adapter 'pirate'; it has 'poet'")
+
+
+async def test_who_has_it_loaded_is_asked_and_the_other_when_that_is_full(start) -> None:
+    far, near = engines = [FakeEngine("far", adapters={"pirate": 30.0}), FakeEngine("near", adapters={"pirate": 0.0})]
+    cost = StepCost(base=0.001)
+    for engine in engines:
+        engine.core.step_cost = cost
+    near.core.adapters.use("pirate", ())
+    setup = await start(engines=engines, follow=True)
+    for _ in range(4):
+        assert (await setup.post(chat("fake:pirate")))[0] == 200
+    assert (len(far.requests), len(near.requests)) == (0, 4)
+
+
+async def test_an_adapter_has_a_name_of_its_own(start) -> None:
+    engine = FakeEngine(adapters=("pirate", "poet"))
+    adapters = (ServedAdapter("pirate", "redbeard"), ServedAdapter("poet", "homer:1"))
+    setup = await start(engines=[engine], follow=True, model={"adapters": adapters})
+    for name, adapter in (("redbeard", "pirate"), ("default/redbeard", "pirate"), ("homer:1", "poet")):
+        for path in ("/v1/chat/completions", "/default/fake/v1/chat/completions"):
+            assert (await setup.post(chat(name), path))[0] == 200
+            assert engine.requests[-1].json()["model"] == f"fake:{adapter}"
+    for stranger in ("redbeard:poet", "pirate", "homer"):
+        assert (await setup.post(chat(stranger)))[0] == 404
+    entries = await listed(setup)
+    assert list(entries) == ["fake", "fake:pirate", "fake:poet", "redbeard", "homer:1"]
+    assert (entries["redbeard"]["root"], entries["redbeard"]["parent"]) == ("fake:pirate", "fake")
+
+
+async def test_who_asks_for_a_listed_adapter_waits_until_it_is_loaded_and_holds_nobody_up(start) -> None:
+    engine = FakeEngine()
+    setup = await start(engines=[engine], follow=True, model={"adapters": (ServedAdapter("pirate"),)})
+    assert (await listed(setup))["fake:pirate"]["state"] == "starting"
+    asking = asyncio.create_task(setup.post(chat("fake:pirate")))
+    queue = setup.gateway.pools.find("fake", None).queue
+    await setup.until(lambda: len(queue) == 1)
+    assert (await setup.post(chat("fake")))[0] == 200, "others are not in its way, and it is not in theirs"
+    assert not asking.done()
+    engine.load_adapter("pirate")
+    assert (await asking)[0] == 200
+
+
+async def test_who_waits_for_an_adapter_is_told_why_it_does_not_come(start) -> None:
+    engine = FakeEngine()
+    model = {"adapters": (ServedAdapter("pirate"),), "max_queue_time": 0.05}
+    setup = await start(engines=[engine], follow=True, model=model)
+    status, body, headers = await setup.post(chat("fake:pirate"))
+    assert (status, body["error"]["code"], headers["retry-after"]) == (503, "adapter_not_loaded", "10")
+    assert body["error"]["message"] == "No replica of the model 'fake' has loaded its adapter 'pirate'."
+    patient = {"adapters": (ServedAdapter("pirate"),)}
+    setup.fleet.publish([make_pool([engine.replica()], **patient)])
+    asking = asyncio.create_task(setup.post(chat("fake:pirate")))
+    queue = setup.gateway.pools.find("fake", None).queue
+    await setup.until(lambda: len(queue) == 1)
+    trouble = "It has rank 128, and the engine room for 16."
+    setup.fleet.publish([make_pool([engine.replica()], adapters=(ServedAdapter("pirate", trouble=trouble),))])
+    for status, body, _ in (await asking, await setup.post(chat("fake:pirate"))):
+        message = f"No replica of the model 'fake' has loaded its adapter 'pirate'. {trouble}"
+        assert (status, body["error"]["message"]) == (503, message)
+    assert "fake:pirate" not in await listed(setup)

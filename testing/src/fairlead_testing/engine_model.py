@@ -13,6 +13,7 @@ from fairlead.routing.replica import Limits
 from fairlead_protocol.blocks import BlockHash
 from fairlead_protocol.messages import LoadLine, StepCost
 from fairlead_protocol.profiles import EngineProfile
+from fairlead_testing.adapter_slots import AdapterSlots
 from fairlead_testing.block_cache import BlockCache
 
 
@@ -36,6 +37,8 @@ class ModelSequence:
     """Leading blocks that it uses under their hashes."""
     num_unnamed: int = 0
     """Blocks that it uses beside them."""
+    adapter: str | None = None
+    """What it is computed with."""
 
     @property
     def num_uncomputed(self) -> int:
@@ -85,13 +88,17 @@ class EngineModel:
         token_budget: int,
         step_cost: StepCost | None,
         max_batch_weight: int | None = None,
+        adapters: AdapterSlots | None = None,
     ) -> None:
         """`step_cost`: what steps take; None = nothing. `max_batch_weight`: prompt and output tokens of all that run;
-        None = no bound but slots and cache."""
+        None = no bound but slots and cache. `adapters`: None = there are none. Steps wait for one that is loaded."""
         self.limits = limits
         self.token_budget = token_budget
         self.step_cost = step_cost
         self.max_batch_weight = max_batch_weight
+        self.adapters = adapters or AdapterSlots({})
+        self._loading_seconds = 0.0
+        """Of adapters for the step that is being scheduled."""
         self.cache = BlockCache(num_blocks, limits.block_size)
         self.waiting: deque[ModelSequence] = deque()
         self.running: list[ModelSequence] = []
@@ -171,7 +178,8 @@ class EngineModel:
         if not decodes and not prefills:
             self.step = None
             return None
-        self.step = Step(self._seconds(decodes, prefills), 1, decodes, prefills)
+        self.step = Step(self._loading_seconds + self._seconds(decodes, prefills), 1, decodes, prefills)
+        self._loading_seconds = 0.0
         if together_seconds and not prefills:
             left = min(each.max_tokens - each.num_generated for each in decodes)
             self.step.num_steps = max(1, min(left, int(together_seconds / self.step.seconds)))
@@ -215,6 +223,7 @@ class EngineModel:
             seq=seq,
             seen=dict(seen or {}),
             step_cost=self.step_cost or StepCost(),
+            adapters=self.adapters.waits,
         )
 
     def check(self) -> None:
@@ -283,6 +292,8 @@ class EngineModel:
         """Whether there is a slot, weight, and blocks for the whole prompt; alone it always fits."""
         if not self.running:
             return True
+        if sequence.adapter is not None and not self.adapters.has_place(sequence.adapter, self._adapters_in_use()):
+            return False
         if self.max_batch_weight is not None:
             weight = sum(each.num_prompt_tokens + each.max_tokens for each in (*self.running, sequence))
             if weight > self.max_batch_weight:
@@ -290,11 +301,16 @@ class EngineModel:
         needed = self._num_blocks(sequence) - matched
         return len(self.running) < self.limits.max_num_seqs and needed <= self.cache.num_free - matched
 
+    def _adapters_in_use(self) -> set[str]:
+        return {each.adapter for each in self.running if each.adapter is not None}
+
     def _num_blocks(self, sequence: ModelSequence) -> int:
         return min(-(-sequence.num_prompt_tokens // self.limits.block_size), self.cache.num_blocks)
 
     def _admit(self, sequence: ModelSequence, matched: int) -> None:
         self.waiting.remove(sequence)
+        if sequence.adapter is not None:
+            self._loading_seconds += self.adapters.use(sequence.adapter, self._adapters_in_use())
         self.running.append(sequence)
         self.cache.share(sequence.hashes[:matched])
         sequence.num_published = matched

@@ -1,6 +1,6 @@
 """Replicas, loads and prompts for tests of routing, with defaults for what a test does not care about."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fairlead.routing.prompt import Prompt, Tokens
@@ -11,10 +11,25 @@ DIGEST = "digest"
 BLOCK_SIZE = 16
 
 
-def make_replica(uid: str, max_num_seqs: int = 8, *, digest: str = DIGEST, block_size: int = BLOCK_SIZE) -> Replica:
+def make_replica(
+    uid: str,
+    max_num_seqs: int = 8,
+    *,
+    digest: str = DIGEST,
+    block_size: int = BLOCK_SIZE,
+    adapters: Collection[str] = (),
+) -> Replica:
     """A ready replica with known limits."""
     limits = Limits(max_num_seqs=max_num_seqs, max_num_queued_tokens=10_000, block_size=block_size)
-    return Replica(uid=uid, name=f"pod-{uid}", host="127.0.0.1", port=8000, limits=limits, digest=digest)
+    return Replica(
+        uid=uid,
+        name=f"pod-{uid}",
+        host="127.0.0.1",
+        port=8000,
+        limits=limits,
+        digest=digest,
+        adapters=frozenset(adapters),
+    )
 
 
 def make_load(**changed: Any) -> Load:
@@ -33,7 +48,9 @@ def make_load(**changed: Any) -> Load:
     return Load(**{**idle, **changed})
 
 
-def make_prompt(*prompts: Sequence[int], digest: str = DIGEST, affinity: str = "") -> Prompt:
+def make_prompt(
+    *prompts: Sequence[int], digest: str = DIGEST, affinity: str = "", adapter: str | None = None
+) -> Prompt:
     """A request's prompts, tokenised."""
     num_tokens = sum(len(each) for each in prompts)
-    return Prompt(num_tokens, {digest: tuple(Tokens(each) for each in prompts)}, affinity)
+    return Prompt(num_tokens, {digest: tuple(Tokens(each) for each in prompts)}, affinity, adapter)

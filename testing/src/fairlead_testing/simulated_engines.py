@@ -7,7 +7,7 @@ One gateway routes requests that come at random. Nothing sleeps; a run of minute
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -22,6 +22,7 @@ from fairlead.routing.replica import Limits, Load
 from fairlead.routing.router import Router
 from fairlead_protocol.blocks import num_cacheable_blocks
 from fairlead_protocol.messages import StepCost
+from fairlead_testing.adapter_slots import AdapterSlots
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 from fairlead_testing.routing import BLOCK_SIZE, DIGEST, make_prompt, make_replica
 
@@ -44,6 +45,10 @@ class Setup:
     """Blocks that each replica's cache holds."""
     latency: float = 0.002
     """Seconds that everything takes between gateway and engine."""
+    adapter_seconds: Mapping[str, float] = field(default_factory=dict)
+    """The adapters that every replica serves: what loading each takes."""
+    adapter_slots: int | None = None
+    """How many of them have a place at once; None = all."""
 
 
 @dataclass(slots=True)
@@ -72,6 +77,7 @@ class Served(ModelSequence):
             max_tokens=arrival.num_output,
             hashes=arrival.prompt.by_digest[DIGEST][0].hashes(BLOCK_SIZE),
             num_cacheable=num_cacheable_blocks(num_tokens, BLOCK_SIZE),
+            adapter=arrival.prompt.adapter,
             arrival=arrival,
         )
 
@@ -98,7 +104,11 @@ class SimulatedEngine:
         self.uid, self.setup, self._events, self._tell, self._noise = uid, setup, events, tell, noise
         limits = Limits(max_num_seqs=setup.max_num_seqs, max_num_queued_tokens=10**9, block_size=BLOCK_SIZE)
         self.model = EngineModel(
-            limits, num_blocks=setup.num_blocks, token_budget=setup.token_budget, step_cost=setup.cost
+            limits,
+            num_blocks=setup.num_blocks,
+            token_budget=setup.token_budget,
+            step_cost=setup.cost,
+            adapters=AdapterSlots(setup.adapter_seconds, setup.adapter_slots),
         )
         self._came: list[Served] = []
         """During the running step."""
@@ -190,7 +200,8 @@ class Simulation:
         self.datastore = Datastore()
         self.router = Router(make_policy(Routing(policy=RoutingPolicy(policy))), self.datastore, GATEWAY)
         uids = [f"r{number}" for number in range(setup.num_replicas)]
-        self.router.set_replicas([make_replica(uid, setup.max_num_seqs) for uid in uids])
+        replicas = [make_replica(uid, setup.max_num_seqs, adapters=setup.adapter_seconds) for uid in uids]
+        self.router.set_replicas(replicas)
         noise = random.Random(seed)
         self.engines = {uid: SimulatedEngine(uid, setup, self.events, self._hear, noise) for uid in uids}
         self.queue: deque[Served] = deque()
@@ -253,6 +264,17 @@ def unshared(seed: int, *, num: int, rate: float, longest: int = 600) -> list[Ar
     """Prompts of any length that have nothing in common."""
     rng = random.Random(seed)
     return list(_arrivals(rng, num, rate, lambda: [rng.randrange(50_000) for _ in range(rng.randint(50, longest))]))
+
+
+def adapted(seed: int, adapters: Sequence[str], *, num: int, rate: float) -> list[Arrival]:
+    """Short prompts that have nothing in common, for adapters some of which are asked for more often (the k-th in
+    proportion to 1/k)."""
+    rng = random.Random(seed)
+    weights = [1 / (rank + 1) for rank in range(len(adapters))]
+    arrivals = list(_arrivals(rng, num, rate, lambda: [rng.randrange(50_000) for _ in range(rng.randint(30, 120))]))
+    for arrival in arrivals:
+        arrival.prompt.adapter = rng.choices(adapters, weights)[0]
+    return arrivals
 
 
 def _arrivals(rng: random.Random, num: int, rate: float, tokens: Callable[[], list[int]]) -> Iterable[Arrival]:

@@ -13,6 +13,18 @@ Key = tuple[str, str]
 """Namespace and name of an LLMDeployment."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServedAdapter:
+    """An adapter that an LLMDeployment lists."""
+
+    name: str
+    """What stands behind a name of the model and a colon."""
+    served_name: str = ""
+    """A name of its own for the model with it; empty = none."""
+    trouble: str = ""
+    """Why no replica can load it, as the operator says; empty = nothing is known against it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
     """The part of an LLMDeployment that requests are served by."""
@@ -23,6 +35,8 @@ class ServedModel:
     served_name: str
     """What the engines call it, and the name clients normally use."""
     aliases: tuple[str, ...] = ()
+    adapters: tuple[ServedAdapter, ...] = ()
+    """Those that it lists; replicas tell which they serve, and may have others."""
     created: float = 0.0
     """Seconds since the epoch."""
     engine: str = ""
@@ -44,6 +58,23 @@ class ServedModel:
         claimed = (self.served_name, *self.aliases, f"{self.namespace}/{self.served_name}", self.key)
         own = f"{self.namespace}/"
         return tuple(dict.fromkeys(name for name in claimed if "/" not in name or name.startswith(own)))
+
+    @property
+    def adapter_names(self) -> dict[str, str]:
+        """The names that it claims for itself with an adapter, plain and with its namespace, and that adapter."""
+        own = ((each.served_name, each.name) for each in self.adapters if each.served_name)
+        named = [(name, adapter) for plain, adapter in own for name in (plain, f"{self.namespace}/{plain}")]
+        return {name: adapter for name, adapter in named if name not in self.names}
+
+    def split(self, name: str) -> tuple[str, str | None]:
+        """Which of its names a request's `model` is, and which adapter it asks for; another model's name is given back
+        as it is."""
+        adapter = self.adapter_names.get(name) if self.adapters else None
+        return split_adapter(name, self.names) if adapter is None else (self.served_name, adapter)
+
+    def adapter(self, name: str) -> ServedAdapter | None:
+        """The one of this name that it lists."""
+        return next((each for each in self.adapters if each.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +99,9 @@ class Pool:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """What any of its replicas holds, sorted."""
-        return tuple(sorted({adapter for replica in self.replicas for adapter in replica.adapters}))
+        """What any of its replicas serves, or is going to, sorted."""
+        served = {adapter for replica in self.replicas for adapter in replica.adapters}
+        return tuple(sorted(served.union(each.name for each in self.model.adapters if not each.trouble)))
 
     @property
     def state(self) -> str:
@@ -99,12 +131,15 @@ class Directory:
             self._by_key.setdefault((pool.model.namespace, pool.model.name), pool)
             self._by_name.setdefault(pool.model.key, pool)
         for pool in self.pools:
-            for name in pool.model.names:
+            for name in (*pool.model.names, *pool.model.adapter_names):
                 self._by_name.setdefault(name, pool)
 
     def find(self, name: str) -> Pool | None:
         """The pool that a request's `model` field means, with an adapter or without."""
-        return self._by_name.get(split_adapter(name, self._by_name)[0])
+        base, adapter = split_adapter(name, self._by_name)
+        pool = self._by_name.get(base)
+        # An adapter's own name takes no other adapter.
+        return None if pool is None or (adapter is not None and base not in pool.model.names) else pool
 
     def find_key(self, namespace: str, name: str) -> Pool | None:
         """The pool of this LLMDeployment."""
@@ -129,11 +164,15 @@ class Directory:
             plain.insert(0, qualified if self._by_name.get(qualified) is pool else model.key)
         return list(dict.fromkeys(plain))
 
+    def has(self, pool: Pool, name: str) -> bool:
+        """Whether `pool` won this name."""
+        return self._by_name.get(name) is pool
+
 
 def answers_to(pool: Pool, name: str) -> bool:
     """Whether `name` is one of this pool's own, whoever else claims it; for requests by path or Host. It may have an
     adapter."""
-    return split_adapter(name, pool.model.names)[0] in pool.model.names
+    return pool.model.split(name)[0] in pool.model.names
 
 
 OnChange = Callable[[Directory], None]

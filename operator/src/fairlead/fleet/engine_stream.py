@@ -10,7 +10,7 @@ more. An engine without these endpoints is followed by nobody, and is as good a 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -90,11 +90,19 @@ class _TooOld(Exception):
 class EngineStream:
     """One replica's stream, through all its interruptions. `run` it as a task."""
 
-    def __init__(self, replica: Replica, listener: EngineListener, *, times: StreamTimes = StreamTimes()) -> None:
-        """The listener is told everything but that the replica has left."""
+    def __init__(
+        self,
+        replica: Replica,
+        listener: EngineListener,
+        *,
+        times: StreamTimes = StreamTimes(),
+        on_load: Callable[[Load], None] = lambda load: None,
+    ) -> None:
+        """The listener is told everything but that the replica has left. `on_load` hears of loads before it does."""
         self._replica = replica
         self._listener = listener
         self._times = times
+        self._on_load = on_load
         self._loop = asyncio.get_running_loop()
         self._http = HttpClient(max_idle=0)  # one connection at a time, for as long as the replica is there
         self._decode = msgspec.json.Decoder(StreamLine).decode
@@ -170,7 +178,9 @@ class EngineStream:
                 raise _Gone(f"change {self._announced_seq} was announced, {self._seq} is the last that came")
             self._announced_seq = line.load.seq
             self._is_known = True
-            self._listener.load_changed(uid, Load(time=self._loop.time(), **msgspec.structs.asdict(line.load)))
+            load = Load(time=self._loop.time(), **msgspec.structs.asdict(line.load))
+            self._on_load(load)
+            self._listener.load_changed(uid, load)
             if self._is_failing:
                 logger.info("following %s again", self._replica.name)
                 self._is_failing = False

@@ -13,7 +13,7 @@ import msgspec
 
 from fairlead.fleet.engine_stream import EngineListener, EngineStream
 from fairlead.kube.backoff import Backoff
-from fairlead.routing.replica import Limits, Replica
+from fairlead.routing.replica import Limits, Load, Replica
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import TransportError, cause_of
 from fairlead_protocol.http.origin import Origin
@@ -29,7 +29,7 @@ MAX_REQUESTS = 32
 MAX_INFO_BYTES = 256 * 2**20
 
 OnKnown = Callable[[Replica], None]
-"""Called once with the replica, completed by what its engine says of itself."""
+"""Called with the replica, completed by what its engine says of itself, and again when it serves other adapters."""
 
 
 class TokenizerBook(Protocol):
@@ -128,4 +128,18 @@ class ReplicaTasks:
             await backoff.pause()
         on_known(known)
         if self._listener is not None:
-            await EngineStream(known, self._listener).run()
+            await EngineStream(known, self._listener, on_load=_AdaptersServed(known, on_known)).run()
+
+
+class _AdaptersServed:
+    """Keeps a replica's adapters at those that its loads name. When which of them is loaded changes, which it does all
+    the time, the replica stays the same."""
+
+    def __init__(self, replica: Replica, on_known: OnKnown) -> None:
+        self._replica = replica
+        self._on_known = on_known
+
+    def __call__(self, load: Load) -> None:
+        if load.adapters.keys() != self._replica.adapters:
+            self._replica = replace(self._replica, adapters=frozenset(load.adapters))
+            self._on_known(self._replica)

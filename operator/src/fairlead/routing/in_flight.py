@@ -31,6 +31,10 @@ class InFlightRequest:
     """Sequences it occupies in the engine: one per prompt."""
     is_suspect: bool = False
     """Whether another replica may have died of this request."""
+    adapter: str | None = None
+    """What it is read with."""
+    adapter_ready_at: float = 0.0
+    """When its replica should have loaded that: others that ask for it wait no longer."""
     modelled_ttft_seconds: float | None = None
     """What the engine's steps should take of the predicted time; None where nothing was predicted."""
     expectations: tuple[Expectation, ...] = ()

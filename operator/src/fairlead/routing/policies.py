@@ -80,6 +80,8 @@ class PredictedTTFT(_InTurn):
         if chosen.is_tokenized:
             num_tokens = chosen.cached_tokens + chosen.uncached_tokens
             reason += f" ({chosen.cached_tokens} of {num_tokens} tokens cached)"
+        if chosen.loading_seconds:
+            reason += f", {_ms(chosen.loading_seconds)} of it to load the adapter"
         return f"{reason}; next best {_ms(min(others))}" if others else f"{reason}; the only one with room"
 
 

@@ -8,6 +8,7 @@ sequence and computes as many queued prompt tokens as its budget leaves, first c
 comes out of the step that computes its last one. What comes during a step waits for the next. So
 
     TTFT = rest of the running step + ceil(U / P) · every step + prefill_token · U + prefill_context · Σ context of U
+           + what loading its adapter takes
 
     U = prompt tokens still queued behind the running step + the prompt's own uncached ones
     P = max(1, token_budget - running)
@@ -211,13 +212,15 @@ def predicted_ttft(
     now: float,
     num_ended: int = 0,
     context_per_token: float | None = None,
+    loading: float = 0.0,
 ) -> float:
     """From dispatch to first token of a prompt with this work, if it is sent to the replica of this load `now`.
 
     `unseen`: what was dispatched to it that the load's figures do not include, in order: they are those of the end of
     the last step, so what came before the running one began is part of it. `num_ended`: requests that the load
-    includes and that ended since. `context_per_token`: of the load's queued tokens, where known. Waiting for a free
-    slot is not part of it: such a replica is no candidate.
+    includes and that ended since. `context_per_token`: of the load's queued tokens, where known. `loading`: seconds
+    until its adapter is where the engine computes. Waiting for a free slot is not part of it: such a replica is no
+    candidate.
     """
     step_began = load.time - load.step_age_seconds
     begun_with = [each.work for each in unseen if each.at <= step_began]
@@ -227,4 +230,4 @@ def predicted_ttft(
         backlog.join(each.work)
         time = max(time, each.at)
     backlog.advance(max(0.0, now - time))
-    return backlog.seconds_to_first_token(work)
+    return loading + backlog.seconds_to_first_token(work)

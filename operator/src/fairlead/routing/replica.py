@@ -44,7 +44,7 @@ class Replica:
     digest: str = ""
     """Names its tokenizer and chat template; prompts are tokenised once per digest. Empty = unknown."""
     adapters: frozenset[str] = frozenset()
-    """What it holds beside the model itself; none until the engine has told."""
+    """What it serves beside the model itself: none until its engine has told, and then what its last load says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class Candidate:
     """Its last load, where fresh."""
     overhead_seconds: float = 0.0
     """The part of the predicted time that is not the engine's steps."""
+    loading_seconds: float = 0.0
+    """The part of it that the engine takes to load the prompt's adapter; 0 where it has it."""
     is_tokenized: bool = True
     """Whether the prompt's tokens are known, as this replica's tokenizer sees them; else the tokens are estimates."""
 

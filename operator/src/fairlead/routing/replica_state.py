@@ -66,14 +66,26 @@ class ReplicaState:
         """Whether the engine's step takes so long that it will hardly end."""
         return self.load is not None and is_hanging(self.load)
 
-    def predicted_ttft(self, work: Work, now: float, not_before: float = -inf) -> float | None:
+    def loading_seconds(self, adapter: str | None, now: float) -> float:
+        """What a request that came now would wait for this adapter to be loaded: what the engine says, but no longer
+        than until it is there for a request that this gateway has sent since."""
+        if adapter is None or self.load is None:
+            return 0.0
+        under_way = (max(0.0, sent.adapter_ready_at - now) for sent in self.unseen if sent.adapter == adapter)
+        return min(self.load.adapters.get(adapter, 0.0), *under_way, inf)
+
+    def predicted_ttft(
+        self, work: Work, now: float, not_before: float = -inf, adapter: str | None = None
+    ) -> float | None:
         """By the model alone, without overhead; None where load or step cost is unknown.
 
         `not_before`: when a prefix that the prompt has to wait for should be computed; its own steps come after that.
+        `adapter`: what it is to be read with.
         """
         load = self.load
         if load is None or not load.step_cost.is_known:
             return None
+        loading = self.loading_seconds(adapter, now)
         ttft = predicted_ttft(
             load,
             load.step_cost,
@@ -82,6 +94,7 @@ class ReplicaState:
             now=now,
             num_ended=self.num_ended,
             context_per_token=self.context_per_token,
+            loading=loading,
         )
         if not_before > now:
             alone = prefill_seconds(
@@ -92,7 +105,7 @@ class ReplicaState:
                 running=load.running,
                 kv_tokens=load.kv_tokens,
             )
-            ttft = max(ttft, not_before - now + alone)
+            ttft = max(ttft, not_before - now + alone + loading)
         return ttft
 
 

@@ -131,7 +131,7 @@ class Router:
         for each in states:
             num_cached, ready_at = cached.get(each.replica.uid, _NOTHING_CACHED)
             work = prefill_work(num_cached, prompt.num_tokens_on(each.replica) - num_cached)
-            ttft = each.predicted_ttft(work, now, not_before=max(ready_at, now + wait))
+            ttft = each.predicted_ttft(work, now, not_before=max(ready_at, now + wait), adapter=prompt.adapter)
             if ttft is not None:
                 foreseen.append(ttft + self.overhead.seconds(each.replica.uid, now))
         return min(foreseen, default=None)
@@ -292,7 +292,7 @@ class Router:
         if prompt.misfit(replica, state.load) or not state.has_room(num_at_once):
             return None
         work = prefill_work(cached.num_tokens, num_uncached)
-        ttft = state.predicted_ttft(work, now, not_before=cached.ready_at)
+        ttft = state.predicted_ttft(work, now, not_before=cached.ready_at, adapter=prompt.adapter)
         overhead = self.overhead.seconds(replica.uid, now)
         return Candidate(
             replica,
@@ -301,6 +301,7 @@ class Router:
             num_uncached,
             predicted_ttft_seconds=None if ttft is None else ttft + overhead,
             overhead_seconds=overhead,
+            loading_seconds=state.loading_seconds(prompt.adapter, now),
             is_tokenized=prompt.tokens(replica) is not None,
             load=state.load,
         )
@@ -318,6 +319,8 @@ class Router:
             prefill_work(chosen.cached_tokens, chosen.uncached_tokens),
             num_seqs=max(1, len(prompts)),
             is_suspect=is_suspect,
+            adapter=prompt.adapter,
+            adapter_ready_at=now + chosen.loading_seconds,
         )
         due = None
         if chosen.predicted_ttft_seconds is not None:

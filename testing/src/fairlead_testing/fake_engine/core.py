@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fairlead.routing.replica import Limits
 from fairlead_protocol.blocks import NO_EXTRA, hash_blocks, num_cacheable_blocks
 from fairlead_protocol.messages import StepCost
+from fairlead_testing.adapter_slots import AdapterSlots
 from fairlead_testing.engine_model import EngineModel, ModelSequence
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 
@@ -35,8 +36,18 @@ class FakeCore(EngineModel):
     """With a step cost, `run` computes step by step. Without one, prompts are computed at once, and their sequences run
     until they are removed."""
 
-    def __init__(self, limits: Limits, *, num_blocks: int, token_budget: int, step_cost: StepCost | None) -> None:
-        super().__init__(limits, num_blocks=num_blocks, token_budget=token_budget, step_cost=step_cost)
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        num_blocks: int,
+        token_budget: int,
+        step_cost: StepCost | None,
+        adapters: AdapterSlots | None = None,
+    ) -> None:
+        super().__init__(
+            limits, num_blocks=num_blocks, token_budget=token_budget, step_cost=step_cost, adapters=adapters
+        )
         self.stream = BlocksStream(self.cache)
         self.step_started: float | None = None
         """By the loop's clock; None while no step runs."""
@@ -45,7 +56,9 @@ class FakeCore(EngineModel):
         self.gate.set()
         self._work = asyncio.Event()
 
-    def sequence(self, token_ids: Sequence[int], max_tokens: int, extra: bytes = NO_EXTRA) -> FakeSequence:
+    def sequence(
+        self, token_ids: Sequence[int], max_tokens: int, extra: bytes = NO_EXTRA, adapter: str | None = None
+    ) -> FakeSequence:
         """A sequence for this prompt; `extra` goes into its blocks' hashes."""
         size = self.limits.block_size
         return FakeSequence(
@@ -53,6 +66,7 @@ class FakeCore(EngineModel):
             max_tokens=max_tokens,
             hashes=hash_blocks(token_ids, size, extra=extra),
             num_cacheable=num_cacheable_blocks(len(token_ids), size),
+            adapter=adapter,
         )
 
     def add(self, sequence: ModelSequence) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from enum import Enum
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from fairlead_protocol.messages import (
     REASON_ENGINE_FULL,
     StepCost,
 )
+from fairlead_testing.adapter_slots import AdapterSlots
 from fairlead_testing.fake_engine.answers import Answer, cut, error
 from fairlead_testing.fake_engine.blocks_stream import BlocksStream
 from fairlead_testing.fake_engine.core import FakeCore, FakeSequence
@@ -63,7 +64,8 @@ class FakeEngine:
         name: str = "engine-0",
         *,
         served_name: str = "fake",
-        adapters: tuple[str, ...] = (),
+        adapters: Collection[str] | Mapping[str, float] = (),
+        adapter_slots: int | None = None,
         tokens: tuple[str, ...] = ("Hello", ",", " world", "!"),
         limits: Limits = DEFAULT_LIMITS,
         num_kv_blocks: int = 1024,
@@ -72,7 +74,10 @@ class FakeEngine:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        """`tokens`: what it answers; with `ignore_eos` in a request again and again up to `max_tokens`.
+        """`adapters`: those that it serves, where it is told with the seconds that loading each takes; so many of them
+        have a place at once as `adapter_slots` says (None = all).
+
+        `tokens`: what it answers; with `ignore_eos` in a request again and again up to `max_tokens`.
 
         `limits`: beyond them it refuses as full, as a real one does; with `max_num_queued_tokens` 0 nothing waits.
         `step_cost`: what its steps take (None = nothing: prompts are read at once, and `pace` slows answers down).
@@ -81,9 +86,21 @@ class FakeEngine:
         self._host, self._port = host, port
         self.name = name
         self.served_name = served_name
-        self.adapters = adapters
+        seconds = adapters if isinstance(adapters, Mapping) else dict.fromkeys(adapters, 0.0)
+        self.adapter_sources: dict[str, str] = {}
+        """By name, the folder of each adapter that was loaded over HTTP."""
+        self.adapter_troubles: dict[str, str] = {}
+        """By folder, why it cannot be loaded."""
+        self.adapter_calls: list[tuple[str, str]] = []
+        """What was asked for, `load` or `unload`, and the adapter's name."""
         self.tokens = tokens
-        self.core = FakeCore(limits, num_blocks=num_kv_blocks, token_budget=token_budget, step_cost=step_cost)
+        self.core = FakeCore(
+            limits,
+            num_blocks=num_kv_blocks,
+            token_budget=token_budget,
+            step_cost=step_cost,
+            adapters=AdapterSlots(seconds, adapter_slots),
+        )
         self.seen = Seen()
         self.loads = LoadTeller(self.core, self.seen)
         self.refusal: Refusal | None = None
@@ -145,6 +162,21 @@ class FakeEngine:
     def limits(self) -> Limits:
         """What it takes at once."""
         return self.core.limits
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Those that it serves."""
+        return tuple(self.core.adapters.load_seconds)
+
+    def load_adapter(self, name: str, seconds: float = 0.0) -> None:
+        """From now on it serves this one, and says so at once."""
+        self.core.adapters.load_seconds[name] = seconds
+        self.loads.hurry()
+
+    def unload_adapter(self, name: str) -> None:
+        """From now on it does not serve it."""
+        del self.core.adapters.load_seconds[name]
+        self.loads.hurry()
 
     @property
     def stream(self) -> BlocksStream:
@@ -218,7 +250,14 @@ class FakeEngine:
             await responder.json(503, {"status": "draining"}, {HEADER_REASON: REASON_DRAINING})
         elif path == "/v1/models":
             entry = {"id": self.served_name, "object": "model", "max_model_len": self.limits.max_model_len}
-            await responder.json(200, {"object": "list", "data": [entry] if self.is_listed else []})
+            adapters = [
+                {**entry, "id": f"{self.served_name}:{name}", "parent": self.served_name,
+                 "root": self.adapter_sources.get(name)}
+                for name in self.adapters
+            ]  # fmt: skip
+            await responder.json(200, {"object": "list", "data": [entry, *adapters] if self.is_listed else []})
+        elif path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+            await self._change_adapters(path, request.json(), responder)
         elif path.startswith("/v1/models/"):
             await responder.json(404, error("There is no such model.", "invalid_request_error", "model_not_found"))
         elif path == PATH_MODEL:
@@ -232,6 +271,24 @@ class FakeEngine:
             await self.stream.watch(query, self.loads.load(), responder)
         else:
             await responder.json(404, error("Not Found", "invalid_request_error"))
+
+    async def _change_adapters(self, path: str, body: dict[str, Any], responder: Responder) -> None:
+        name = body["lora_name"]
+        verb = "unload" if "unload" in path else "load"
+        self.adapter_calls.append((verb, name))
+        if verb == "load" and (trouble := self.adapter_troubles.get(body["lora_path"])) is not None:
+            await responder.json(400, error(trouble, "invalid_request_error", "adapter_invalid"))
+            return
+        if (verb == "load") == (name in self.adapters):
+            trouble = f"the adapter {name!r} is there already; unload it first" if verb == "load" else "there is none"
+            await responder.json(400, error(trouble, "invalid_request_error", "adapter_invalid"))
+            return
+        if verb == "load":
+            self.adapter_sources[name] = body["lora_path"]
+            self.load_adapter(name)
+        else:
+            self.unload_adapter(name)
+        await responder.json(200, {})
 
     async def _infer(self, request: RecordedRequest, responder: Responder) -> None:
         if self.refusal is not None:
@@ -247,7 +304,7 @@ class FakeEngine:
         salt = body.get("cache_salt")
         extra = extra_bytes(adapter=adapter, cache_salt=salt if isinstance(salt, str) else None)
         tokens = self._tokens(body)
-        sequence = self.core.sequence(prompt, len(tokens), extra)
+        sequence = self.core.sequence(prompt, len(tokens), extra, adapter)
         if self.core.refuses(sequence):
             await _refuse(Refusal.FULL, responder)
             return

@@ -57,6 +57,10 @@ class LoadTeller:
         self.draining = True
         self._hurry.set()
 
+    def hurry(self) -> None:
+        """Something is to be told at once."""
+        self._hurry.set()
+
     def changed(self) -> None:
         """A request came or went: says so at once where that made the engine busy, full, or no longer full."""
         num_requests = self.core.num_requests

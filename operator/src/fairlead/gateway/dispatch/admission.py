@@ -3,7 +3,8 @@
 `ModelPool` is the gateway's side of one LLMDeployment. It holds a request only while no replica has room for it, or
 while none is ready but one is starting. The lowest `priority` first, then first come first served, strictly: while the
 head's prompt fits nowhere, nobody behind it goes, though a shorter one might fit; else long prompts would starve. Only
-who waits to be kept apart (a suspect: a replica may have died of it) is passed by, since there is room for the others.
+who waits to be kept apart (a suspect: a replica may have died of it), or for an adapter that no replica has yet, is
+passed by, since there is room for the others.
 It does no network I/O: the director awaits it, the fleet and the engines' streams update it.
 """
 
@@ -15,13 +16,13 @@ from dataclasses import dataclass
 
 from fairlead.fleet.directory import Outlook, Pool, ServedModel
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
-from fairlead.gateway.dispatch.refusals import QueueOutcome, refusal, unfit
+from fairlead.gateway.dispatch.refusals import QueueOutcome, refusal, unfit, without_adapter
 from fairlead.gateway.dispatch.replica_watch import Hangs, WarmUps
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import ModelCounters
 from fairlead.gateway.openai.errors import OpenAIError
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
+from fairlead.gateway.prompts.reader import PromptReader
 from fairlead.gateway.prompts.tokenizers import Tokenizers
 from fairlead.routing.datastore import Datastore
 from fairlead.routing.in_flight import InFlightRequest
@@ -29,7 +30,6 @@ from fairlead.routing.policies import make_policy
 from fairlead.routing.queue import PoolQueue
 from fairlead.routing.replica import Load
 from fairlead.routing.router import Router
-from fairlead_protocol.adapters import split_adapter
 from fairlead_protocol.prompts import PromptError
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,8 @@ class ModelPool:
         self._on_urgent = on_urgent
         self._num_suspects = 0
         """In line, that a replica may have died of."""
+        self._num_adapted = 0
+        """In line, that ask for an adapter."""
         self.digests: frozenset[str] = frozenset()
         """The tokenizers of its replicas, as far as known; while it has none, of those it had last."""
         self._outdated: frozenset[str] = frozenset()
@@ -110,7 +112,7 @@ class ModelPool:
 
     def ticket(self, request: InferenceRequest) -> RequestTicket:
         """A ticket behind everybody of its priority who has one."""
-        request.adapter = split_adapter(request.model, self.model.names)[1]
+        request.adapter = self.model.split(request.model)[1]
         number = self.queue.next_number()
         return RequestTicket(number, request.num_bytes, request.priority, request=request)
 
@@ -120,7 +122,7 @@ class ModelPool:
         if self._is_hopeless or (len(self.queue) and not self.queue.has_room(ticket.num_bytes)):
             return  # nothing is spent on what `wait` is going to refuse
         await self._read(ticket)
-        self._raise_if_unfit(ticket.prompt)
+        self._raise_if_unfit(ticket)
 
     async def _read(self, ticket: RequestTicket) -> None:
         """Has the prompt read with every tokenizer of the replicas that has not been tried on it yet."""
@@ -151,7 +153,7 @@ class ModelPool:
             self._on_urgent()
         if self._is_hopeless:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
-        self._raise_if_unfit(ticket.prompt)
+        self._raise_if_unfit(ticket)
         first = self._first_in_line(now)
         is_next = (first is None or ticket.order < first.order) and not self._is_held_back(ticket, now)
         if is_next and self._has_been_read(ticket):
@@ -206,12 +208,14 @@ class ModelPool:
         if self._next_pump is not None:
             self._next_pump.cancel()
             self._next_pump = None
+        if self._num_adapted:
+            self._refuse_without_adapter()
         while (ticket := self._first_in_line(now)) is not None:
             if not self._has_been_read(ticket):
                 break  # who reads it pumps again
             sent = self._route(ticket, now)
             if sent is None:
-                if (misfit := self.router.misfit(ticket.prompt, now)) is None:
+                if self._lacks_adapter(ticket) or (misfit := self.router.misfit(ticket.prompt, now)) is None:
                     break
                 self._refuse(ticket, unfit(misfit))
                 continue
@@ -237,6 +241,8 @@ class ModelPool:
         """Who is to go next. Suspects that are kept apart hold up nobody else; where one is, all others of them are."""
         is_crowded = False
         for ticket in self.queue:
+            if self._lacks_adapter(ticket):
+                continue
             is_crowded = is_crowded or self._is_held_back(ticket, now)
             if not (is_crowded and ticket.is_suspect):
                 return ticket
@@ -253,6 +259,7 @@ class ModelPool:
             self._on_urgent()
         self.queue.enter(ticket, now)
         self._num_suspects += ticket.is_suspect
+        self._num_adapted += ticket.request.adapter is not None
         if ticket.foreseen_at is None:
             ttft = self.router.foreseen_ttft(ticket.prompt, self.queue.num_ahead(ticket), now)
             self._foresee(ticket, ttft, now)
@@ -283,6 +290,7 @@ class ModelPool:
         self._emptied_at = self.now()
         self.queue.leave(ticket, self._emptied_at)
         self._num_suspects -= ticket.is_suspect
+        self._num_adapted -= ticket.request.adapter is not None
         ticket.timer.cancel()
         ticket.sent = ticket.timer = None
         return awaited
@@ -374,11 +382,30 @@ class ModelPool:
         """Whether nothing is ready and nothing is going to be."""
         return not self.pool.replicas and not self.pool.outlook.starting
 
-    def _raise_if_unfit(self, prompt: ReadPrompt) -> None:
+    def _lacks_adapter(self, ticket: RequestTicket) -> bool:
+        """Whether it asks for an adapter that none of the ready replicas serves, all of which have told theirs."""
+        adapter, replicas = ticket.request.adapter, self.router.replicas
+        return (
+            adapter is not None
+            and bool(replicas)
+            and all(each.limits is not None and adapter not in each.adapters for each in replicas)
+        )
+
+    def _refuse_without_adapter(self) -> None:
+        """Those in line whose adapter is not going to be loaded."""
+        for ticket in [each for each in self.queue if self._lacks_adapter(each)]:
+            if (error := without_adapter(self.pool, ticket.request.adapter or "")) is not None:
+                self._refuse(ticket, error)
+
+    def _raise_if_unfit(self, ticket: RequestTicket) -> None:
         """Raises OpenAIError where no replica could ever serve it. While there is none: by what those said that there
         were, or else by what the spec says, so that nothing is started for it."""
+        prompt = ticket.prompt
         misfit: PromptError | None = None
-        if self.router.replicas:
+        if self._lacks_adapter(ticket):
+            if (error := without_adapter(self.pool, ticket.request.adapter or "")) is not None:
+                raise error
+        elif self.router.replicas:
             misfit = self.router.misfit(prompt, self.now())
         elif self._knows_engines and self.digests:
             errors = [prompt.too_long.get(digest) for digest in self.digests]
@@ -389,6 +416,12 @@ class ModelPool:
             raise unfit(misfit)
 
     def _expire(self, ticket: RequestTicket) -> None:
+        if self._lacks_adapter(ticket) and (
+            error := without_adapter(self.pool, ticket.request.adapter or "", is_late=True)
+        ):
+            self._refuse(ticket, error)
+            self.pump()
+            return
         if not self.num_ready:
             outcome = QueueOutcome.COLD_START_TIMEOUT
         elif self.router.all_failing():

@@ -2,13 +2,13 @@
 
 from enum import Enum
 
-from fairlead.fleet.directory import Pool
+from fairlead.fleet.directory import Pool, ServedAdapter
 from fairlead.gateway.openai.errors import OpenAIError, bad_request
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.prompts import PromptError
 
 COLD_RETRY_AFTER_SECONDS = 10.0
-"""What a client is told to wait when nothing is ready: a model takes a while to load."""
+"""What a client is told to wait when nothing is ready: a model, or an adapter, takes a while to load."""
 LONGEST_RETRY_AFTER_SECONDS = 30.0
 
 
@@ -34,6 +34,12 @@ class QueueOutcome(Enum):
     """No replica became ready within coldStartTimeout."""
     REPLICAS_FAILING = ("replicas_failing", 503, "Every replica of the model {name!r} fails at the moment.")
     """Replicas are listed as ready, but requests to them fail."""
+    ADAPTER_NOT_LOADED = (
+        "adapter_not_loaded",
+        503,
+        "No replica of the model {name!r} has loaded its adapter {adapter!r}. {trouble}",
+    )
+    """The LLMDeployment lists the adapter, and no replica could load it, or none has within maxQueueTime."""
     MODEL_REMOVED = ("model_removed", 404, "The model {name!r} was removed.")
     """The LLMDeployment was deleted while the request waited."""
 
@@ -51,12 +57,32 @@ def unfit(error: PromptError) -> OpenAIError:
     return bad_request(error.message, param=error.field, code=error.code)
 
 
-def refusal(outcome: QueueOutcome, pool: Pool, *, oldest_wait_seconds: float) -> OpenAIError:
-    """`oldest_wait_seconds`: of the line, which is what a client that comes again may expect to wait."""
-    model = pool.model
-    message = outcome.sentence.format(name=model.served_name, limits=model.routing, outlook=pool.outlook.message)
+def without_adapter(pool: Pool, adapter: str, *, is_late: bool = False) -> OpenAIError | None:
+    """For an adapter that no replica serves: 404 where nobody lists it, 503 where it cannot be loaded or, if `is_late`,
+    was not; None = it may be waited for."""
+    listed = pool.model.adapter(adapter)
+    if listed is None:
+        return unfit(UnknownAdapter(adapter, pool.adapters))
+    if not listed.trouble and not is_late:
+        return None
+    return refusal(QueueOutcome.ADAPTER_NOT_LOADED, pool, adapter=listed)
+
+
+def refusal(
+    outcome: QueueOutcome, pool: Pool, *, oldest_wait_seconds: float = 0.0, adapter: ServedAdapter | None = None
+) -> OpenAIError:
+    """`oldest_wait_seconds`: of the line, which is what a client that comes again may expect to wait. `adapter`: the
+    one that this is about."""
+    model, about = pool.model, adapter or ServedAdapter("")
+    message = outcome.sentence.format(
+        name=model.served_name,
+        limits=model.routing,
+        outlook=pool.outlook.message,
+        adapter=about.name,
+        trouble=about.trouble,
+    )
     retry_after: float | None = min(max(1.0, oldest_wait_seconds), LONGEST_RETRY_AFTER_SECONDS)
-    if outcome in (QueueOutcome.NO_REPLICAS, QueueOutcome.COLD_START_TIMEOUT):
+    if outcome in (QueueOutcome.NO_REPLICAS, QueueOutcome.COLD_START_TIMEOUT, QueueOutcome.ADAPTER_NOT_LOADED):
         retry_after = COLD_RETRY_AFTER_SECONDS
     elif outcome is QueueOutcome.MODEL_REMOVED:
         retry_after = None

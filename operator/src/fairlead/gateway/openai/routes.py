@@ -7,7 +7,7 @@ from typing import Any
 from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
-from fairlead_protocol.adapters import split_adapter, with_adapter
+from fairlead_protocol.adapters import with_adapter
 
 EMBEDDINGS_PATH = "/v1/embeddings"
 INFERENCE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", EMBEDDINGS_PATH, "/tokenize", "/detokenize"})
@@ -54,8 +54,8 @@ def find_target(path: str, host: str, directory: Directory) -> Target:
 
 
 def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, Any]:
-    """Every name of every model that is ready, starting or scaled to zero, and under the first of them each adapter;
-    with `chosen`, of that one only."""
+    """Every name of every model that is ready, starting or scaled to zero, and under the first of them each adapter,
+    and the adapters' own names; with `chosen`, of that one only."""
     entries: dict[str, dict[str, Any]] = {}
     for pool in directory.pools if chosen is None else (chosen,):
         if pool.state == "failed":
@@ -64,6 +64,8 @@ def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, A
         plain = [pool.model.served_name, *pool.model.aliases]
         names = plain if chosen is not None else directory.public_names(pool)
         adapters = [with_adapter(names[0], adapter) for adapter in pool.adapters]
+        own = [each.served_name for each in pool.model.adapters if each.served_name and not each.trouble]
+        adapters += [name for name in own if chosen is not None or directory.has(pool, name)]
         entries |= {name: _entry(name, pool) for name in (*names, *adapters)}
     return {"object": "list", "data": list(entries.values())}
 
@@ -73,7 +75,7 @@ def find_model(directory: Directory, name: str, chosen: Pool | None = None) -> d
     pool = directory.find(name) if chosen is None else chosen
     if pool is None or pool.state == "failed" or not answers_to(pool, name):
         return None
-    adapter = split_adapter(name, pool.model.names)[1]
+    adapter = pool.model.split(name)[1]
     return None if adapter is not None and adapter not in pool.adapters else _entry(name, pool)
 
 
@@ -83,11 +85,15 @@ def _entry(name: str, pool: Pool) -> dict[str, Any]:
     lengths = [limit.max_model_len for limit in limits if limit.max_model_len is not None]
     entry: dict[str, Any] = {"id": name, "object": "model", "created": int(model.created), "owned_by": model.namespace}
     entry["state"] = pool.state
-    base, adapter = split_adapter(name, model.names)
+    base, adapter = model.split(name)
     if base != model.served_name:
         entry["root"] = model.served_name
     if adapter is not None:
         entry["parent"] = base
+        if name in model.adapter_names:
+            entry["root"] = with_adapter(model.served_name, adapter)
+        if pool.state == "ready" and not any(adapter in replica.adapters for replica in pool.replicas):
+            entry["state"] = "starting"
     if lengths:
         entry["max_model_len"] = min(lengths)
     return entry
