@@ -198,6 +198,24 @@ def test_blocks_of_8_bit_floats_give_the_weights_that_they_mean(family: str, blo
     check_rounded(reference, meant, outputs, "fp8", block and block[1])
 
 
+@pytest.mark.parametrize("by_output", [False, True])
+def test_scales_of_a_weight_are_read_beside_measured_ones_of_activations(by_output: bool, tmp_path: Path) -> None:
+    """As AutoFP8 and FBGEMM store them; each token's own scales are taken, so that the measured ones change nothing."""
+    folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
+    stored = write_finegrained_fp8(folder, tmp_path / "stored", None)
+    wanted = serve(stored, PROMPTS)
+    weights = load_file(stored / WEIGHTS)
+    for key in [key for key in weights if key.endswith("_scale_inv")]:
+        layer, scale = key.removesuffix(".weight_scale_inv"), weights.pop(key)
+        rows = len(weights[f"{layer}.weight"])
+        weights[f"{layer}.weight_scale"] = scale.repeat(rows)[:, None].clone() if by_output else scale.view(1)
+        weights[f"{layer}.input_scale"] = torch.tensor(3.0)
+    save_file(weights, stored / WEIGHTS, metadata={"format": "pt"})
+    change_config(stored, "activation_scheme", value="static")
+    change_config(stored, "quant_method", value="fbgemm_fp8" if by_output else "fp8")
+    assert serve(stored, PROMPTS) == wanted
+
+
 def dequantized_blocks(stored: Path, target: Path, block: tuple[int, int] | None) -> Path:
     """As transformers' own dequantisation has it: each block of a weight times its scale."""
     target.mkdir()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fairlead_engine import compare_command
+from fairlead_engine import compare_command, quantize_command
 from fairlead_engine.config import CharacteriseConfig, ServerConfig
 from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
@@ -52,6 +52,14 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     compare_command.add_arguments(compare)
+    quantize = commands.add_parser(
+        "quantize",
+        help="write a model with quantised weights",
+        description="Rounds the weights of a model's linear layers, and writes a checkpoint in compressed-tensors' "
+        "layout. Embeddings, the output projection, normalisations and routers of experts stay as they are.",
+        allow_abbrev=False,
+    )
+    quantize_command.add_arguments(quantize)
     return parser
 
 
@@ -64,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = build_parser().parse_args(arguments)
     if parsed.command == "compare":
         return compare_command.run(parsed)
+    if parsed.command == "quantize":
+        return quantize_command.run(parsed)
     try:
         if parsed.command == "characterise":
             model, command = from_arguments(parsed, CharacteriseConfig)

@@ -121,6 +121,16 @@ class Checkpoint:
         part = self._parts.get(f"{layer}.weight")
         return (layer, 0, num_rows) if part is None else (part.name.removesuffix(".weight"), part.first, part.num_rows)
 
+    def names(self) -> set[str]:
+        """Of all tensors."""
+        return set(self._file_of)
+
+    def raw(self, name: str) -> Tensor:
+        """The tensor of that name as it is stored, whatever its shape and dtype, on our device."""
+        self._read.add(name)
+        found: Tensor = self._files[self._file_of[name]].get_tensor(name)
+        return found.to(self.device)
+
     def skip(self, name: str) -> None:
         """Lets a tensor be left over, if it is there."""
         self._read.add(name)

@@ -59,7 +59,7 @@ class Decoder:
         `between` computes what comes before each layer's attention; None = the decoder does.
         """
         between = between or self
-        rotations = self._rotations(step.positions)
+        rotations = self.rotations(step.positions)
         heads, stream = between.first(step.token_ids)
         for index, (layer, cache) in enumerate(zip(self.layers[:-1], caches[:-1], strict=True)):
             attended = layer.attention.attend(heads, step, rotations, cache)
@@ -78,7 +78,8 @@ class Decoder:
         """From what layer `index` has attended [tokens, heads x head_dim] up to the next one's attention."""
         return self.layers[index + 1].before_attention(*self.layers[index].after_attention(attended, stream))
 
-    def _rotations(self, positions: Tensor) -> Rotations:
+    def rotations(self, positions: Tensor) -> Rotations:
+        """Of a step's positions, int64 [tokens]."""
         dtype = self.embedding.weight.dtype
         everywhere = Rotation(*self.rotary(positions, dtype))
         local = self.local_rotary

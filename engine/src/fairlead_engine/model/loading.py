@@ -13,7 +13,7 @@ from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import ALONE, Shard
-from fairlead_engine.model.weights import Weights
+from fairlead_engine.model.weights import Watch, Weights
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
@@ -47,17 +47,19 @@ def load_model(
     device: torch.device,
     quantization: str | None = None,
     shard: Shard = ALONE,
+    *,
+    watch: Watch | None = None,
 ) -> Decoder:
     """Reads, converts and fuses one rank's part of the weights, and rounds those of linear layers to the format
     `quantization`, if any.
 
-    Raises ModelLoadError, naming the file or tensor that does not fit, and ConfigError where the checkpoint is
-    quantised otherwise.
+    `watch` gets every linear layer, and says which takes its place. Raises ModelLoadError, naming the file or tensor
+    that does not fit, and ConfigError where the checkpoint is quantised otherwise.
     """
     family = ARCHITECTURES[config.architecture]
     source = choose_source(quantization, config.quantization)
     with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
-        return family.build(Weights(checkpoint, config, source, shard), config)
+        return family.build(Weights(checkpoint, config, source, shard, watch), config)
 
 
 def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:

@@ -52,6 +52,10 @@ class NormNames(NamedTuple):
 _BEFORE_BOTH = NormNames()
 
 
+Watch = Callable[[Sequence[str], Linear, bool], Linear]
+"""Gets the names that a linear layer's weights have in the checkpoint, the layer, and whether it is sensitive."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Stack:
     """Weights below one another, which become one product."""
@@ -83,8 +87,17 @@ class _Stack:
 class Weights:
     """Makes layers, and counts what it read. Raises ModelLoadError, naming the file or tensor that does not fit."""
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, source: WeightSource, shard: Shard = ALONE) -> None:
-        """`source`: which of the linear layers are quantised, and how. `shard`: the part of the model to make."""
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        source: WeightSource,
+        shard: Shard = ALONE,
+        watch: Watch | None = None,
+    ) -> None:
+        """`source`: which of the linear layers are quantised, and how. `shard`: the part of the model to make. `watch`:
+        gets every linear layer, and says which takes its place."""
+        self._watch = watch
         self._checkpoint = checkpoint
         self.shard = shard
         self._source = source
@@ -258,7 +271,11 @@ class Weights:
             groups = self._groups(formats, out_features, in_features, parts, column_part)
             linear = self._side_by_side(groups, own_offset)
             self._num_parameters += sum(rows) * in_features
-        return SummedLinear(linear, offset, self.shard) if is_summed else linear
+        made = SummedLinear(linear, offset, self.shard) if is_summed else linear
+        if self._watch is None:
+            return made
+        stored = dict.fromkeys(self._checkpoint.place(name, 0)[0] for name in names)
+        return self._watch(list(stored), made, is_sensitive)
 
     def _groups(
         self,

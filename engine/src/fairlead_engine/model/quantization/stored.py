@@ -11,6 +11,7 @@ from fairlead_engine.model.quantization.source import Rounded, StoredWeights, We
 METHODS: dict[str, Callable[[JsonFields], StoredWeights]] = {
     "awq": awq.parse,
     "compressed-tensors": compressed_tensors.parse,
+    "fbgemm_fp8": finegrained_fp8.parse,
     "fp8": finegrained_fp8.parse,
     "gptq": gptq.parse,
 }

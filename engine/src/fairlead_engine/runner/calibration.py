@@ -1,0 +1,128 @@
+"""What the linear layers of a model see while it reads a text, layer by layer: as many moments are in memory as a layer
+has, and each layer reads what those before it make of the text once they are rounded.
+
+`quantizing` drives it.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead_engine.kernels.attention.backend import CacheLayout, NewBlocks
+from fairlead_engine.kernels.attention.block_tables import BlockTables
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.linear import Linear
+from fairlead_engine.runner.prepared_batch import prepare
+from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
+from fairlead_engine.runner.step_plan import StepPlan
+
+_BLOCK_SIZE = 16
+
+
+class InputMoments:
+    """The sum of x^T x over a layer's inputs x, and of their magnitudes."""
+
+    def __init__(self, in_features: int, device: torch.device) -> None:
+        self.moments = torch.zeros(in_features, in_features, device=device)
+        """float32 [in_features, in_features]."""
+        self._magnitudes = torch.zeros(in_features, device=device)
+        self._num_rows = 0
+
+    def add(self, x: Tensor) -> None:
+        """x [rows, in_features]."""
+        rows = x.float()
+        self.moments += rows.t() @ rows
+        self._magnitudes += rows.abs().sum(0)
+        self._num_rows += len(x)
+
+    def divide(self, scales: Tensor) -> None:
+        """By float32 [in_features], what the inputs are divided by from here on."""
+        self.moments /= scales.outer(scales)
+        self._magnitudes /= scales
+
+    @property
+    def magnitudes(self) -> Tensor:
+        """float32 [in_features]: means."""
+        return self._magnitudes / max(1, self._num_rows)
+
+
+class WatchedLinear:
+    """A linear layer that can be watched, and exchanged."""
+
+    copies_weight = True
+
+    def __init__(self, names: Sequence[str], linear: Linear) -> None:
+        self.names = tuple(names)
+        """Of the layers that it computes, as the checkpoint has them."""
+        self.linear = linear
+        self.seen: InputMoments | None = None
+        self.is_watched = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.is_watched and len(x):
+            if self.seen is None:
+                self.seen = InputMoments(x.shape[1], x.device)
+            self.seen.add(x)
+        return self.linear(x)
+
+
+class Reading:
+    """A model that reads texts of one length in step, layer by layer."""
+
+    def __init__(self, model: Decoder, texts: Tensor) -> None:
+        """`texts` int64 [texts, tokens]."""
+        config, weight = model.config, model.embedding.weight
+        num_tokens = texts.shape[1]
+        num_blocks = -(-num_tokens // _BLOCK_SIZE)
+        layout = CacheLayout(
+            num_layers=1,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            block_size=_BLOCK_SIZE,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+        backend = BlockTables()
+        (self._cache,) = backend.allocate(layout, num_blocks)
+        plan = StepPlan(
+            slots=np.array([0]),
+            num_queries=np.array([num_tokens]),
+            context_lens=np.array([num_tokens]),
+            samples=np.array([0]),
+            score_rows=[],
+            score_sizes=[],
+            pool_rows=[],
+            new_tokens=NewTokens([(0, 0, num_tokens)], texts[0].numpy(), num_tokens),
+            new_blocks=[NewBlocks(0, 0, list(range(num_blocks)))],
+        )
+        tokens = SlotTokens(1, num_blocks * _BLOCK_SIZE, weight.device)
+        tables = backend.tables(layout, 1, num_blocks)
+        self._step = prepare(plan, backend, tables, tokens, weight.device).forward
+        self._model = model
+        self._rotations = model.rotations(self._step.positions)
+        self._states: list[tuple[Tensor | None, Tensor]] = [
+            (None, model.embedding(text.to(weight.device))) for text in texts
+        ]
+
+    def watch(self, index: int, watched: Sequence[WatchedLinear]) -> None:
+        """Lets layer `index` read, and those of its linear layers add up what they see. The texts stay where they
+        are."""
+        for linear in watched:
+            linear.is_watched = True
+        for state in self._states:
+            self._through(index, state)
+        for linear in watched:
+            linear.is_watched = False
+
+    def go_on(self, index: int) -> None:
+        """Lets all texts through layer `index`."""
+        self._states = [self._through(index, state) for state in self._states]
+
+    def _through(self, index: int, state: tuple[Tensor | None, Tensor]) -> tuple[Tensor, Tensor]:
+        layer = self._model.layers[index]
+        heads, stream = layer.before_attention(*state)
+        attended = layer.attention.attend(heads, self._step, self._rotations, self._cache)
+        return layer.after_attention(attended, stream)
