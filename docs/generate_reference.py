@@ -355,7 +355,8 @@ async def metrics() -> str:
 
 
 def _engine_scrape() -> str:
-    engine = ScriptedEngine(load=msgspec.structs.replace(NO_LOAD, step_cost=StepCost(base=0.001)))
+    load = msgspec.structs.replace(NO_LOAD, step_cost=StepCost(base=0.001), num_accepted_per_position=(1,))
+    engine = ScriptedEngine(load=load)
     seen = EngineMetrics("model")
     seen.watch(engine, EngineStream(engine, Lifecycle()), engine.info)
     seen.queued(0.0)

@@ -55,6 +55,13 @@ def test_a_step_takes_longer_the_more_of_each_second_is_work() -> None:
     assert num_sequences(2, DEMAND, COST) == pytest.approx(160 * 0.02 / 0.58)  # Little's law
 
 
+def test_an_engine_that_speculates_decodes_less_often() -> None:
+    """Twice the cost of a decode that brings two tokens is the same work, and half as many run at a time."""
+    cost = StepCost(base=0.02, prefill_token=0.0005, decode_seq=0.004, kv_token=0.00002, tokens_per_decode=2.0)
+    assert step_seconds(2, DEMAND, cost) == pytest.approx(step_seconds(2, DEMAND, COST))
+    assert num_sequences(2, DEMAND, cost) == pytest.approx(num_sequences(2, DEMAND, COST) / 2)
+
+
 def test_the_prediction_is_half_a_step_and_the_routers_formula() -> None:
     """Two replicas, 60 tokens of backlog, prompts of 100 uncached tokens: U = 30 + 100 in ceil(130 / (100 - r)) steps,
     with r = 160 · S / 2 = 2.76 sequences each."""

@@ -1,6 +1,7 @@
 """A real model under random requests, aborts and names used again, in random caches: each answer is what it is alone.
 
-With steps that overlap and without, so whatever a preemption, a slot's next owner or a block's takes along shows here.
+With steps that overlap, without, and by drafts, so whatever a preemption, a slot's next owner or a block's takes along
+shows here.
 """
 
 import random
@@ -146,8 +147,14 @@ def test_company_and_preemption_change_no_answer(seed: int, kv_cache_dtype: str,
     requests = [request for step in sorted(events) for request in events[step]]
     alone = replace(config, enable_prefix_caching=False, max_num_batched_tokens=256, async_scheduling=False)
     whole = [serve(Engine(alone, runner), {0: [request]}, {})[0] for request in requests]
-    for is_async, is_busy in ((False, False), (True, False), (True, True)):
-        engine = Engine(replace(config, async_scheduling=is_async), runner)
+    guesses = {"speculative_method": "ngram", "num_speculative_tokens": draw.randint(1, 5), "prompt_lookup_min": 1}
+    for changes, is_busy in (
+        (guesses, False),
+        ({}, False),
+        ({"async_scheduling": True}, False),
+        ({"async_scheduling": True}, True),
+    ):
+        engine = Engine(replace(config, **changes), runner)
         if is_busy:  # as on a device that is at a step when the next one is launched
             runner.is_over = lambda launched: False  # type: ignore[method-assign]
         for answer, expected in zip(serve(engine, events, aborts), whole, strict=True):

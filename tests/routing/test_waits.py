@@ -28,6 +28,12 @@ def test_the_example_of_the_docstring() -> None:
     assert seconds_to_slot(3, 10 / held) == pytest.approx(0.135)
 
 
+def test_a_step_that_brings_more_tokens_holds_a_slot_for_less() -> None:
+    cost = StepCost(base=0.010, prefill_token=0.0001, decode_seq=0.001, tokens_per_decode=2.0)
+    held = slot_seconds(cost, slots=10, kv_tokens=0, output_tokens=20, prefill_seconds=0.0)
+    assert held == pytest.approx(slot_seconds(COST, slots=10, kv_tokens=0, output_tokens=10, prefill_seconds=0.0))
+
+
 def test_who_finds_a_slot_free_waits_for_none() -> None:
     assert seconds_to_slot(0, 1.0) == seconds_to_slot(-3, 1.0) == seconds_to_slot(0, 0.0) == 0.0
     assert seconds_to_slot(1, 0.0) == inf

@@ -64,7 +64,8 @@ class Batch:
     """
 
     chunks: list[ScheduledSequence]
-    """Parts of prompts, and of what was computed before a preemption; those of a single token first."""
+    """Parts of prompts, and of what was computed before a preemption; those of a single token first. Then sequences
+    past their prompts that go on by drafts, then the rest."""
     decodes: Decodes = NO_DECODES
     """Before them."""
     masks: Callable[[], TokenMasks] | None = None
@@ -83,3 +84,14 @@ class Batch:
         """Every sequence's share; those of decodes are made for who asks, which is nobody in an ordinary step."""
         decodes = zip(self.decodes.sequences, self.decodes.ends.tolist(), strict=True)
         return [ScheduledSequence(sequence, 1, end) for sequence, end in decodes] + self.chunks
+
+    @property
+    def choices(self) -> list[ScheduledSequence]:
+        """For each token that the step chooses, in order, a share that ends before it."""
+        found = []
+        for item in self.items:
+            if item.drafts:
+                found += [ScheduledSequence(item.sequence, 1, end) for end in range(item.start + 1, item.end + 1)]
+            elif item.samples:
+                found.append(item)
+        return found

@@ -25,10 +25,19 @@ QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
 TOOL_CALL_PARSERS = ("auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "harmony")
 REASONING_PARSERS = ("auto", "none", "think", "mistral")
 """Those of `server.answers`, which the core does without."""
+SPECULATIVE_METHODS = ("ngram",)
+_SPECULATIVE_SETTINGS = {
+    "num_speculative_tokens": SPECULATIVE_METHODS,
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
+}
+"""Settings that one of these methods must be set for."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}
 _DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 8192}
+_DEFAULT_SPECULATIVE_TOKENS = 4
+_DEFAULT_LOOKUP = (2, 4)
 _QUEUE_STEPS = 2
 """The queue holds this many full steps of prefill by default: enough to keep the engine busy, little enough that
 waiting happens in the gateway, where a request can still go elsewhere."""
@@ -88,7 +97,8 @@ class EngineConfig:
     a CPU. They must divide the model's heads. `kv_cache_memory` is each rank's."""
     async_scheduling: bool | None = None
     """Whether the next step is planned and begun while the device still computes one, so that it never waits for the
-    host; what ended is then known one step later. None = yes on CUDA, no on a CPU, which would wait for nothing."""
+    host; what ended is then known one step later. None = yes on CUDA without a `speculative_method`, else no; a CPU
+    would wait for nothing."""
     enforce_eager: bool = False
     """Whether every step is launched operation by operation. Otherwise steps are captured as CUDA graphs at the start,
     on CUDA, and repeated: that takes time and memory, which the log tells, and saves the host most of what a step costs
@@ -97,6 +107,18 @@ class EngineConfig:
     """Folder for compiled kernels and what was timed, on CUDA, so that only the first start on a kind of GPU does it:
     engines may share it, at the same time too. None = where the environment's TRITON_CACHE_DIR says, or `.triton` in
     the home folder."""
+    speculative_method: str | None = None
+    """Who guesses the tokens that come next, which a step then computes beside the next one and keeps as far as they
+    are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer). Answers stay
+    the same. Steps then do not overlap (`async_scheduling`), and requests with a grammar are not guessed for. None =
+    nobody."""
+    num_speculative_tokens: int | None = None
+    """Guesses for one sequence in one step, at most; fewer where fewer turn out right, none where none does. None = 4.
+    """
+    prompt_lookup_min: int | None = None
+    """Tokens that must have stood there before for ngram to guess what follows them. None = 2."""
+    prompt_lookup_max: int | None = None
+    """Tokens that ngram looks for first, before it looks for fewer. None = 4."""
     profile: str | None = None
     """File that `fairlead-engine characterise` wrote about this model on this kind of machine: its costs are known
     before the first request, and its batch weight bounds what runs at once. None = costs are learnt from the warm-up
@@ -132,11 +154,56 @@ class EngineConfig:
                 f"{self.max_num_batched_tokens} is below max-num-seqs ({self.max_num_seqs})",
                 "every running sequence takes one token of each step",
             )
+        self._check_speculative()
+
+    def _check_speculative(self) -> None:
+        if self.speculative_method is not None:
+            _one_of("speculative_method", self.speculative_method, SPECULATIVE_METHODS)
+        for name, methods in _SPECULATIVE_SETTINGS.items():
+            if getattr(self, name) is not None and self.speculative_method not in methods:
+                hint = f"set speculative-method to {' or '.join(methods)}, or leave it out"
+                raise ConfigError(name, f"is set with speculative-method {self.speculative_method or 'not set'}", hint)
+        if self.speculative_method is None:
+            return
+        if self.async_scheduling:
+            raise ConfigError(
+                "async_scheduling",
+                "is set with a speculative-method, which needs the tokens of a step to plan the next one",
+                "leave one of them out",
+            )
+        if self.num_speculative_tokens is not None:
+            _within("num_speculative_tokens", self.num_speculative_tokens, 1, 32)
+        for name, value in (
+            ("prompt_lookup_min", self.lookup_lengths[0]),
+            ("prompt_lookup_max", self.lookup_lengths[1]),
+        ):
+            _within(name, value, 1, 32)
+        if self.lookup_lengths[0] > self.lookup_lengths[1]:
+            raise ConfigError(
+                "prompt_lookup_min",
+                f"{self.lookup_lengths[0]} is above prompt-lookup-max ({self.lookup_lengths[1]})",
+                "lower it, or raise the other",
+            )
+
+    @property
+    def lookup_lengths(self) -> tuple[int, int]:
+        """`prompt_lookup_min` and `prompt_lookup_max`."""
+        shortest, longest = self.prompt_lookup_min, self.prompt_lookup_max
+        if shortest is None:
+            shortest = _DEFAULT_LOOKUP[0] if longest is None else min(_DEFAULT_LOOKUP[0], longest)
+        if longest is None:
+            longest = max(_DEFAULT_LOOKUP[1], shortest)
+        return shortest, longest
 
     @property
     def name(self) -> str:
         """The name clients use: `served_name`, or the last part of `model`."""
         return self.served_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+
+    def _overlaps(self, kind: str) -> bool:
+        if self.async_scheduling is None:
+            return kind == "cuda" and self.speculative_method is None
+        return self.async_scheduling
 
     def for_device(self, device: str) -> "EngineConfig":
         """The same with the limits that depend on the device filled in; `device` is cpu, cuda or cuda:INDEX."""
@@ -148,7 +215,9 @@ class EngineConfig:
             device=kind,
             max_num_seqs=int(num_seqs),
             max_num_batched_tokens=int(batched),
-            async_scheduling=kind == "cuda" if self.async_scheduling is None else self.async_scheduling,
+            async_scheduling=self._overlaps(kind),
+            num_speculative_tokens=self.num_speculative_tokens
+            or (None if self.speculative_method is None else _DEFAULT_SPECULATIVE_TOKENS),
             max_num_queued_tokens=self.max_num_queued_tokens or _QUEUE_STEPS * int(batched),
         )
 

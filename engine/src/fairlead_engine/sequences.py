@@ -12,6 +12,7 @@ from fairlead_engine.types import FinishReason, Pooling, SamplingParams, TokenLo
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 _NOWHERE = range(0)
+NO_DRAFTS: list[int] = []
 NO_SLOT = -1
 """Of a sequence that does not run."""
 
@@ -106,20 +107,27 @@ class ScheduledSequence:
     """
 
     __slots__ = (
-        "block_table", "embedding", "end", "num_tokens", "pools", "prompt_logprobs", "reads_prompt", "samples",
-        "scores", "sequence", "start",
+        "block_table", "chosen", "drafts", "embedding", "end", "num_tokens", "pools", "prompt_logprobs",
+        "reads_prompt", "samples", "scores", "sequence", "start",
     )  # fmt: skip
 
-    def __init__(self, sequence: Sequence, num_tokens: int, decode_end: int | None = None) -> None:
-        """`decode_end`: where it ends, of a decode (`Decodes.ends`); others go on from where their sequence is."""
+    def __init__(
+        self, sequence: Sequence, num_tokens: int, decode_end: int | None = None, drafts: "list[int] | None" = None
+    ) -> None:
+        """`decode_end`: where it ends, of a decode (`Decodes.ends`); others go on from where their sequence is.
+        `drafts`: its last tokens, of a sequence that goes on by guesses behind its last known token."""
         self.sequence = sequence
         self.num_tokens = num_tokens
+        self.drafts = drafts or NO_DRAFTS
+        """Tokens that are computed before anybody knows whether they will be chosen."""
+        self.chosen: list[SampledToken] = []
+        """Of a share with drafts: those that stand and the token behind them, filled in by the runner."""
         before, num_known = sequence.under_way, decode_end
         start: int = sequence.num_computed_tokens if before is None else before.end
         if decode_end is not None:
             start = decode_end - 1
         else:
-            num_known = len(sequence.token_ids) + (before is not None and before.samples)
+            num_known = len(sequence.token_ids) + (before is not None and before.samples) + len(self.drafts)
         self.start = start
         self.end: int = start + num_tokens
         end = self.end
@@ -127,7 +135,8 @@ class ScheduledSequence:
         """The sequence's, which has another list once it was preempted."""
         sampling = sequence.sampling
         self.samples: bool = end == num_known and sampling.max_tokens != 0
-        """Whether this step reaches the sequence's last token, so that a new one is chosen, if one is wanted."""
+        """Whether this step reaches the sequence's last token, so that a new one is chosen, if one is wanted, and one
+        behind each draft."""
         self.scores = _NOWHERE
         """Positions, in the sequence, of the prompt's tokens whose log-probabilities this step tells."""
         self.prompt_logprobs: list[TokenLogprobs] = []
@@ -146,6 +155,11 @@ class ScheduledSequence:
                 self.pools = range(end - 1, end)
         self.reads_prompt = bool(self.scores or self.pools)
         """Whether something of the prompt is told in this step beside the next token."""
+
+    @property
+    def num_choices(self) -> int:
+        """How many tokens this step chooses: behind its last ones."""
+        return self.samples + len(self.drafts)
 
     @property
     def num_output_tokens(self) -> int:

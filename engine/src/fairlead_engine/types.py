@@ -392,6 +392,12 @@ class EngineLoad(LoadFigures, kw_only=True, frozen=True):
     """Tokens that were chosen under a grammar,"""
     mask_seconds: float = 0.0
     """and how long it took to find which ones those might be."""
+    num_drafts: int = 0
+    """Times that a sequence had drafts in a step,"""
+    num_draft_tokens: int = 0
+    """how many tokens those were,"""
+    num_accepted_per_position: tuple[int, ...] = ()
+    """and how many stood, of the first ones, of the second ones …; empty where there never are any."""
     num_failed_checks: int = 0
     """Times the idle engine found its books of blocks wrong and emptied its prefix cache."""
     prefix_query_tokens: int = 0

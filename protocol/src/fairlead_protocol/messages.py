@@ -127,6 +127,9 @@ class StreamLine(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 
 
+_NO_SECONDS = ("residual", "tokens_per_decode")
+
+
 class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds per unit of each kind of work in a step: what an engine has learnt about itself. All 0 until known."""
 
@@ -141,11 +144,18 @@ class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Typical relative error of the engine's own recent predictions with these numbers."""
     prefill_step: NonNegative = 0.0
     """On top of `base`, for a step that computes prompt tokens, however many."""
+    tokens_per_decode: Annotated[float, msgspec.Meta(ge=1.0)] = 1.0
+    """No seconds: tokens that a step brings a running sequence, more than one where drafts of it stand."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What there is in seconds, by name."""
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name not in _NO_SECONDS}
 
     @property
     def is_known(self) -> bool:
         """Whether anything has been learnt."""
-        return any(getattr(self, name) > 0.0 for name in self.__struct_fields__ if name != "residual")
+        return any(value > 0.0 for value in self.seconds.values())
 
 
 class LoadFigures(msgspec.Struct, kw_only=True, frozen=True):

@@ -15,6 +15,7 @@ from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.speculative.verification import verified
 from fairlead_engine.types import TokenLogprobs
 
 BYTES_PER_SLOT = 64
@@ -91,7 +92,10 @@ class FakeRunner:
             self._write(item)
         sampled = [self._sample(item) for item in batch.items]
         for item, token in zip(batch.items, sampled, strict=True):
-            if token is not None:
+            if item.drafts:
+                item.chosen = verified(item.drafts, [each for each in self._choose_all(item) if each is not None])
+                sampled[len(batch.decodes) + batch.chunks.index(item)] = item.chosen[0]
+            elif token is not None:
                 self._chosen[item.sequence.slot] = max(0, token.token_id)
         return sampled
 
@@ -123,7 +127,7 @@ class FakeRunner:
         assert len(slots) == len(set(slots)), "two sequences write the same slot in one step"
 
     def _token_id(self, item: ScheduledSequence, position: int) -> int:
-        known = item.sequence.token_ids
+        known = [*item.sequence.token_ids, *item.drafts]
         return known[position] if position < len(known) else self._chosen[item.sequence.slot]
 
     def _write(self, item: ScheduledSequence) -> None:
@@ -153,6 +157,13 @@ class FakeRunner:
         if item.sequence.sampling.logprobs is None:
             return SampledToken(token_id)
         return SampledToken(token_id, TokenLogprobs(token_id, -1.0, [(token_id, -1.0)]))
+
+    def _choose_all(self, item: ScheduledSequence) -> list[SampledToken | None]:
+        """Behind its last known token and behind each draft."""
+        return [
+            self._sample(ScheduledSequence(item.sequence, 1 + count, drafts=item.drafts[:count]))
+            for count in range(1 + len(item.drafts))
+        ]
 
     def _next_token(self, digest: bytes, bias: Mapping[int, float]) -> int:
         """The likeliest of logits that are 1 for one token and 0 for all others, but for the bias."""

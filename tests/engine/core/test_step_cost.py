@@ -160,3 +160,18 @@ def test_the_solver_finds_the_best_nonnegative_solution(seed: int) -> None:
     found = solve_nonnegative(rows.T @ rows, rows.T @ target)
     assert (found >= 0).all()
     assert np.sum((rows @ found - target) ** 2) == pytest.approx(brute_force(rows, target), rel=1e-6)
+
+
+def test_a_token_of_a_sequence_with_drafts_is_a_decode() -> None:
+    sequence = Sequence("s", [1] * 10, 5, SamplingParams(), num_computed_tokens=9)
+    drafted = ScheduledSequence(sequence, 3, drafts=[4, 5])
+    assert StepWork.of(Batch([drafted])) == StepWork(1, 0, 0, 0, decode_seq=3, kv_token=10 + 11 + 12)
+
+
+def test_what_is_told_is_per_sequence_with_its_drafts() -> None:
+    cost = StepCost()
+    assert not cost.told(2.0, 1.5).is_known
+    learn(cost, 320)
+    told, found = cost.told(2.0, 1.5), cost.coefficients
+    assert (told.decode_seq, told.kv_token) == (2 * found["decode_seq"], 2 * found["kv_token"])
+    assert (told.base, told.prefill_token, told.tokens_per_decode) == (found["base"], found["prefill_token"], 1.5)

@@ -287,7 +287,10 @@ async def scraped(start_app: Any, tokenizer: Any) -> AsyncIterator[list[str]]:
         kv_blocks_free=16,
         prefix_query_tokens=40,
         prefix_hit_tokens=16,
-        step_cost=StepCost(base=0.001),
+        step_cost=StepCost(base=0.001, tokens_per_decode=2.0),
+        num_drafts=9,
+        num_draft_tokens=20,
+        num_accepted_per_position=(8, 3),
     )
     await app.chat()
     await app.chat(stop="two")
@@ -306,6 +309,10 @@ async def scraped(start_app: Any, tokenizer: Any) -> AsyncIterator[list[str]]:
         'num_preemptions_total{model_name="tiny"} 0.0',
         'prefix_cache_queries_total{model_name="tiny"} 40.0',
         'prefix_cache_hits_total{model_name="tiny"} 16.0',
+        'spec_decode_num_drafts_total{model_name="tiny"} 9.0',
+        'spec_decode_num_draft_tokens_total{model_name="tiny"} 20.0',
+        'spec_decode_num_accepted_tokens_total{model_name="tiny"} 11.0',
+        'spec_decode_num_accepted_tokens_per_pos_total{model_name="tiny",position="1"} 3.0',
         'cache_config_info{block_size="16",model_name="tiny",num_gpu_blocks="64"} 1.0',
         'request_success_total{finished_reason="stop",model_name="tiny"} 2.0',
         'time_to_first_token_seconds_count{model_name="tiny"} 2.0',

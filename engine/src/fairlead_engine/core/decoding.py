@@ -57,6 +57,10 @@ class DecodingSlots:
         self._ends[slots] += 1
         return Decodes(self._sequences[slots].tolist(), slots, self._ends[slots], self._most[slots], grown)
 
+    def gained(self, slot: int, num_tokens: int) -> None:
+        """Of its drafts so many stood, so that it is further than it was planned to be."""
+        self._ends[slot] += num_tokens
+
     def num_reserved_blocks(self) -> int:
         """Blocks that they are sure to want: for the token that is chosen next, and one more each."""
         slots = np.flatnonzero(self._is_decoding)

@@ -27,6 +27,8 @@ from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.speculative.drafting import Drafting
+from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol import messages
 from fairlead_protocol.blocks import extra_bytes
@@ -106,6 +108,7 @@ class Engine:
             now=self.clock.now,
             predict_wait=lambda: self.predicted_wait,
             is_ready=self.grammars.is_ready,
+            drafting=_drafting(config),
         )
         allocated = self.clock.now()
         self.runner.compile_steps(limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len)
@@ -229,23 +232,24 @@ class Engine:
                 finish_reason=FinishReason.INVALID if problem else FinishReason.ERROR,
                 message=problem or _NO_TOKEN,
             )
+        tokens = item.chosen if item is not None and item.drafts else [token] if token is not None else []
         is_first = item is not None and item.end == sequence.num_prompt_tokens
         return SequenceOutput(
             request_id=sequence.request_id,
-            new_token_ids=[token.token_id] if token is not None else [],
+            new_token_ids=[each.token_id for each in tokens],
             finish_reason=sequence.finish_reason,
             num_cached_tokens=sequence.num_cached_tokens,
-            logprobs=[token.logprobs] if token is not None and token.logprobs is not None else None,
+            logprobs=[each.logprobs for each in tokens if each.logprobs is not None] or None,
             prompt_logprobs=item.prompt_logprobs or None if item is not None else None,
             embedding=item.embedding if item is not None else None,
-            stop_token_id=token.token_id if token is not None and sequence.finish_reason is FinishReason.STOP else None,
+            stop_token_id=tokens[-1].token_id if tokens and sequence.finish_reason is FinishReason.STOP else None,
             first_scheduled_time=sequence.first_scheduled_time if is_first else None,
         )
 
     @property
     def load(self) -> EngineLoad:
         """How loaded the engine is now, and its counters since start."""
-        scheduler, counters = self.scheduler, self.scheduler.counters
+        scheduler, counters, drafting = self.scheduler, self.scheduler.counters, self.scheduler.drafting
         num_held_back = scheduler.num_held_back
         return EngineLoad(
             waiting=len(scheduler.waiting) - num_held_back,
@@ -265,11 +269,21 @@ class Engine:
             last_step_seconds=self.step_cost.last_step_seconds,
             token_budget=scheduler.limits.max_num_batched_tokens,
             max_num_seqs=scheduler.num_slots,
-            step_cost=messages.StepCost(**self.step_cost.coefficients),
+            step_cost=self._told_cost,
             num_masks=self.grammars.num_masks,
             mask_seconds=self.grammars.mask_seconds,
             num_failed_checks=self.num_failed_checks,
+            num_drafts=drafting.num_drafts if drafting else 0,
+            num_draft_tokens=drafting.num_draft_tokens if drafting else 0,
+            num_accepted_per_position=tuple(drafting.num_accepted_per_position) if drafting else (),
         )
+
+    @property
+    def _told_cost(self) -> messages.StepCost:
+        drafting = self.scheduler.drafting
+        if drafting is None:
+            return messages.StepCost(**self.step_cost.coefficients)
+        return self.step_cost.told(drafting.rows_per_decode, drafting.tokens_per_decode)
 
     @property
     def predicted_wait(self) -> float:
@@ -285,11 +299,14 @@ class Engine:
         num_kv_tokens = num_busy * sum(sequence.num_tokens for sequence in sequences) / len(sequences)
         num_slots_awaited = max(0, len(sequences) - scheduler.num_held_back + 1 - num_slots)
         num_decode_steps = scheduler.mean_output_tokens * num_slots_awaited / num_slots
-        num_tokens = scheduler.num_prefill_tokens
+        num_rows, num_tokens = float(num_busy), scheduler.num_prefill_tokens
+        if (drafting := scheduler.drafting) is not None:
+            num_decode_steps /= drafting.tokens_per_decode
+            num_rows, num_kv_tokens = num_rows * drafting.rows_per_decode, num_kv_tokens * drafting.rows_per_decode
         context = sum(sequence.num_tokens * sequence.num_uncomputed_tokens / 2 for sequence in scheduler.waiting)
         num_prefill_steps = -(-num_tokens // max(1, limits.max_num_batched_tokens - num_busy))
         return (
-            num_decode_steps * self.step_cost.predict(StepWork(1, 0, 0, 0, num_busy, num_kv_tokens))
+            num_decode_steps * self.step_cost.predict(StepWork(1, 0, 0, 0, num_rows, num_kv_tokens))
             + num_prefill_steps * self.step_cost.predict(StepWork(1, 1, 0, 0, 0, 0))
             + self.step_cost.predict(StepWork(0, 0, num_tokens, context, 0, 0))
         )
@@ -374,6 +391,14 @@ class Engine:
             kv_cache_bytes=self.blocks.num_blocks * runner.kv_bytes_per_block(),
             start_seconds=start_seconds,
         )
+
+
+def _drafting(config: EngineConfig) -> Drafting | None:
+    """Who guesses what comes next, where anybody does."""
+    if config.speculative_method is None:
+        return None
+    assert config.num_speculative_tokens is not None
+    return Drafting(NGramProposer(*config.lookup_lengths), config.num_speculative_tokens)
 
 
 def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:

@@ -214,5 +214,5 @@ def _settle(answer: _Answer) -> None:
 def _sampling(batch: Batch) -> Iterable[tuple[int, Sequence]]:
     """Whoever gets a token, by row among them."""
     yield from enumerate(batch.decodes.sequences)
-    chunks = [item.sequence for item in batch.chunks if item.samples]
+    chunks = [item.sequence for item in batch.chunks for _ in range(item.num_choices)]
     yield from enumerate(chunks, start=len(batch.decodes))

@@ -102,7 +102,8 @@ class Runner(Protocol[Launched]):
         it does not.
 
         `NO_TOKEN` where it samples and the logits leave no choice. Fills `prompt_logprobs` of items that have something
-        in `scores`, and `embedding` of those that embed. The sequences may have moved on.
+        in `scores`, and `embedding` of those that embed; of those with drafts `chosen` (`speculative.verification`),
+        whose first token is told. The sequences may have moved on.
         """
         ...
 

@@ -17,6 +17,7 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots
 from fairlead_engine.sequences import NO_SLOT, NO_TOKEN, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import FinishReason
 
 
@@ -98,9 +99,11 @@ class Scheduler:
         now: Callable[[], float],
         predict_wait: Callable[[], float] = lambda: 0.0,
         is_ready: Callable[[Sequence], bool] = lambda _: True,
+        drafting: Drafting | None = None,
     ) -> None:
         """`predict_wait` says how many seconds a request that came now would wait before it begins, `is_ready` whether
-        what it needs besides slots and blocks is there: who lacks it is passed by those behind."""
+        what it needs besides slots and blocks is there: who lacks it is passed by those behind. With `drafting` no step
+        is planned while another is under way."""
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
@@ -129,6 +132,7 @@ class Scheduler:
         self._now = now
         self._predict_wait = predict_wait
         self._is_ready = is_ready
+        self.drafting = drafting
 
     # -- requests come and go --------------------------------------------------------------------------------------
 
@@ -267,6 +271,8 @@ class Scheduler:
                 self._prefilling.remove(item.sequence)
                 self._decoding.begin(item.sequence, item.end)
         batch.chunks.sort(key=lambda item: item.num_tokens > 1)
+        if self.drafting is not None:
+            self._add_drafts(batch, self.drafting)
         return batch
 
     def _schedule_running(self) -> Batch:
@@ -288,6 +294,29 @@ class Scheduler:
                 chunks.append(self._plan_chunk(sequence, num_tokens))
                 budget -= num_tokens
         return Batch(chunks, self._decoding.take([sequence for sequence in grown if sequence.slot != NO_SLOT]))
+
+    def _add_drafts(self, batch: Batch, drafting: Drafting) -> None:
+        """Lets decodes go on by drafts, as far as all others leave budget and blocks: nobody is preempted for them, and
+        no sequence comes to have more than it may end with."""
+        decodes, drafted, plain = batch.decodes, list[ScheduledSequence](), list[int]()
+        budget = self.limits.max_num_batched_tokens - batch.num_tokens
+        num_spare = self.blocks.num_free - self._num_reserved_blocks()
+        columns = (decodes.sequences, decodes.ends.tolist(), decodes.most.tolist())
+        for row, (sequence, end, most) in enumerate(zip(*columns, strict=True)):
+            num_blocks = len(sequence.block_table)
+            room = (num_blocks + max(0, num_spare)) * self.blocks.block_size - end
+            drafts = drafting.propose(sequence, min(budget, room, most - 1 - end))
+            if not drafts:
+                plain.append(row)
+                continue
+            self._extend(sequence, end + len(drafts))
+            num_spare -= len(sequence.block_table) - num_blocks
+            budget -= len(drafts)
+            drafted.append(ScheduledSequence(sequence, 1 + len(drafts), drafts=drafts))
+        if drafted:
+            batch.decodes = decodes.pick(plain)
+            first = sum(item.num_tokens == 1 for item in batch.chunks)
+            batch.chunks[first:first] = drafted
 
     def _grow(self) -> list[Sequence]:
         """A block for everyone whose next token lacks one; where they do not suffice, by rank."""
@@ -435,6 +464,8 @@ class Scheduler:
         for item, token in zip(batch.chunks, sampled[num_decodes:], strict=True):
             if item.sequence.finish_reason is None and self._commit_chunk(item, token):
                 finished.append(item.sequence)
+        if self.drafting is not None:
+            self.drafting.observe(num_decodes, [item for item in batch.chunks if item.drafts])
         self._preempted.clear()
         self._remove(finished)
         return finished
@@ -468,6 +499,8 @@ class Scheduler:
 
     def _commit_chunk(self, item: ScheduledSequence, token: SampledToken | None) -> bool:
         """Whether its sequence has ended."""
+        if item.drafts:
+            return self._commit_drafted(item)
         assert item.samples == (token is not None), "the runner must sample exactly where a sequence's end is reached"
         sequence, end = item.sequence, item.end
         if sequence.under_way is item:
@@ -482,6 +515,20 @@ class Scheduler:
             self.counters.prompt_tokens += sequence.num_prompt_tokens
         if item.reads_prompt:
             sequence.num_read_tokens += len(item.scores) + len(item.pools)
+        return sequence.finish_reason is not None
+
+    def _commit_drafted(self, item: ScheduledSequence) -> bool:
+        """Appends what was chosen up to where the sequence ends, if it does; what was computed of drafts that do not
+        stand is written over by its next step. Whether it has ended."""
+        sequence, chosen = item.sequence, item.chosen
+        for count, token in enumerate(chosen, start=1):
+            self._append(sequence, token.token_id)
+            if sequence.finish_reason is not None:
+                del chosen[count:]
+                break
+        sequence.num_computed_tokens = item.start + len(chosen)
+        self._publish(sequence, item.start, sequence.num_computed_tokens)
+        self._decoding.gained(sequence.slot, len(chosen) - 1)
         return sequence.finish_reason is not None
 
     def _publish(self, sequence: Sequence, start: int, end: int) -> None:
@@ -516,6 +563,8 @@ class Scheduler:
             self._leave(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
+        if self.drafting is not None:
+            self.drafting.forget(ended)
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
         self.waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
 

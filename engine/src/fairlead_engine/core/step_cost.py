@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead_engine.batch import Batch
+from fairlead_protocol import messages
 
 Vector = npt.NDArray[np.float64]
 
@@ -28,11 +29,11 @@ class StepWork(NamedTuple):
     """1 in a step that computes more than one token of some item: it takes slower ways through the model. Without this
     term, short prompts on a CPU are predicted a third too low and the cost of decodes absorbs the rest."""
     prefill_token: float
-    """Tokens of items that compute more than one."""
+    """Tokens of items that compute more than one and have no drafts."""
     prefill_context: float
     """Tokens that those attend to: the sum over them of their positions."""
     decode_seq: float
-    """Items that compute one token."""
+    """Items that compute one token, and each token of those with drafts."""
     kv_token: float
     """Tokens that those attend to."""
 
@@ -44,6 +45,9 @@ class StepWork(NamedTuple):
             if item.num_tokens == 1:
                 decode_seq += 1
                 kv_token += item.end
+            elif item.drafts:
+                decode_seq += item.num_tokens
+                kv_token += item.num_tokens * (item.start + item.end + 1) // 2
             else:
                 prefill_token += item.num_tokens
                 prefill_context += item.num_tokens * (item.start + item.end - 1) // 2
@@ -120,6 +124,14 @@ class StepCost:
         if not self._residual_weight:
             self._residual = residual
         self._solve()
+
+    def told(self, rows_per_decode: float, tokens_per_decode: float) -> messages.StepCost:
+        """As others are told it, per sequence that decodes: each step computes so many tokens of one and brings as many
+        as the second says."""
+        costs = self.coefficients
+        for name in ("decode_seq", "kv_token") if rows_per_decode != 1.0 and costs else ():
+            costs[name] *= rows_per_decode
+        return messages.StepCost(**costs, tokens_per_decode=tokens_per_decode)
 
     @property
     def coefficients(self) -> dict[str, float]:

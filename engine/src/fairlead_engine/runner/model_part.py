@@ -53,7 +53,7 @@ class Computed(NamedTuple):
     """What a step computed, on the device; the same on every rank."""
 
     logits: Tensor
-    """[items that sample, vocab]."""
+    """[tokens that are chosen, vocab]."""
     scored: Tensor
     """[rows, hidden]: the hidden states that tell of prompts, item by item."""
     pooled: Tensor

@@ -5,6 +5,7 @@ The core's engine calls it. It never decides what runs, and only reads the seque
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from fairlead_engine.runner.readback import Readback
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
 from fairlead_engine.sequences import SampledToken, ScheduledSequence
+from fairlead_engine.speculative.verification import verified
 
 _MAX_SCORED_LOGITS = 2**23
 """Of prompts, computed at a time: 32 MiB in float32, and as much again for each step of the softmax."""
@@ -35,7 +37,7 @@ class Launched:
 
     batch: Batch
     chosen: Chosen
-    """For the items that sample, in order."""
+    """For the batch's `choices`, in order."""
     scores: list[tuple[ScheduledSequence, Logprobs]]
     """Of prompts' tokens, an item's in order."""
     vectors: list[tuple[ScheduledSequence, Tensor]]
@@ -195,7 +197,8 @@ class ModelRunner:
 
     def collect(self, launched: Launched) -> list[SampledToken | None]:
         """Waits for the batch, and not for what was launched after it. A token for each item that samples, None for
-        others; writes the log-probabilities and vectors of prompts into their items, but a vector that is not finite.
+        others; writes the log-probabilities and vectors of prompts into their items, but a vector that is not finite,
+        and into those with drafts what was chosen.
         """
         launched.readback.wait()
         for item, logprobs in launched.scores:
@@ -206,7 +209,13 @@ class ModelRunner:
         sampled, batch = launched.chosen.read(), launched.batch
         num_decodes = len(batch.decodes)
         of_chunks = iter(sampled[num_decodes:])
-        return [*sampled[:num_decodes], *(next(of_chunks) if item.samples else None for item in batch.chunks)]
+        found: list[SampledToken | None] = [*sampled[:num_decodes]]
+        for item in batch.chunks:
+            chosen = list(islice(of_chunks, item.num_choices))
+            if item.drafts:
+                item.chosen = verified(item.drafts, chosen)
+            found.append(chosen[0] if chosen else None)
+        return found
 
     def _scores(self, batch: Batch, logits: Iterator[Tensor]) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
         """Log-probabilities of prompts' tokens, from their logits as the step's plan divides them."""

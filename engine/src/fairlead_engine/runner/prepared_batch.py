@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import ForwardInput
@@ -18,7 +19,7 @@ class PreparedBatch(NamedTuple):
 
     forward: ForwardInput
     sample_slots: Tensor
-    """int64 [items that sample]: the slot of each,"""
+    """int64 [tokens that are chosen]: the slot of each,"""
     sample_ends: Tensor
     """and the position that its token will have."""
 
@@ -45,14 +46,14 @@ def prepare(
     else:
         row_slots = slots.repeat(num_queries)
         positions = np.arange(num_rows) + (ends - row_ends).repeat(num_queries)
-    sampling = plan.samples.astype(bool)
+    of, back = _choices(plan.samples)
     read_rows = np.array(plan.score_rows + plan.pool_rows, np.int64)
     columns = [
         row_slots,
         positions,
-        np.concatenate((row_ends[sampling] - 1, read_rows)),
-        slots[sampling],
-        ends[sampling],
+        np.concatenate((row_ends[of] - 1 - back, read_rows)),
+        slots[of],
+        ends[of] - back,
     ]
     numbers = to_device(np.concatenate(columns), device)
     row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends = torch.split(
@@ -67,3 +68,10 @@ def prepare(
         attention=backend.prepare(device_batch, tables),
     )
     return PreparedBatch(forward, sample_slots, sample_ends)
+
+
+def _choices(num_choices: Numbers) -> tuple[Numbers, Numbers]:
+    """For each token that is chosen its item, and how many rows before the item's last one it is chosen; in order."""
+    of = np.arange(len(num_choices)).repeat(num_choices)
+    last = num_choices.cumsum()[of] - 1
+    return of, last - np.arange(len(of))

@@ -113,8 +113,8 @@ class Sampler:
         """those of them that are greedy, want nothing but the token, and keep to no grammar."""
 
     def sample(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Chosen:
-        """One token per row of logits [rows, vocab], which are those of the batch's items that sample; each predicts
-        the token at its item's end.
+        """One token per row of logits [rows, vocab], which are those of the batch's `choices`; each predicts the token
+        at its item's end.
 
         `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to there. A row that is not finite where it
         is largest gets no token; no other row notices.
@@ -124,7 +124,7 @@ class Sampler:
         ending = [item.sequence.slot for item in batch.chunks if item.samples]
         if self._plain.issuperset(batch.decodes.slots.tolist() + ending):
             return Chosen(_likeliest(logits), {})
-        logits, items = logits.float(), [item for item in batch.items if item.samples]
+        logits, items = logits.float(), batch.choices
         adjusted = self._adjust(logits if masks is None else _masked(logits, masks), items, slot_tokens)
         token_ids = self._choose(adjusted, items)
         logprobs = {

@@ -18,7 +18,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     context_lens: Numbers
     """Where each ends in its sequence."""
     samples: Numbers
-    """1 where a token is chosen at its end, else 0."""
+    """Behind how many of its last tokens one is chosen: 1 at its end and 1 before each draft, or 0."""
     score_rows: list[int]
     """Rows whose logits score prompts, item by item."""
     score_sizes: list[int]
@@ -43,20 +43,24 @@ class SentSlots:
 
     def new_tokens(self, batch: Batch) -> NewTokens:
         """The tokens up to each chunk's end that are not there; counts on those that steps choose, which are there
-        before anybody knows them, so that decodes lack none."""
+        before anybody knows them, so that decodes lack none. Of a sequence with drafts those are all that lacks."""
         places: list[tuple[int, int, int]] = []
         token_ids = [_NONE]
         longest = int(batch.decodes.ends.max(initial=0))
         for item in batch.chunks:
             sequence, end = item.sequence, item.end
             slot = sequence.slot
+            longest = max(longest, end)
+            if item.drafts:
+                places.append((slot, end - len(item.drafts), end))
+                token_ids.append(np.array(item.drafts, np.int64))
+                continue
             num_known = self._num_tokens[slot] if self._owners[slot] is sequence else 0
             if num_known < end:
                 places.append((slot, num_known, end))
                 token_ids.append(np.array(sequence.token_ids[num_known:end], np.int64))
                 self._owners[slot] = sequence
             self._num_tokens[slot] = max(num_known, end + item.samples)
-            longest = max(longest, end)
         return NewTokens(places, np.concatenate(token_ids), longest + 1)
 
     def new_blocks(self, batch: Batch) -> list[NewBlocks]:
@@ -75,7 +79,7 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
     """The plan of a batch that is not empty, which must be computed next. At most `most_scored` rows are scored at a
     time, each part of one item."""
     decodes, chunks = batch.decodes, batch.chunks
-    numbers = [(item.sequence.slot, item.num_tokens, item.end, item.samples) for item in chunks]
+    numbers = [(item.sequence.slot, item.num_tokens, item.end, item.num_choices) for item in chunks]
     slots, num_queries, ends, samples = np.array(numbers, np.int64).reshape(-1, 4).T
     ones = np.ones(len(decodes), np.int64)
     score_rows: list[int] = []

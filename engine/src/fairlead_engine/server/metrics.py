@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import accumulate
 
-import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -36,6 +35,10 @@ SHARED: dict[str, str] = {
     "prefix_cache_hits": "Prompt tokens found in the prefix cache.",
     "num_preemptions": "Times a running request was put back to make room for another.",
     "cache_config_info": "The KV cache's shape, in labels; the value is always 1.",
+    "spec_decode_num_drafts": "Times that a sequence had drafts in a step.",
+    "spec_decode_num_draft_tokens": "Tokens that were guessed.",
+    "spec_decode_num_accepted_tokens": "Guessed tokens that stood.",
+    "spec_decode_num_accepted_tokens_per_pos": "Guessed tokens that stood, by position in their draft.",
     "time_to_first_token_seconds": "From a request's arrival to its first token, or to its vector.",
     "inter_token_latency_seconds": "Between two tokens of a request.",
     "e2e_request_latency_seconds": "From a request's arrival to its end.",
@@ -210,9 +213,15 @@ class _CoreFigures(Collector):
         family.add_metric(list(labels.values()), 1)
         yield family
         cost = GaugeMetricFamily(OURS + "step_cost_seconds", OWN["step_cost_seconds"], labels=[*self._labels, "term"])
-        for term, seconds in msgspec.structs.asdict(load.step_cost).items() if load.step_cost.is_known else ():
+        told = {**load.step_cost.seconds, "residual": load.step_cost.residual} if load.step_cost.is_known else {}
+        for term, seconds in told.items():
             cost.add_metric([*self._labels.values(), term], seconds)
         yield cost
+        name = "spec_decode_num_accepted_tokens_per_pos"
+        accepted = CounterMetricFamily(OURS + name, SHARED[name], labels=[*self._labels, "position"])
+        for position, number in enumerate(load.num_accepted_per_position):
+            accepted.add_metric([*self._labels.values(), str(position)], number)
+        yield accepted
 
     def _gauges(self, load: EngineLoad) -> dict[str, float]:
         used = load.kv_blocks_total - load.kv_blocks_free
@@ -235,6 +244,9 @@ class _CoreFigures(Collector):
             "prefix_cache_queries": load.prefix_query_tokens,
             "prefix_cache_hits": load.prefix_hit_tokens,
             "num_preemptions": load.num_preemptions,
+            "spec_decode_num_drafts": load.num_drafts,
+            "spec_decode_num_draft_tokens": load.num_draft_tokens,
+            "spec_decode_num_accepted_tokens": sum(load.num_accepted_per_position),
             "steps": load.num_steps,
             "constrained_tokens": load.num_masks,
             "mask_seconds": load.mask_seconds,

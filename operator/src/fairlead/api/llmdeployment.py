@@ -85,6 +85,12 @@ class ReasoningParser(StrEnum):
     MISTRAL = "mistral"
 
 
+class SpeculativeMethod(StrEnum):
+    """Who guesses tokens; as `fairlead-engine serve --speculative-method` spells them."""
+
+    NGRAM = "ngram"
+
+
 DEFAULT_QUEUE_DEPTH = 4
 """Waiting requests per replica that an autoscaled fleet is held to where no target is set at all."""
 DEFAULT_SCALE_TO_ZERO_AFTER = 600.0
@@ -126,6 +132,16 @@ class KvCache:
     dtype: KvCacheDtype = KvCacheDtype.AUTO
     """Number format of keys and values in it; auto takes that of the activations. fp8 and int8 hold about twice the
     tokens of half precision, and err a little, int8 less than fp8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculative:
+    """Guesses of the tokens that come next, which a step computes beside the next one. Answers stay the same."""
+
+    method: SpeculativeMethod
+    """Who guesses: ngram = what followed the same few tokens before, in prompt and answer."""
+    num_tokens: Annotated[int | None, Constraints(minimum=1, maximum=32, default_text="4")] = None
+    """Most guesses for one sequence in one step; there are fewer where fewer turn out right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +187,8 @@ class Engine:
     """The paged key-value cache."""
     enable_prefix_caching: bool = True
     """Whether prompts share what was computed for an earlier prompt with the same beginning."""
+    speculative: Speculative | None = None
+    """Speculative decoding: answers in fewer steps, where what comes next can be guessed."""
     tool_call_parser: ToolCallParser = ToolCallParser.AUTO
     """How the model writes calls of tools; auto = as its chat template shows, none = requests with tools are refused.
     """

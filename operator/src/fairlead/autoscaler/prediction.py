@@ -6,8 +6,9 @@ mean context: n replicas that share them evenly run steps of
     S(n) = base / (1 - work / n)      work = prefill_token·λu + prefill_step·λ + (decode_seq + kv_token·k)·λo + …
 
 seconds, endless where the work of a second takes longer than a second; with more than a prompt per step, the steps'
-prefill_step is paid once per step. λo·S(n) requests run at a time (Little's law): more than the replicas' slots, or
-caches fuller than 90 %, are endless as well.
+prefill_step is paid once per step. Where engines speculate, λo is over the tokens that a step brings a sequence, which
+their step costs tell (`tokens_per_decode`). λo·S(n) requests run at a time (Little's law): more than the replicas'
+slots, or caches fuller than 90 %, are endless as well.
 
 A request waits for a slot where more are there than slots. While all slots are taken, each is held for
 
@@ -48,7 +49,7 @@ SURGE_TRUST = 3.0
 
 def step_seconds(num_replicas: int, demand: Demand, cost: StepCost) -> float:
     """S(n): one step of each of so many replicas in the long run; infinite where they could not keep up."""
-    per_output_token = cost.decode_seq + cost.kv_token * demand.mean_context
+    per_output_token = (cost.decode_seq + cost.kv_token * demand.mean_context) / cost.tokens_per_decode
     work = _prefill_seconds_per_request(demand, cost) * demand.arrivals_per_second
     work += per_output_token * demand.output_tokens_per_second
 
@@ -77,7 +78,8 @@ def num_sequences(num_replicas: int, demand: Demand, cost: StepCost | None) -> f
     """Requests that run at a time on all of them together: what runs now, or will in the long run."""
     if cost is None or not demand.output_tokens_per_second:
         return float(demand.running)
-    return max(demand.running, demand.output_tokens_per_second * step_seconds(num_replicas, demand, cost))
+    decodes_per_second = demand.output_tokens_per_second / cost.tokens_per_decode
+    return max(demand.running, decodes_per_second * step_seconds(num_replicas, demand, cost))
 
 
 def predicted_ttft(num_replicas: int, signals: Signals, percentile: float) -> float | None:

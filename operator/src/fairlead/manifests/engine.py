@@ -91,6 +91,7 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
     they would take turns on its CPUs.
     """
     spec, engine = deployment.spec, deployment.spec.engine
+    speculative = engine.speculative
     is_said = any(argument.partition("=")[0] == "--num-threads" for argument in engine.extra_args)
     flags = {
         **source.flags,
@@ -107,6 +108,8 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
         "kv-cache-memory": engine.kv_cache.memory,
         "kv-cache-dtype": _unless_auto(engine.kv_cache.dtype),
         "enable-prefix-caching": engine.enable_prefix_caching,
+        "speculative-method": None if speculative is None else str(speculative.method),
+        "num-speculative-tokens": None if speculative is None else speculative.num_tokens,
         "tool-call-parser": _unless_auto(engine.tool_call_parser),
         "reasoning-parser": _unless_auto(engine.reasoning_parser),
         "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus)),

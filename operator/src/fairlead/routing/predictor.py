@@ -14,6 +14,8 @@ comes out of the step that computes its last one. What comes during a step waits
     P = max(1, token_budget - running)
     every step = base + prefill_step + decode_seq · running + kv_token · kv_tokens
 
+Of an engine that speculates `decode_seq` and `kv_token` are those of a sequence with its drafts.
+
 The engine's last load line, whose figures are those of the end of its last step, and what was dispatched since say what
 is queued, and the clock says how much of that the engine must have worked off meanwhile (`Backlog.advance`).
 

@@ -33,7 +33,8 @@ def slot_seconds(
 ) -> float:
     """D by what steps cost. `kv_tokens`: in the cache while so many slots are taken. `prefill_seconds`: of one
     request."""
-    return output_tokens * step_seconds(cost, running=slots, kv_tokens=kv_tokens) + slots * prefill_seconds
+    num_steps = output_tokens / cost.tokens_per_decode
+    return num_steps * step_seconds(cost, running=slots, kv_tokens=kv_tokens) + slots * prefill_seconds
 
 
 def seconds_to_slot(num_short: float, per_second: float) -> float:

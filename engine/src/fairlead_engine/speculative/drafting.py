@@ -1,0 +1,82 @@
+"""Drafts for the sequences of a step: whether there are any, how many, and what became of them.
+
+The scheduler asks for each sequence that goes on by a token, and tells what stood. Who guesses is a `Proposer`.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from fairlead_engine.sequences import ScheduledSequence, Sequence
+from fairlead_engine.speculative.draft_length import DraftLength
+
+_FADING = 0.98
+"""Of what earlier steps say about how many tokens a step brings."""
+
+
+class Proposer(Protocol):
+    """Guesses what comes next."""
+
+    def propose(self, sequence: Sequence, most: int) -> list[int]:
+        """Up to `most` tokens, at least 1, that may follow the sequence's known ones; none where it has no idea."""
+        ...
+
+    def forget(self, sequences: Iterable[Sequence]) -> None:
+        """They have ended; others are ignored."""
+        ...
+
+
+class Drafting:
+    """One engine's drafts. A sequence that keeps to a grammar has none: its masks follow its tokens one by one."""
+
+    def __init__(self, proposer: Proposer, most: int) -> None:
+        """`most`: drafts of one sequence in one step."""
+        self.proposer = proposer
+        self._most = most
+        self._lengths: dict[Sequence, DraftLength] = {}
+        self.num_drafts = 0
+        """Times that a sequence had drafts,"""
+        self.num_draft_tokens = 0
+        """how many those were together,"""
+        self.num_accepted_per_position = [0] * most
+        """and how many stood, of the first of each, of the second …"""
+        self._num_decodes = self._num_rows = self._num_tokens = 0.0
+
+    def propose(self, sequence: Sequence, most: int) -> list[int]:
+        """Drafts for the next step, at most so many."""
+        if sequence.sampling.grammar is not None:
+            return []
+        length = self._lengths.get(sequence)
+        if length is None:
+            length = self._lengths[sequence] = DraftLength(self._most)
+        wanted = min(length.next(), most)
+        return self.proposer.propose(sequence, wanted) if wanted > 0 else []
+
+    def observe(self, num_decodes: int, drafted: list[ScheduledSequence]) -> None:
+        """A step was committed, in which so many went on by a token, and these by what was chosen for them."""
+        self._num_decodes = _FADING * self._num_decodes + num_decodes + len(drafted)
+        self._num_rows = _FADING * self._num_rows + num_decodes + sum(item.num_tokens for item in drafted)
+        self._num_tokens = _FADING * self._num_tokens + num_decodes + sum(len(item.chosen) for item in drafted)
+        for item in drafted:
+            num_accepted = sum(each.token_id == draft for each, draft in zip(item.chosen, item.drafts, strict=False))
+            self.num_drafts += 1
+            self.num_draft_tokens += len(item.drafts)
+            for position in range(num_accepted):
+                self.num_accepted_per_position[position] += 1
+            if (length := self._lengths.get(item.sequence)) is not None:
+                length.observe(len(item.drafts), num_accepted)
+
+    def forget(self, sequences: Iterable[Sequence]) -> None:
+        """They have ended."""
+        for sequence in sequences:
+            self._lengths.pop(sequence, None)
+        self.proposer.forget(sequences)
+
+    @property
+    def rows_per_decode(self) -> float:
+        """Tokens that a step computes of each sequence past its prompt, lately."""
+        return self._num_rows / self._num_decodes if self._num_decodes else 1.0
+
+    @property
+    def tokens_per_decode(self) -> float:
+        """Tokens that a step brings each of them."""
+        return self._num_tokens / self._num_decodes if self._num_decodes else 1.0

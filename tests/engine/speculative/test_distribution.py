@@ -1,0 +1,67 @@
+"""Drafts change no distribution: what is drawn with them is what is drawn without, seed by seed and by frequency."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.runner import ModelRunner
+from fairlead_engine.types import EngineRequest
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+
+VOCAB_SIZE = 6
+PROMPT = [2, 3, 4, 5, 2, 3, 1, 0, 2, 3, 4]
+NUM_DRAWS = 1000
+
+
+def serve(engine: Engine, requests: list[EngineRequest]) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {}
+    for request in requests:
+        assert engine.add(request) is None
+    while engine.has_work():
+        for output in engine.step():
+            tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+    return tokens
+
+
+def exact(engine: Engine, prompt: list[int]) -> np.ndarray:
+    """The next token's probabilities."""
+    engine.add(make_request("exact", prompt, max_tokens=1, logprobs=VOCAB_SIZE))
+    [output] = engine.step()
+    assert output.logprobs is not None
+    return np.exp([logprob for _, logprob in sorted(output.logprobs[0].top)])
+
+
+def test_what_is_drawn_with_drafts_has_the_models_distribution(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, llama_fields(vocab_size=VOCAB_SIZE))
+    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, block_size=4)
+    config = EngineConfig(
+        model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=64,
+        max_num_seqs=64, max_num_batched_tokens=512, max_num_queued_tokens=10**6, kv_cache_memory=2**22,
+    )  # fmt: skip
+    requests = [
+        make_request(str(seed), PROMPT, temperature=1.0, seed=seed, max_tokens=4, ignore_eos=True)
+        for seed in range(NUM_DRAWS)
+    ]
+    plain = serve(Engine(config, runner), requests)
+    guesses = {"speculative_method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
+    engine = Engine(replace(config, **guesses), runner)
+    drawn = serve(engine, requests)
+    load = engine.load
+    assert 0 < sum(load.num_accepted_per_position) < load.num_draft_tokens
+    assert drawn == plain, "a seed draws the same tokens"
+    first = exact(engine, PROMPT)
+    expected = np.array([first[token] * exact(engine, [*PROMPT, token]) for token in range(VOCAB_SIZE)]) * NUM_DRAWS
+    assert expected.sum() == pytest.approx(NUM_DRAWS, rel=1e-4)
+    found = np.zeros((VOCAB_SIZE, VOCAB_SIZE))
+    for tokens in drawn.values():
+        found[tokens[0], tokens[1]] += 1
+    rare = expected < 5
+    cells = [(found[~rare], expected[~rare]), (found[rare].sum(), max(expected[rare].sum(), 1e-9))]
+    chi_square = sum(float(((seen - wanted) ** 2 / wanted).sum()) for seen, wanted in cells)
+    freedom = int((~rare).sum())
+    assert chi_square < freedom + 5 * (2 * freedom) ** 0.5, "five deviations of a chi-square"
