@@ -14,18 +14,28 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.kernels import (
     draw_kernel,
+    expert_product_kernel,
     gates_kernel,
     norm_rope_store_kernel,
     penalise_kernel,
     rms_norm_kernel,
 )
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
-from fairlead_engine.model import layers
-from fairlead_engine.runner import ModelRunner, drawing, dummy_steps, model_part, penalties, sampler, step_graphs
+from fairlead_engine.model import layers, load_model, read_config, weights
+from fairlead_engine.runner import (
+    ModelRunner,
+    drawing,
+    dummy_steps,
+    model_part,
+    penalties,
+    repetitions,
+    sampler,
+    step_graphs,
+)
 from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import Grammar, SamplingParams
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, qwen3_moe_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.launches import WAITING, Counted, Launches, host_reads
 
@@ -36,6 +46,7 @@ pytestmark = [
 ]
 
 MOST_LAUNCHES = 9
+MOST_EXPERT_LAUNCHES = 16
 
 
 @pytest.fixture
@@ -47,6 +58,7 @@ def launches(monkeypatch) -> Launches:
         (norm_rope_store_kernel, ("norm_rope_store_kernel",)),
         (rms_norm_kernel, ("normalise_kernel",)),
         (gates_kernel, ("gate_kernel",)),
+        (expert_product_kernel, ("expert_product_kernel",)),
         (draw_kernel, ("draw_kernel",)),
         (penalise_kernel, ("count_kernel", "change_kernel")),
     ):
@@ -93,6 +105,24 @@ def test_a_layer_launches_little_and_never_waits(fields, num_sequences, launches
     assert not WAITING & launches.by_name.keys(), launches.by_name
     # Kernels are counted wherever they are launched: the last normalisation is no layer's.
     assert launches.by_name.total() - 1 <= MOST_LAUNCHES * num_layers, launches.by_name
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5])
+def test_experts_are_computed_in_two_launches_and_nobody_waits_for_who_goes_where(
+    num_tokens, launches, monkeypatch, tmp_path: Path
+) -> None:
+    """Beside them: the router and its choice, the pairs in order, the gates, and the weighted sum."""
+    monkeypatch.setattr(layers, "expert_product", expert_product_kernel.expert_product)
+    monkeypatch.setattr(weights, "groups_experts", lambda device: True)
+    folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields())
+    device = torch.device("cpu")
+    model = load_model(folder, read_config(folder), torch.float32, device)
+    x = torch.randn(num_tokens, model.config.hidden_size)
+    with torch.inference_mode(), host_reads(allowed=False), launches:
+        model.layers[0].feed_forward(x)
+    assert launches.by_name["expert_product_kernel"] == 2, launches.by_name
+    assert not WAITING & launches.by_name.keys(), launches.by_name
+    assert launches.by_name.total() <= MOST_EXPERT_LAUNCHES, launches.by_name
 
 
 SAMPLINGS = {
@@ -155,7 +185,8 @@ def test_a_step_is_launched_from_its_tokens_to_its_draws_without_waiting(
         sequence.num_computed_tokens = 0
     runner.allocate_kv_cache(20, 3, 4)
 
-    monkeypatch.setattr(sampler, "is_on_host", lambda tensor: False)
+    for module in (sampler, repetitions):
+        monkeypatch.setattr(module, "is_on_host", lambda tensor: False)
     with host_reads(allowed=False), launches:
         first = batch()
         under_way = [runner.launch(first)]

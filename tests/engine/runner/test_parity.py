@@ -9,6 +9,7 @@ import torch
 
 from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.choice import BACKENDS
+from fairlead_engine.model import weights
 from fairlead_engine.runner import ModelRunner
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
@@ -228,6 +229,17 @@ def test_positions_are_stretched_for_the_longest_context_that_is_served(share, t
         sequences = place(make_prompts(*lengths), 16, num_new=8)
         generate(make_runner(folder, max_model_len=longest), sequences, num_new=8, budget=40)
         check(reference, folder, sequences)
+
+
+@pytest.mark.parametrize("name", ["mixtral-many-experts", "mixtral-one-expert", "qwen2-moe", "qwen3-moe-some-dense"])
+def test_experts_in_one_product_give_the_references_tokens(name, tmp_path, monkeypatch, reference):
+    """As on CUDA, where the host does not know who goes where."""
+    monkeypatch.setattr(weights, "groups_experts", lambda device: True)
+    folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
+    runner, sequences = make_runner(folder), place(make_prompts(1, 7, 33), 16, num_new=8)
+    assert runner._part.model.can_be_captured
+    generate(runner, sequences, num_new=8, budget=24)
+    check(reference, folder, sequences)
 
 
 def test_shards_hold_the_same_model_as_a_single_file(tmp_path, reference):

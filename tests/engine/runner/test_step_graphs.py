@@ -12,12 +12,20 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.model import weights
 from fairlead_engine.runner import ModelRunner, model_part, step_graphs
 from fairlead_engine.runner.cuda_graphs import CUDAGraphs, choose_recorder
 from fairlead_engine.runner.step_graphs import decode_sizes, token_sizes
 from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import llama_fields, mixtral_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import (
+    llama_fields,
+    mixtral_fields,
+    qwen2_moe_fields,
+    qwen3_fields,
+    qwen3_moe_fields,
+    write_random_checkpoint,
+)
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 
 VOCAB_SIZE = 61
@@ -125,7 +133,7 @@ def test_what_cannot_be_captured_is_launched_and_said(
 
 
 def test_a_step_that_looks_at_what_it_computed_is_not_captured(tmp_path: Path, captures: list[CPUGraphs]) -> None:
-    """What plays graphs on a CPU refuses what CUDA would: the routing of experts is read by the host."""
+    """What plays graphs on a CPU refuses what CUDA would: which experts tokens go to is read by the host there."""
     model_folder = write_random_checkpoint(tmp_path / "model", mixtral_fields())
     runner = ModelRunner(model_folder, device="cpu", num_threads=1, attention_backend="block_tables")
     runner.allocate_kv_cache(4, 2, 2)
@@ -202,6 +210,31 @@ def test_random_traffic_gets_the_tokens_of_steps_that_are_launched(
         assert answers[1][name] == pytest.approx(told, abs=1e-3)
     if device == "cpu":
         assert len(captures) == 1 and captures[0].num_replays > 10
+
+
+@pytest.mark.parametrize("fields", [mixtral_fields, qwen2_moe_fields, qwen3_moe_fields])
+def test_models_with_experts_are_captured_and_give_the_tokens_of_each_expert_alone(
+    fields: Any, tmp_path: Path, captures: list[CPUGraphs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_folder = write_random_checkpoint(tmp_path / "model", fields(vocab_size=VOCAB_SIZE))
+    settings: dict[str, Any] = {
+        "dtype": "float32", "device": "cpu", "block_size": 4, "num_threads": 1, "attention_backend": "block_tables"
+    }  # fmt: skip
+    answers = []
+    for is_grouped in (False, True):
+        monkeypatch.setattr(weights, "groups_experts", lambda device, is_grouped=is_grouped: is_grouped)
+        runner = ModelRunner(model_folder, **settings, enforce_eager=not is_grouped)
+        assert runner._part.model.can_be_captured is is_grouped
+        config = EngineConfig(
+            model=str(model_folder), max_model_len=24, max_num_seqs=5, max_num_batched_tokens=12,
+            max_num_queued_tokens=10**6, kv_cache_memory=12 * runner.kv_bytes_per_block(), **settings,
+        )  # fmt: skip
+        traffic = random.Random(3)
+        answers.append(serve(Engine(config, runner), random_requests(traffic, 24), traffic))
+    assert answers[1].keys() == answers[0].keys()
+    for name, told in answers[0].items():
+        assert answers[1][name] == pytest.approx(told, abs=1e-3)
+    assert captures[0].num_replays > 10
 
 
 @pytest.mark.gpu

@@ -198,11 +198,13 @@ sys.exit(rank.main())
 """
 _CAPTURING_RANK = """#!{python}
 import sys
+from fairlead_engine.model import weights
 from fairlead_engine.runner import model_part, rank
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 model_part.choose_recorder = lambda *args, **settings: CPUGraphs()
 model_part.choose_meter = lambda device: DeviceMeter(4 * GIB)
+weights.groups_experts = lambda device: True
 sys.exit(rank.main())
 """
 
@@ -220,10 +222,13 @@ def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CPUGraphs:
     return graphs
 
 
-def test_ranks_capture_the_same_steps_and_meet_in_them(tmp_path: Path, devices: CPUGraphs) -> None:
+def test_ranks_capture_the_same_steps_and_meet_in_them(
+    tmp_path: Path, devices: CPUGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sums are captured as all else; every rank repeats the graphs that rank 0 does, in its order."""
-    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["mixtral"])
     tokens, vector = serve(folder, enforce_eager=True)
+    monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     found, vector_of_ranks = serve(folder, tensor_parallel_size=2, attention_backend="block_tables")
     assert devices.num_replays > 20
     assert found == tokens

@@ -13,6 +13,7 @@ from torch import Tensor
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
+from fairlead_engine.kernels.expert_product import expert_product, pair_up
 from fairlead_engine.kernels.gates import gelu_mul, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
@@ -72,8 +73,10 @@ class RMSNorm:
 class FeedForward(Protocol):
     """What a layer does to each token by itself: x [rows, hidden] → the same shape."""
 
-    waits_for_device: ClassVar[bool]
-    """Whether the host looks at what was computed before it goes on, so that it cannot be captured."""
+    @property
+    def waits_for_device(self) -> bool:
+        """Whether the host looks at what was computed before it goes on, so that it cannot be captured."""
+        ...
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
@@ -119,14 +122,43 @@ class SparseExperts:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedExperts:
+    """The same without a look at who goes where, for a device whose host runs ahead of it."""
+
+    router: Linear
+    gate_up: Tensor
+    """[experts, 2 x inner, hidden]."""
+    down: Tensor
+    """[experts, hidden, inner]."""
+    num_experts_per_token: int
+    shard: Shard
+    is_normalised: bool = True
+    waits_for_device: ClassVar[bool] = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not len(x):
+            return x
+        weights, experts = route_top_k(self.router(x), self.num_experts_per_token, normalised=self.is_normalised)
+        pairs = pair_up(experts, len(self.gate_up))
+        outputs = expert_product(silu_mul(expert_product(x, self.gate_up, pairs)), self.down, pairs)
+        return self.shard.sum((outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1))
+
+
+Experts = SparseExperts | GroupedExperts
+
+
+@dataclass(frozen=True, slots=True)
 class SharedExpert:
     """Beside the experts that a token chooses one that all go through, weighted by a gate of its own."""
 
-    chosen: SparseExperts
+    chosen: Experts
     shared: FeedForward
     gate: Linear
     """[rows, hidden] → [rows, 1]."""
-    waits_for_device: ClassVar[bool] = True
+
+    @property
+    def waits_for_device(self) -> bool:
+        return self.chosen.waits_for_device
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.chosen(x) + self.gate(x).sigmoid() * self.shared(x)

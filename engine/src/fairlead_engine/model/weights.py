@@ -12,14 +12,17 @@ from torch import Tensor
 
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.scoring import Scoring
+from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
 from fairlead_engine.model.layers import (
     Attention,
     DecoderLayer,
+    Experts,
     FeedForward,
     GatedFeedForward,
+    GroupedExperts,
     LayerNorms,
     ProjectionNorm,
     RMSNorm,
@@ -221,18 +224,55 @@ class Weights:
         )
 
     def experts(
-        self, prefix: str, num_experts: int, num_experts_per_token: int, *, is_normalised: bool = True, **layer: Any
-    ) -> SparseExperts:
-        """The experts of that name and their router; `layer`: what `feed_forward` is to know of each."""
+        self,
+        prefix: str,
+        num_experts: int,
+        num_experts_per_token: int,
+        *,
+        is_normalised: bool = True,
+        inner: int | None = None,
+        gate: str = "gate_proj",
+        up: str = "up_proj",
+        down: str = "down_proj",
+    ) -> Experts:
+        """The experts of that name and their router; the rest is as `feed_forward` takes it."""
+        router = self.linear({f"{prefix}.gate": num_experts}, self._config.hidden_size, is_sensitive=True)
+        experts = [f"{prefix}.experts.{index}" for index in range(num_experts)]
+        projections = [f"{expert}.{name}" for expert in experts for name in (gate, up, down)]
+        if groups_experts(self._checkpoint.device) and not any(self._format_of(name, False) for name in projections):
+            hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
+            part = self.shard.part(inner)
+            gates = [f"{expert}.{name}" for expert in experts for name in (gate, up)]
+            return GroupedExperts(
+                router,
+                gate_up=self._floats(gates, inner, hidden, rows=part).view(num_experts, -1, hidden),
+                down=self._floats([f"{expert}.{down}" for expert in experts], hidden, inner, columns=part).view(
+                    num_experts, hidden, -1
+                ),
+                num_experts_per_token=num_experts_per_token,
+                shard=self.shard,
+                is_normalised=is_normalised,
+            )
+        layer: dict[str, Any] = {"inner": inner, "gate": gate, "up": up, "down": down}
         return SparseExperts(
-            router=self.linear({f"{prefix}.gate": num_experts}, self._config.hidden_size, is_sensitive=True),
-            experts=tuple(
-                self.feed_forward(f"{prefix}.experts.{index}", sums=False, **layer) for index in range(num_experts)
-            ),
-            shard=self.shard,
+            router,
+            experts=tuple(self.feed_forward(expert, sums=False, **layer) for expert in experts),
             num_experts_per_token=num_experts_per_token,
+            shard=self.shard,
             is_normalised=is_normalised,
         )
+
+    def _floats(
+        self, names: Sequence[str], out_features: int, in_features: int, *, rows: slice = WHOLE, columns: slice = WHOLE
+    ) -> Tensor:
+        """Weights of one shape below one another: of each the same part."""
+        num = len(names)
+        weights = self._checkpoint.stacked(
+            [f"{name}.weight" for name in names], [out_features] * num, in_features,
+            row_parts=[rows] * num, column_part=columns,
+        )  # fmt: skip
+        self._count(weights, num * out_features * in_features)
+        return weights
 
     def linear(
         self,
@@ -352,6 +392,11 @@ class Weights:
         """A tensor that is this rank's part of so many parameters."""
         self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
+
+
+def groups_experts(device: torch.device) -> bool:
+    """Whether a model's experts are computed there by one product for all, not by one for each."""
+    return device.type == "cuda" and triton_lacks() is None
 
 
 def layer_index(prefix: str) -> int:

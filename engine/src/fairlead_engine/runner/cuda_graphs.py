@@ -51,6 +51,6 @@ def choose_recorder(
         logger.warning("steps are not captured as CUDA graphs: of the attention backends only triton suits them")
         return None
     if not model.can_be_captured:
-        logger.warning("steps are not captured as CUDA graphs: which experts a token goes to is looked at on the host")
+        logger.warning("steps are not captured as CUDA graphs: the host looks at which quantised experts tokens go to")
         return None
     return CUDAGraphs()

@@ -43,7 +43,8 @@ def largest_step(limits: StepLimits, block_size: int) -> Batch:
 
 def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
     """A decode and a chunk, in one step where it has room for both, at contexts of doubling lengths: by these, and by
-    nothing else, attention divides its work. And every way of choosing a token."""
+    nothing else, attention divides its work. The largest chunk, since by rows experts' products divide theirs. And
+    every way of choosing a token."""
     max_model_len, num_filled = limits.max_model_len, min(block_size, limits.max_model_len)
     for start in range(0, num_filled, limits.max_num_batched_tokens):  # or contexts would hold what memory held before
         end = min(start + limits.max_num_batched_tokens, num_filled)
@@ -54,6 +55,8 @@ def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
     for context_len, num_tokens in product(contexts, shapes):
         if len(num_tokens) <= limits.max_num_seqs and max(num_tokens) <= context_len:
             yield Batch([_item(slot, num, context_len, _EVERYTHING, block_size) for slot, num in enumerate(num_tokens)])
+    largest = min(limits.max_num_batched_tokens, max_model_len)
+    yield Batch([_item(0, largest, largest, _SAMPLINGS[0], block_size)])
     for sampling in _SAMPLINGS:
         yield Batch([_item(0, 1, 1, sampling, block_size)])
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
-from fairlead_engine.model.layers import SparseExperts
+from fairlead_engine.model.layers import Experts
 from fairlead_engine.model.model_config import ModelConfig, parse_shape
 from fairlead_engine.model.weights import Weights
 from fairlead_engine.model.windows import windows_everywhere
@@ -29,7 +29,7 @@ def parse(fields: JsonFields) -> MixtralConfig:
 
 
 def build(weights: Weights, config: MixtralConfig) -> Decoder:
-    def experts(prefix: str) -> SparseExperts:
+    def experts(prefix: str) -> Experts:
         chosen = config.num_experts, config.num_experts_per_token
         return weights.experts(f"{prefix}.block_sparse_moe", *chosen, gate="w1", up="w3", down="w2")
 

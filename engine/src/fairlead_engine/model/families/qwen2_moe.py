@@ -6,7 +6,7 @@ from typing import Any
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
-from fairlead_engine.model.layers import FeedForward, SharedExpert, SparseExperts
+from fairlead_engine.model.layers import Experts, FeedForward, SharedExpert
 from fairlead_engine.model.model_config import ModelConfig, parse_shape
 from fairlead_engine.model.weights import Weights, layer_index
 
@@ -88,7 +88,7 @@ def parse(fields: JsonFields) -> Qwen2MoeConfig:
 def build(weights: Weights, config: Qwen2MoeConfig) -> Decoder:
     def with_shared(prefix: str) -> FeedForward:
         chosen, mlp = feed_forward(weights, config, prefix), f"{prefix}.mlp"
-        if not isinstance(chosen, SparseExperts):
+        if not isinstance(chosen, Experts):
             return chosen
         shared = weights.feed_forward(f"{mlp}.shared_expert", inner=config.shared_expert_size)
         gate = weights.linear({f"{mlp}.shared_expert_gate": 1}, config.hidden_size, is_sensitive=True)
