@@ -314,6 +314,12 @@ def test_the_engine_computes_with_one_thread_per_cpu_it_may_use(resources: Any, 
     assert flags(resources=resources).get("num-threads") == num_threads
 
 
+@pytest.mark.parametrize(("cpus", "api_servers", "num_threads"), [(8, 4, 5), (4, 2, 3), (2, 4, 1)])
+def test_further_http_processes_have_cpus_of_their_own(cpus: int, api_servers: int, num_threads: int) -> None:
+    found = flags(engine={"apiServers": api_servers}, resources={"gpus": 0, "limits": {"cpu": cpus}})
+    assert (found["api-servers"], found["num-threads"]) == (api_servers, num_threads)
+
+
 @pytest.mark.parametrize("arguments", [["--num-threads", "7"], ["--num-threads=7"]])
 def test_the_users_own_number_of_threads_stands(arguments: list[str]) -> None:
     assert "num-threads" not in flags(engine={"extraArgs": arguments})

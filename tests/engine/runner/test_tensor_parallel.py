@@ -197,7 +197,7 @@ rank.ModelPart = refuse
 sys.exit(rank.main())
 """
 _CAPTURING_RANK = """#!{python}
-import sys
+import os, sys
 from fairlead_engine.model import weights
 from fairlead_engine.runner import model_part, rank
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
@@ -205,6 +205,10 @@ from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 model_part.choose_recorder = lambda *args, **settings: CPUGraphs()
 model_part.choose_meter = lambda device: DeviceMeter(4 * GIB)
 weights.groups_experts = lambda device: True
+def fail(*args):
+    raise RuntimeError(os.environ["CAPTURES"])
+if "CAPTURES" in os.environ:
+    CPUGraphs.record = fail
 sys.exit(rank.main())
 """
 
@@ -233,6 +237,24 @@ def test_ranks_capture_the_same_steps_and_meet_in_them(
     assert devices.num_replays > 20
     assert found == tokens
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+
+
+def test_a_rank_whose_capture_fails_is_named_with_its_reason(
+    tmp_path: Path, devices: CPUGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPTURES", "no memory is left for graphs")
+    folder = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"])
+    runner = ModelRunner(
+        folder, dtype="float32", device="cpu", num_threads=1, tensor_parallel_size=2, attention_backend="block_tables"
+    )
+    try:
+        runner.allocate_kv_cache(4, 1, 4)
+        with pytest.raises(
+            RankLost, match=r"rank 1 of 2 was lost: enforce-eager: is off, and .* \(no memory is left for graphs\)"
+        ):
+            runner.compile_steps(1, 8, 16)
+    finally:
+        runner.close()
 
 
 def test_the_rank_with_the_least_memory_decides(tmp_path: Path, devices: CPUGraphs) -> None:

@@ -72,7 +72,6 @@ class ModelPart:
         self.shard = shard
         self.config = read_config(folder).for_context(settings.max_model_len)
         _tell_of_positions(self.config)
-        _check_divisible(self.config, shard.size)
         self.device = choose_device(settings.device, shard)
         if self.device.type == "cpu":
             pin_threads(settings.pin_threads, shard)
@@ -196,7 +195,7 @@ def _choose_compile_cache(folder: str | None) -> None:
         use_compile_cache(folder)
 
 
-def _check_divisible(config: ModelConfig, size: int) -> None:
+def check_divisible(config: ModelConfig, size: int) -> None:
     """Raises ConfigError, naming the setting, for a model that cannot be divided among so many ranks."""
     kv_heads = config.num_kv_heads
     if config.num_heads % size:

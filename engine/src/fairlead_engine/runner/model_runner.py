@@ -4,6 +4,7 @@ The core's engine calls it. It never decides what runs, and only reads the seque
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -141,11 +142,10 @@ class ModelRunner:
         """Has kernels compiled and graphs captured for all steps that there may be, so that no request waits for that;
         after `allocate_kv_cache`, before the first step, with the same numbers. Writes to block 0.
 
-        Raises ConfigError where a step cannot be captured.
+        Raises ConfigError where a step cannot be captured, and RankLost where that is so of another rank.
         """
-        if self._ranks is not None:
-            self._ranks.capture(max_num_batched_tokens)
-        self._part.capture(max_num_batched_tokens)
+        with nullcontext() if self._ranks is None else self._ranks.capture(max_num_batched_tokens):
+            self._part.capture(max_num_batched_tokens)
         if self.device.type == "cuda" or self.attention_backend == "triton":  # or nothing is compiled
             limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
             steps = list(every_kind_of_step(limits, self._part.layout.block_size))

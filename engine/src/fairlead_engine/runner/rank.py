@@ -24,7 +24,7 @@ from fairlead_protocol.logs import configure_logging
 
 
 def main() -> int:
-    """Serves until rank 0 is gone. Writes HERE and then READY to standard output, or why not."""
+    """Serves until rank 0 is gone. Writes HERE and then READY to standard output, or why not, and why it ends then."""
     leave_signals_to_parent()
     reader, output = Reader(sys.stdin.buffer), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not be taken for an answer
@@ -46,7 +46,13 @@ def main() -> int:
         return 1
     output.write(READY)
     output.flush()
-    serve(part, reader)
+    try:
+        serve(part, reader)
+    except Exception as error:  # which rank 0 hears, and else would know from the log alone
+        told = error if isinstance(error, StartError) else StartError(f"{type(error).__name__}: {error}")
+        output.write(msgspec.json.encode(told.to_dict()) + b"\n")
+        output.flush()
+        raise
     return 0
 
 

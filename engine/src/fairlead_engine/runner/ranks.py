@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 import torch
 
 from fairlead_engine.child_process import described_end
 from fairlead_engine.errors import StartError, start_error
+from fairlead_engine.model import read_config
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.dummy_steps import StepLimits
-from fairlead_engine.runner.model_part import PartSettings
+from fairlead_engine.runner.model_part import PartSettings, check_divisible
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, open_store
 from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Measure, Message, Step, Writer
@@ -44,6 +46,7 @@ class Ranks:
         self.lost: str | None = None
         """Why no step can be computed any more, in words."""
         device = choose_device(settings.device, Shard(0, size))  # nobody is started where it cannot be
+        check_divisible(read_config(Path(settings.folder)), size)
         store = open_store()
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -81,23 +84,21 @@ class Ranks:
         """Has them say how much memory they have left for a cache, as rank 0 does: they meet in the least."""
         self._send(Measure(utilization, limits))
 
-    def capture(self, max_num_batched_tokens: int) -> None:
-        """Has them capture their graphs, as rank 0 does: each runs what it captures, and they meet in its sums."""
+    @contextmanager
+    def capture(self, max_num_batched_tokens: int) -> Iterator[None]:
+        """Has them capture their graphs, as rank 0 does within: each runs what it captures, and they meet in its sums.
+        Raises RankLost where one cannot."""
         self._send(Capture(max_num_batched_tokens))
+        with self._together("the capture of steps"):
+            yield
 
     @contextmanager
     def step(self, plan: StepPlan) -> Iterator[None]:
         """Has them compute a step, which rank 0 computes within. One that it gives up is the last: the others are
         somewhere in it, and would take the next one's sums for those that they wait for."""
         self._send(Step(plan))
-        try:
+        with self._together("a step"):
             yield
-        except BaseException as error:
-            reason = self._explain(error) if isinstance(error, RuntimeError) else error
-            self.lost = self.lost or f"a step was given up while other ranks were at it ({error!r})"
-            if reason is error:
-                raise
-            raise reason from error
 
     def close(self) -> None:
         """Ends them."""
@@ -123,6 +124,17 @@ class Ranks:
                     said = StartError(described_end(process.wait())).to_dict()
                 raise start_error(said["reason"], f"rank {rank} could not start: {said['message']}")
 
+    @contextmanager
+    def _together(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            reason = self._explain(error) if isinstance(error, RuntimeError | StartError) else error
+            self.lost = self.lost or f"{what} was given up while other ranks were at it ({error!r})"
+            if reason is error:
+                raise
+            raise reason from error
+
     def _send(self, message: Message) -> None:
         if self.lost is not None:
             raise RankLost(self.lost)
@@ -132,8 +144,8 @@ class Ranks:
         except OSError as error:
             raise self._explain(RuntimeError(f"a rank does not listen any more: {error}")) from error
 
-    def _explain(self, error: RuntimeError) -> RuntimeError:
-        """The error of a step, or that a rank was lost, if one turns out to be the reason."""
+    def _explain(self, error: RuntimeError | StartError) -> RuntimeError | StartError:
+        """The error of what all did together, or that a rank was lost, if one turns out to be the reason."""
         for _ in range(_LOOKS):
             if self.lost is not None:
                 return RankLost(self.lost)
@@ -142,10 +154,17 @@ class Ranks:
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
         """A step that waits for a lost rank's sum may wait for ever: then this process ends with the reason."""
-        status = process.wait()
+        assert process.stdout is not None
+        words = b""
+        with suppress(ValueError):  # it was closed, by `close`
+            words = process.stdout.readline()
+        if words.endswith(b"\n"):  # one that says why it ends takes a while to end
+            reason = msgspec.json.decode(words, type=dict[str, str])["message"]
+        else:
+            reason = described_end(process.wait())
         if self._is_closing:
             return
-        self.lost = self.lost or f"rank {rank} of {len(self._processes) + 1} was lost: {described_end(status)}"
+        self.lost = self.lost or f"rank {rank} of {len(self._processes) + 1} was lost: {reason}"
         logger.error("%s", self.lost)
         time.sleep(_LAST_WORDS_SECONDS)
         if not self._is_closing:

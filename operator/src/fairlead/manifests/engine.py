@@ -87,8 +87,8 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
     """The flags of `fairlead-engine serve` that the spec decides; what it leaves open, the engine chooses.
 
     `cpus`: what the engine's container may use, None = nobody said. It gets one compute thread for each, rounded up,
-    unless the user says the number: else every engine of a node would start as many threads as the node has cores, and
-    they would take turns on its CPUs.
+    but for those that its further HTTP processes take, unless the user says the number: else every engine of a node
+    would start as many threads as the node has cores, and they would take turns on its CPUs.
     """
     spec, engine = deployment.spec, deployment.spec.engine
     speculative = engine.speculative
@@ -112,7 +112,7 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
         "num-speculative-tokens": None if speculative is None else speculative.num_tokens,
         "tool-call-parser": _unless_auto(engine.tool_call_parser),
         "reasoning-parser": _unless_auto(engine.reasoning_parser),
-        "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus)),
+        "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus) - (engine.api_servers - 1)),
         "drain-timeout": format_duration(spec.drain.timeout),
     }
     return {flag: value for flag, value in flags.items() if value is not None}
