@@ -25,11 +25,12 @@ QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
 TOOL_CALL_PARSERS = ("auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "harmony")
 REASONING_PARSERS = ("auto", "none", "think", "mistral")
 """Those of `server.answers`, which the core does without."""
-SPECULATIVE_METHODS = ("ngram",)
+SPECULATIVE_METHODS = ("ngram", "draft")
 _SPECULATIVE_SETTINGS = {
     "num_speculative_tokens": SPECULATIVE_METHODS,
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),
+    "speculative_model": ("draft",),
 }
 """Settings that one of these methods must be set for."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -109,9 +110,12 @@ class EngineConfig:
     the home folder."""
     speculative_method: str | None = None
     """Who guesses the tokens that come next, which a step then computes beside the next one and keeps as far as they
-    are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer). Answers stay
-    the same. Steps then do not overlap (`async_scheduling`), and requests with a grammar are not guessed for. None =
-    nobody."""
+    are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer) or draft (a
+    smaller model). Answers stay the same. Steps then do not overlap (`async_scheduling`), and requests with a grammar
+    are not guessed for. None = nobody."""
+    speculative_model: str | None = None
+    """Folder of the smaller model, for draft; its tokenizer must be the model's. Its weights come as stored, and its
+    keys and values take their part of the cache's memory."""
     num_speculative_tokens: int | None = None
     """Guesses for one sequence in one step, at most; fewer where fewer turn out right, none where none does. None = 4.
     """
@@ -171,6 +175,15 @@ class EngineConfig:
                 "is set with a speculative-method, which needs the tokens of a step to plan the next one",
                 "leave one of them out",
             )
+        if self.speculative_method == "draft":
+            if not self.speculative_model:
+                raise ConfigError("speculative_model", "is not given", "name the draft model's folder")
+            if self.tensor_parallel_size > 1:
+                raise ConfigError(
+                    "speculative_method",
+                    "is draft, and a draft model cannot guess for one that is divided among ranks yet",
+                    "use ngram, or one rank",
+                )
         if self.num_speculative_tokens is not None:
             _within("num_speculative_tokens", self.num_speculative_tokens, 1, 32)
         for name, value in (

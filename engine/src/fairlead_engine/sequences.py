@@ -13,6 +13,8 @@ from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 _NOWHERE = range(0)
 NO_DRAFTS: list[int] = []
+UNKNOWN = -1
+"""In place of a draft that the runner will make: all of a share are, or none."""
 NO_SLOT = -1
 """Of a sequence that does not run."""
 

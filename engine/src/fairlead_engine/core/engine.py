@@ -27,7 +27,7 @@ from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import KVCacheTooSmall
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
-from fairlead_engine.speculative.drafting import Drafting
+from fairlead_engine.speculative.drafting import Drafting, RunnerProposer
 from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol import messages
@@ -398,7 +398,9 @@ def _drafting(config: EngineConfig) -> Drafting | None:
     if config.speculative_method is None:
         return None
     assert config.num_speculative_tokens is not None
-    return Drafting(NGramProposer(*config.lookup_lengths), config.num_speculative_tokens)
+    is_ngram = config.speculative_method == "ngram"
+    proposer = NGramProposer(*config.lookup_lengths) if is_ngram else RunnerProposer()
+    return Drafting(proposer, config.num_speculative_tokens)
 
 
 def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:

@@ -7,6 +7,7 @@ from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.sequences import SampledToken
+from fairlead_engine.speculative.same_tokens import check_same_tokens
 
 Launched = TypeVar("Launched")
 """A batch under way: a runner's own business, handed from its `launch` to its `collect`."""
@@ -118,6 +119,10 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
     from fairlead_engine.demo import resolve_model
     from fairlead_engine.runner.model_runner import ModelRunner
 
+    draft_folder = None
+    if config.speculative_method == "draft" and config.speculative_model is not None:
+        draft_folder = resolve_model(config.speculative_model)
+        check_same_tokens(resolve_model(config.model), draft_folder)
     return ModelRunner(
         resolve_model(config.model),
         dtype=config.dtype,
@@ -133,4 +138,5 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         max_model_len=config.max_model_len,
         enforce_eager=config.enforce_eager,
         compile_cache=config.compile_cache,
+        draft_folder=draft_folder,
     )

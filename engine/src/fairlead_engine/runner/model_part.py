@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache
+from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBackend, LayerCache, NewBlocks
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
 from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
@@ -111,6 +111,17 @@ class ModelPart:
             self._tables.rows[num_slots] = num_blocks
         if self.meter is not None:
             self.meter.begin()
+
+    def clear(self) -> None:
+        """Fills the cache with zeros, for who may read what nobody has stored."""
+        for heads in (heads for cache in self._caches for heads in (cache.keys, cache.values)):
+            heads.numbers.view(torch.uint8).zero_()
+            if heads.scales is not None:
+                heads.scales.zero_()
+
+    def learn(self, new_blocks: list[NewBlocks]) -> None:
+        """Takes in what came to block tables in a step that is not computed here."""
+        self._tables.update(new_blocks)
 
     def memory_for_cache(self, utilization: float, limits: StepLimits) -> int:
         """Bytes that the rank with the least has left of the share `utilization` of its device, after all that was

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner.draft_model import DraftModel
 from fairlead_engine.runner.dummy_steps import StepLimits, blocks_of_largest, every_kind_of_step, largest_step
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
 from fairlead_engine.runner.pooler import Pooler
@@ -43,6 +45,8 @@ class Launched:
     """Of prompts' tokens, an item's in order."""
     vectors: list[tuple[ScheduledSequence, Tensor]]
     """float32 [hidden] of the items that embed."""
+    drafts: Tensor | None
+    """int32 [drafts] that a model made, of all items in order."""
     readback: Readback
 
 
@@ -70,8 +74,10 @@ class ModelRunner:
         max_model_len: int | None = None,
         enforce_eager: bool = False,
         compile_cache: str | None = None,
+        draft_folder: Path | None = None,
     ) -> None:
-        """Loads the model; settings as in `EngineConfig`. The cache comes separately."""
+        """Loads the model; settings as in `EngineConfig`. The cache comes separately. `draft_folder`: the model that
+        makes the drafts that are `UNKNOWN`."""
         settings = PartSettings(
             folder=str(model_folder),
             dtype=dtype,
@@ -100,6 +106,12 @@ class ModelRunner:
         self.quantization = quantization if stored is None else ", ".join(sorted(stored.names))
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
         self._pooler = Pooler()
+        self._draft_model: DraftModel | None = None
+        if draft_folder is not None:
+            draft_settings = msgspec.structs.replace(
+                settings, folder=str(draft_folder), quantization=None, enforce_eager=True
+            )
+            self._draft_model = DraftModel(draft_settings, self.model_config.vocab_size)
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
 
     @property
@@ -111,8 +123,9 @@ class ModelRunner:
         return self._part.model.weight_bytes
 
     def kv_bytes_per_block(self) -> int:
-        """Bytes that one block takes, keys and values of all layers, of each rank."""
-        return self._part.layout.bytes_per_block
+        """Bytes that one block takes, keys and values of all layers, of each rank; those of a draft model too."""
+        of_drafts = 0 if self._draft_model is None else self._draft_model.bytes_per_block
+        return self._part.layout.bytes_per_block + of_drafts
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for blocks 0 to `num_blocks - 1` and for the tables of sequences in slots 0 to `num_slots - 1`, of
@@ -120,6 +133,8 @@ class ModelRunner:
         if self._ranks is not None:
             self._ranks.allocate(num_blocks, num_slots, blocks_per_slot)
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
+        if self._draft_model is not None:
+            self._draft_model.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
         self._sent = SentSlots(num_slots)
 
     def memory_for_cache(
@@ -177,7 +192,9 @@ class ModelRunner:
 
     @torch.inference_mode()
     def _compute(self, batch: Batch, plan: StepPlan) -> Launched:
-        part, readback = self._part, Readback()
+        part, readback, drafts = self._part, Readback(), None
+        if self._draft_model is not None:
+            drafts = self._draft_model.guess(batch, plan, self._sampler)
         computed = part.compute(plan)
         chosen = self._sampler.sample(computed.logits, batch, part.tokens.rows)
         part.settle(computed, chosen.token_ids)
@@ -188,6 +205,7 @@ class ModelRunner:
             chosen.to(readback),
             [(item, logprobs.to(readback)) for item, logprobs in scores],
             [(item, readback(vector)) for item, vector in vectors],
+            None if drafts is None else readback(drafts),
             readback,
         )
 
@@ -207,6 +225,10 @@ class ModelRunner:
             if bool(vector.isfinite().all()):
                 item.embedding = vector.numpy().astype("<f4").tobytes()
         sampled, batch = launched.chosen.read(), launched.batch
+        if launched.drafts is not None:
+            drafts = iter(launched.drafts.tolist())
+            for item in batch.chunks:
+                item.drafts = list(islice(drafts, len(item.drafts)))
         num_decodes = len(batch.decodes)
         of_chunks = iter(sampled[num_decodes:])
         found: list[SampledToken | None] = [*sampled[:num_decodes]]

@@ -6,7 +6,7 @@ import numpy as np
 from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.runner.slot_tokens import NewTokens
-from fairlead_engine.sequences import Sequence
+from fairlead_engine.sequences import UNKNOWN, Sequence
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -52,6 +52,8 @@ class SentSlots:
             slot = sequence.slot
             longest = max(longest, end)
             if item.drafts:
+                if item.drafts[0] == UNKNOWN:
+                    continue
                 places.append((slot, end - len(item.drafts), end))
                 token_ids.append(np.array(item.drafts, np.int64))
                 continue

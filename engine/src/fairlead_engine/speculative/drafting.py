@@ -6,7 +6,7 @@ The scheduler asks for each sequence that goes on by a token, and tells what sto
 from collections.abc import Iterable
 from typing import Protocol
 
-from fairlead_engine.sequences import ScheduledSequence, Sequence
+from fairlead_engine.sequences import UNKNOWN, ScheduledSequence, Sequence
 from fairlead_engine.speculative.draft_length import DraftLength
 
 _FADING = 0.98
@@ -23,6 +23,17 @@ class Proposer(Protocol):
     def forget(self, sequences: Iterable[Sequence]) -> None:
         """They have ended; others are ignored."""
         ...
+
+
+class RunnerProposer:
+    """Leaves the guessing to the runner, which has a model for it."""
+
+    def propose(self, sequence: Sequence, most: int) -> list[int]:
+        """As many as may be, all `UNKNOWN`."""
+        return [UNKNOWN] * most
+
+    def forget(self, sequences: Iterable[Sequence]) -> None:
+        """Nothing is kept."""
 
 
 class Drafting:

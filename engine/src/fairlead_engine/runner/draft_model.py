@@ -1,0 +1,133 @@
+"""A small model that guesses what a large one will choose: it computes the same tokens, and then goes on by itself.
+
+The runner has it guess before it computes a step with drafts. It shares with the model that it guesses for the block
+tables, block by block, and the tokens of all slots, where its guesses stand before anybody on the host knows them. Keys
+and values are its own. A guess is drawn as the token will be, with the same random number, so that two models that
+nearly agree mostly draw the same.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.model.shard import ALONE
+from fairlead_engine.runner.model_part import ModelPart, PartSettings
+from fairlead_engine.runner.sampler import Sampler
+from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
+from fairlead_engine.runner.step_plan import StepPlan
+from fairlead_engine.sequences import ScheduledSequence
+
+_NONE = np.empty(0, np.int64)
+
+
+class _Guessed(NamedTuple):
+    """A sequence that has drafts in this step."""
+
+    item: ScheduledSequence
+    known: int
+    """Its tokens that are no drafts."""
+
+
+class _WithinVocabulary(SlotTokens):
+    """Another model's tokens, read by one whose matrix may have fewer rows behind the tokenizer's last token."""
+
+    def __init__(self, tokens: SlotTokens, vocab_size: int) -> None:
+        self._tokens = tokens
+        self._last = vocab_size - 1
+
+    @property
+    def rows(self) -> Tensor:  # type: ignore[override]  # the other's, which grow
+        return self._tokens.rows
+
+    def add(self, new: NewTokens) -> None:
+        self._tokens.add(new)
+
+    def at(self, slots: Tensor, positions: Tensor) -> Tensor:
+        return self._tokens.at(slots, positions).clamp(max=self._last)
+
+    def put(self, slots: Tensor, positions: Tensor, token_ids: Tensor) -> None:
+        self._tokens.put(slots, positions, token_ids)
+
+
+class DraftModel:
+    """Guesses for one model; of one rank, and launched operation by operation.
+
+    Keys and values of what was computed without drafts are made up for when it next has something to do: a step in
+    which nobody has drafts and no prompt is computed costs it nothing. It may lack those of an answer's last tokens
+    when others share their block, and then guesses worse for them.
+    """
+
+    def __init__(self, settings: PartSettings, vocab_size: int) -> None:
+        """`vocab_size`: of the model that it guesses for. Raises ModelLoadError."""
+        self._part = ModelPart(settings, ALONE)
+        self._vocab_size = vocab_size
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of its own cache."""
+        return self._part.layout.bytes_per_block
+
+    def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
+        """Makes room for as many blocks and slots as the other model has, whose `tokens` it reads and adds to."""
+        self._part.allocate(num_blocks, num_slots, blocks_per_slot)
+        self._part.clear()
+        self._part.tokens = _WithinVocabulary(tokens, self._part.config.vocab_size)
+        self._ends = np.zeros(num_slots, np.int64)
+        """By slot, the tokens whose keys and values are there."""
+
+    def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
+        """Computes what it lacks of the batch, and its drafts, one after the other: int32 [drafts], item by item; they
+        stand behind the known tokens of their slots. None where there are none."""
+        guessed = [_Guessed(item, item.end - len(item.drafts)) for item in batch.chunks if item.drafts]
+        if not batch.chunks:
+            self._part.learn(plan.new_blocks)
+            return None
+        num_decodes = len(batch.decodes)
+        num_drafts = np.zeros(len(batch), np.int64)
+        num_drafts[num_decodes:] = [len(item.drafts) for item in batch.chunks]
+        goes_on = num_drafts > 0
+        goes_on[:num_decodes] = True
+        known = plan.context_lens - num_drafts
+        starts = np.where(goes_on, np.minimum(self._ends[plan.slots], known - 1), known - plan.num_queries)
+        self._ends[plan.slots] = known + np.maximum(num_drafts - 1, 0)
+        first = _plan(plan.slots, known - starts, known, (num_drafts > 0).astype(np.int64))
+        first = msgspec.structs.replace(first, new_tokens=plan.new_tokens, new_blocks=plan.new_blocks)
+        self._compute(first, guessed, 0, sampler)
+        for place in range(1, int(num_drafts.max(initial=0))):
+            left = [each for each in guessed if len(each.item.drafts) > place]
+            slots = np.array([each.item.sequence.slot for each in left], np.int64)
+            ones, ends = np.ones(len(left), np.int64), np.array([each.known + place for each in left], np.int64)
+            self._compute(_plan(slots, ones, ends, ones), left, place, sampler)
+        return self._drafts(guessed)
+
+    def _compute(self, plan: StepPlan, guessed: list[_Guessed], place: int, sampler: Sampler) -> None:
+        """A step of its own, with the next draft of each."""
+        computed = self._part.compute(plan)
+        if not guessed:
+            return
+        logits = computed.logits[:, : self._vocab_size]
+        if (num_missing := self._vocab_size - logits.shape[1]) > 0:
+            logits = pad(logits, (0, num_missing), value=float("-inf"))
+        shares = [ScheduledSequence(each.item.sequence, 1, each.known + place) for each in guessed]
+        chosen = sampler.sample(logits, Batch(shares), self._part.tokens.rows)
+        self._part.settle(computed, chosen.token_ids)
+
+    def _drafts(self, guessed: list[_Guessed]) -> Tensor | None:
+        if not guessed:
+            return None
+        places = [
+            (each.item.sequence.slot, position) for each in guessed for position in range(each.known, each.item.end)
+        ]
+        slots, positions = to_device(np.array(places, np.int64).T.copy(), self._part.device)
+        return self._part.tokens.rows[slots, positions]
+
+
+def _plan(slots: Numbers, num_queries: Numbers, context_lens: Numbers, samples: Numbers) -> StepPlan:
+    """Of a step that needs nothing new."""
+    new_tokens = NewTokens([], _NONE, 0)
+    return StepPlan(slots, num_queries, context_lens, samples, [], [], [], new_tokens, [])

@@ -1,0 +1,148 @@
+"""A draft model changes no token, whoever it is; one that is the model itself is right, wherever a sequence comes from.
+
+Real models under mixed traffic: chunks, tiny caches, preemption, shared prefixes, penalties, grammars, seeds.
+"""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.runner import load_runner
+from fairlead_engine.errors import ConfigError
+from fairlead_engine.types import EngineLoad, EngineRequest, Grammar
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, qwen3_fields, write_random_checkpoint
+from fairlead_engine_testing.letters import write_letters
+
+VOCAB_SIZE = 61
+FAMILIES = {
+    "llama": llama_fields(vocab_size=VOCAB_SIZE),
+    "gemma3": gemma3_fields(vocab_size=VOCAB_SIZE),
+    "qwen3": qwen3_fields(vocab_size=VOCAB_SIZE),
+}
+SAMPLINGS: list[dict[str, Any]] = [
+    {}, {"frequency_penalty": 1.0, "logprobs": 1}, {"temperature": 1.0, "seed": 3}, {"stop_token_ids": (3, 30, 50)},
+    {"temperature": 0.8, "seed": 1, "top_p": 0.9, "repetition_penalty": 1.2},
+    {"grammar": Grammar("start: /[a-e]{2,9}X/")},
+    {"min_tokens": 9, "logit_bias": {7: 4.0}}, {"prompt_logprobs": 1},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The models, and a smaller one with a larger and one with a smaller vocabulary."""
+    root = tmp_path_factory.mktemp("models")
+    made = {name: write_random_checkpoint(root / name, fields) for name, fields in FAMILIES.items()}
+    for name, size in (("small", 72), ("short", 55)):
+        fields = llama_fields(vocab_size=size, num_hidden_layers=1, hidden_size=32, num_key_value_heads=1)
+        made[name] = write_random_checkpoint(root / name, fields, seed=5)
+    return {name: write_letters(folder) for name, folder in made.items()}
+
+
+def requests(seed: int) -> list[EngineRequest]:
+    draw = random.Random(seed)
+    shared = [draw.randrange(2, 50) for _ in range(20)]
+    found = []
+    for index in range(12):
+        prompt = shared[: draw.choice([0, 8, 20])] + [draw.randrange(2, 50) for _ in range(draw.randint(1, 12))]
+        sampling = SAMPLINGS[(index + seed) % len(SAMPLINGS)]
+        found.append(make_request(str(index), prompt, arrival_time=index, max_tokens=draw.randint(10, 24), **sampling))
+    return found
+
+
+def config_of(folder: Path, **settings: Any) -> EngineConfig:
+    common = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 64, "max_num_queued_tokens": 9999}
+    return EngineConfig(model=str(folder), **{**common, **settings})
+
+
+def serve(config: EngineConfig, num_blocks: int, asked: list[EngineRequest]) -> tuple[dict[str, list[Any]], EngineLoad]:
+    runner = load_runner(config)
+    engine = Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
+    found: dict[str, list[Any]] = {}
+    for request in asked:
+        assert engine.add(request) is None
+    while engine.has_work():
+        for output in engine.step():
+            found.setdefault(output.request_id, []).extend(output.new_token_ids)
+            if output.finish_reason is not None:
+                found[output.request_id].append(output.finish_reason)
+        engine.check()
+    assert engine.blocks.num_free == engine.blocks.num_blocks
+    return found, engine.load
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_guesses_the_tokens_are_the_models(seed: int, folders: dict[str, Path]) -> None:
+    draw = random.Random(seed)
+    name = list(FAMILIES)[seed % 3]
+    size = draw.choice([1, 2, 4])
+    config = config_of(
+        folders[name], block_size=size, max_num_seqs=4, max_num_batched_tokens=draw.choice([5, 12, 40]),
+        attention_backend=draw.choice(["cpu_spans", "block_tables"]),
+    )  # fmt: skip
+    num_blocks = 64 // size + draw.choice([0, 8 // size, 64 // size])
+    expected, _ = serve(config, num_blocks, requests(seed))
+    guesser = draw.choice([name, "small", "short"])
+    guesses = {"speculative_method": "draft", "num_speculative_tokens": draw.randint(1, 5)}
+    found, load = serve(replace(config, speculative_model=str(folders[guesser]), **guesses), num_blocks, requests(seed))
+    assert found == expected
+    assert load.num_draft_tokens
+
+
+def test_the_model_itself_guesses_right_after_chunks_prefixes_and_preemption(folders: dict[str, Path]) -> None:
+    asked = [request for request in requests(0) if request.sampling.grammar is None]
+    config = config_of(
+        folders["llama"], block_size=4, max_num_seqs=4, max_num_batched_tokens=24, speculative_method="draft",
+        speculative_model=str(folders["llama"]), num_speculative_tokens=3,
+    )  # fmt: skip
+    _, load = serve(config, 20, asked)
+    assert load.num_preemptions
+    assert load.prefix_hit_tokens
+    assert sum(load.num_accepted_per_position) >= 0.97 * load.num_draft_tokens, "greedy and drawn"
+
+
+def test_a_cache_for_two_models_holds_fewer_tokens(folders: dict[str, Path]) -> None:
+    alone, draft = (load_runner(config_of(folders[name])).kv_bytes_per_block() for name in ("llama", "small"))
+    both = config_of(folders["llama"], speculative_method="draft", speculative_model=str(folders["small"]))
+    assert load_runner(both).kv_bytes_per_block() == alone + draft
+
+
+def test_a_model_with_other_tokens_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    other = write_random_checkpoint(tmp_path, llama_fields())
+
+    def refused() -> str:
+        with pytest.raises(ConfigError) as error:
+            load_runner(config_of(folders["llama"], speculative_method="draft", speculative_model=str(other)))
+        assert error.value.field == "speculative_model"
+        return str(error.value)
+
+    assert "no tokenizer.json" in refused()
+    write_letters(other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "2 tokens differ, such as 'a' (2 and 3)" in refused()
+    (other / "tokenizer.json").write_text("[]")
+    assert "is no tokenizer" in refused()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"speculative_method": "draft"}, "speculative_model"),
+        ({"speculative_method": "ngram", "speculative_model": "/m"}, "speculative_model"),
+        ({"speculative_method": "draft", "speculative_model": "/m", "prompt_lookup_min": 2}, "prompt_lookup_min"),
+        ({"speculative_method": "draft", "speculative_model": "/m", "tensor_parallel_size": 2}, "speculative_method"),
+    ],
+)
+def test_settings_of_a_draft_model_that_do_not_fit_are_refused(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(Path("/m"), **settings)
+    assert error.value.field == field
