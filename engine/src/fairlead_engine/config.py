@@ -49,7 +49,7 @@ class EngineConfig:
     """How to load a model and run it. Raises `ConfigError`, naming the field, for a value that does not fit."""
 
     model: str
-    """Folder of a Hugging Face style model (`config.json`, safetensors, `tokenizer.json`), or `demo://dinghy`."""
+    """Folder of a Hugging Face style model (`config.json`, safetensors, `tokenizer.json`), a GGUF file, or `demo://dinghy`."""
     served_name: str | None = None
     """Name that clients write in `model`. None = the last part of `model`."""
     dtype: str = "auto"

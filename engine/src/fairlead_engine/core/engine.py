@@ -26,6 +26,7 @@ from fairlead_engine.core.step_watch import StepWatch
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.model.model_files import read_tokenizer_json
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting, RunnerProposer
 from fairlead_engine.speculative.ngram import NGramProposer
@@ -96,7 +97,7 @@ class Engine:
             make_allocator=self.runner.block_allocator,
         )
         self.grammars = Grammars(
-            lambda: (resolve_model(config.model) / "tokenizer.json").read_text(encoding="utf-8"),
+            lambda: read_tokenizer_json(resolve_model(config.model)),
             vocab_size=model.vocab_size,
             eos_token_ids=model.eos_token_ids,
             cores=cores,

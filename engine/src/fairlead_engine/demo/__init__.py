@@ -5,6 +5,8 @@ from pathlib import Path
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 
 SCHEME = "demo://"
+GGUF = ".gguf"
+"""Of files that are a model by themselves."""
 
 
 def known_demos() -> list[str]:
@@ -33,12 +35,17 @@ def resolve_model(source: str) -> Path:
     folder = Path(source)
     try:
         folder = folder.expanduser()
-        if (folder / "config.json").is_file():
+        if (folder / "config.json").is_file() or (folder.suffix == GGUF and folder.is_file()):
             return folder
+        files = sorted(folder.glob(f"*{GGUF}")) if folder.is_dir() else []
+        if len(files) == 1:
+            return files[0]
         problem = "has no config.json" if folder.is_dir() else "does not exist or is not a folder"
+        if files:
+            problem = f"has {len(files)} {GGUF} files, of which one is to be named"
     except (OSError, RuntimeError) as error:  # not for this user, too long a name, nobody's home
         problem = f"cannot be looked into ({error.strerror if isinstance(error, OSError) else error})"
     raise ModelLoadError(
         ModelLoadReason.MODEL_NOT_FOUND,
-        f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json",
+        f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json, or a GGUF file",
     )

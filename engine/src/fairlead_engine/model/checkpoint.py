@@ -89,6 +89,9 @@ class Checkpoint:
         row_parts = row_parts or [WHOLE] * len(names)
         num_rows = [len(range(*part.indices(size))) for part, size in zip(row_parts, rows, strict=True)]
         width = [len(range(*column_part.indices(size))) for size in columns]
+        for name, size in zip(names, rows, strict=True):
+            if name in self._file_of and name not in self._parts:
+                self._check_shape(name, [(size, *columns)])
         stack = torch.empty((sum(num_rows), *width), dtype=self.dtype, device=self.device)
         for name, size, part, place in zip(names, rows, row_parts, torch.split(stack, num_rows), strict=True):
             place.copy_(self._find(name, [(size, *columns)], FLOATS, (part, column_part)[: 1 + len(columns)]))
@@ -175,26 +178,8 @@ class Checkpoint:
                 "Check that all files of the checkpoint are there and that config.json belongs to them.",
             )
         file = self._file_of[name]
-        try:
-            if all(each == WHOLE for each in part):
-                found: Tensor = self._files[file].get_tensor(name)
-                shape = tuple(found.shape)
-            else:
-                stored = self._files[file].get_slice(name)
-                shape = tuple(stored.get_shape())
-                found = stored[part] if shape in shapes else torch.empty(0)
-        except SafetensorError as error:
-            raise ModelLoadError(
-                ModelLoadReason.MISSING_TENSOR,
-                f"{self._folder / file} does not hold the tensor {name} that the index places there ({error}). "
-                "Fetch the checkpoint again.",
-            ) from error
-        if shape not in shapes:
-            raise ModelLoadError(
-                ModelLoadReason.TENSOR_SHAPE_MISMATCH,
-                f"{self._folder / file}: tensor {name} should have shape {list(shapes[0])} but has {list(shape)}. "
-                "Check that config.json belongs to these weights.",
-            )
+        self._check_shape(name, shapes)
+        found = self._fetch(name, part)
         if found.dtype not in dtypes:
             wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
             raise ModelLoadError(
@@ -204,6 +189,33 @@ class Checkpoint:
                 "weights, or use the model's unquantised checkpoint.",
             )
         self._read.add(name)
+        return found
+
+    def _check_shape(self, name: str, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Before anything of the tensor is read, or made room for."""
+        if (shape := self._shape(name)) not in shapes:
+            raise ModelLoadError(
+                ModelLoadReason.TENSOR_SHAPE_MISMATCH,
+                f"{self._folder / self._file_of[name]}: tensor {name} should have shape {list(shapes[0])} but has "
+                f"{list(shape)}. Check that config.json belongs to these weights.",
+            )
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        file = self._file_of[name]
+        try:
+            return tuple(self._files[file].get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise ModelLoadError(
+                ModelLoadReason.MISSING_TENSOR,
+                f"{self._folder / file} does not hold the tensor {name} that the index places there ({error}). "
+                "Fetch the checkpoint again.",
+            ) from error
+
+    def _fetch(self, name: str, part: tuple[slice, ...]) -> Tensor:
+        """That part of a tensor that is there and has its shape."""
+        stored = self._files[self._file_of[name]]
+        whole = all(each == WHOLE for each in part)
+        found: Tensor = stored.get_tensor(name) if whole else stored.get_slice(name)[part]
         return found
 
     def _file(self, name: str, opening: ExitStack) -> Any:

@@ -6,16 +6,15 @@ from pathlib import Path
 import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
+from fairlead_engine.model.gguf.gguf_file import SUFFIX
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.model_config import ModelConfig
+from fairlead_engine.model.model_files import checkpoint_class, read_fields, read_tokenizer
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.weights import Watch, Weights
-from fairlead_protocol.chat import ChatTemplateError
-from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -24,12 +23,12 @@ def read_config(folder: Path) -> ModelConfig:
 
     Raises ModelLoadError: ModelNotFound, ModelConfigInvalid or UnsupportedArchitecture.
     """
-    if not folder.is_dir():
+    if not folder.is_dir() and folder.suffix != SUFFIX:
         raise ModelLoadError(
             ModelLoadReason.MODEL_NOT_FOUND,
             f"{folder} is not a folder; give the folder that holds the model's config.json and safetensors files",
         )
-    fields = JsonFields.read(folder / "config.json")
+    fields = read_fields(folder)
     architecture = find_architecture(fields)
     config: ModelConfig = ARCHITECTURES[architecture].parse(fields)
     path = folder / "generation_config.json"
@@ -58,15 +57,15 @@ def load_model(
     """
     family = ARCHITECTURES[config.architecture]
     source = choose_source(quantization, config.quantization)
-    with torch.inference_mode(), Checkpoint(folder, dtype, device) as checkpoint:
+    with torch.inference_mode(), checkpoint_class(folder)(folder, dtype, device) as checkpoint:
         return family.build(Weights(checkpoint, config, source, shard, watch), config)
 
 
 def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:
     """Without any end every answer would run to its token limit. A broken tokenizer is the server's to refuse."""
     try:
-        tokenizer = PromptTokenizer.from_folder(folder)
-    except (TokenizerError, ChatTemplateError):
+        tokenizer = read_tokenizer(folder)
+    except ModelLoadError:
         return ()
     token_id = tokenizer.token_id(tokenizer.special_tokens.get("eos_token", ""))
     return () if token_id is None or token_id >= config.vocab_size else (token_id,)

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
+from fairlead_engine.errors import RequestError
+from fairlead_engine.model.model_files import read_tokenizer
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY, AnswerFormats
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
@@ -19,11 +20,10 @@ from fairlead_engine.server.tool_use import AnswerGrammars
 from fairlead_engine.types import EngineInfo, SamplingParams
 from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
-from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.prompts import AnswerLimit, PromptError, PromptFields, PromptTooLong
-from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_protocol.tokenizing import PromptTokenizer
 
 
 class ModelFiles:
@@ -38,10 +38,7 @@ class ModelFiles:
     @classmethod
     def read(cls, folder: Path) -> "ModelFiles":
         """Raises `ModelLoadError` (TokenizerInvalid, ModelConfigInvalid)."""
-        try:
-            tokenizer = PromptTokenizer.from_folder(folder)
-        except (TokenizerError, ChatTemplateError) as error:
-            raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, str(error)) from error
+        tokenizer = read_tokenizer(folder)
         return cls(tokenizer, model_defaults(folder))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fairlead_engine.errors import ConfigError
+from fairlead_engine.model.gguf import gguf_checkpoint
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization import awq, compressed_tensors, finegrained_fp8, gptq
 from fairlead_engine.model.quantization.formats import FORMATS
@@ -13,6 +14,7 @@ METHODS: dict[str, Callable[[JsonFields], StoredWeights]] = {
     "compressed-tensors": compressed_tensors.parse,
     "fbgemm_fp8": finegrained_fp8.parse,
     "fp8": finegrained_fp8.parse,
+    "gguf": gguf_checkpoint.parse,
     "gptq": gptq.parse,
 }
 """As `quant_method` spells them."""

@@ -1,0 +1,159 @@
+"""How GGUF packs numbers: in blocks of 32 or 256, with scales and offsets for groups of 16 or 32.
+
+All are integers of at most 8 bits that are scaled and shifted by group, so that `QuantizedWeight` holds them exactly.
+The layouts are those of ggml's `block_q…` structures.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+"""Types that are stored as they are, by ggml's number."""
+
+
+class Decoded(NamedTuple):
+    """Of blocks [blocks, bytes]."""
+
+    values: Tensor
+    """int8 [blocks, size]."""
+    scales: Tensor
+    """float32 [blocks, groups]."""
+    offsets: Tensor | None
+    """The same; None = 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """A type of tensors."""
+
+    name: str
+    num_bytes: int
+    """Of a block."""
+    decode: Callable[[Tensor], Decoded]
+    size: int = 32
+    """Numbers in a block."""
+    group_size: int = 32
+    num_bits: int = 8
+    """4 where values are from -8 to 7."""
+
+
+def _half(blocks: Tensor, at: int) -> Tensor:
+    """float32 [blocks, 1] of the two bytes there."""
+    return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(packed: Tensor) -> Tensor:
+    """[blocks, bytes] → [blocks, 2 x bytes]: the lower halves of all, then the upper ones."""
+    return torch.cat((packed & 15, packed >> 4), dim=1)
+
+
+def _signed(values: Tensor, zero: int = 0) -> Tensor:
+    return (values.to(torch.int16) - zero).to(torch.int8)
+
+
+def _q4_0(blocks: Tensor) -> Decoded:
+    return Decoded(_signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0), None)
+
+
+def _q4_1(blocks: Tensor) -> Decoded:
+    scales = _half(blocks, 0)
+    return Decoded(_signed(_nibbles(blocks[:, 4:]), 8), scales, _half(blocks, 2) + 8 * scales)
+
+
+def _fifth_bits(packed: Tensor) -> Tensor:
+    """[blocks, 4] → [blocks, 32]: 16 where a bit is set."""
+    bits = packed.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8)
+    return ((bits & 1) << 4).flatten(1)
+
+
+def _q5_0(blocks: Tensor) -> Decoded:
+    return Decoded(_signed(_nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6]), 16), _half(blocks, 0), None)
+
+
+def _q5_1(blocks: Tensor) -> Decoded:
+    values = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
+    return Decoded(_signed(values), _half(blocks, 0), _half(blocks, 2))
+
+
+def _q8_0(blocks: Tensor) -> Decoded:
+    return Decoded(blocks[:, 2:].contiguous().view(torch.int8), _half(blocks, 0), None)
+
+
+def _pairs(packed: Tensor) -> Tensor:
+    """[blocks, 64] → [blocks, 2, 4, 32]: two bits of each byte, four times; 32 bytes at a time."""
+    halves = packed.view(len(packed), 2, 1, 32)
+    return (halves >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(1, 1, 4, 1)) & 3
+
+
+def _q2_k(blocks: Tensor) -> Decoded:
+    packed = blocks[:, :16]
+    scales, least = _half(blocks, 80) * (packed & 15).float(), _half(blocks, 82) * (packed >> 4).float()
+    return Decoded(_signed(_pairs(blocks[:, 16:80].contiguous()).flatten(1)), scales, -least)
+
+
+def _q3_k(blocks: Tensor) -> Decoded:
+    high = (blocks[:, :32].view(-1, 1, 32) >> torch.arange(8, dtype=torch.uint8).view(1, 8, 1)) & 1
+    low = _pairs(blocks[:, 32:96].contiguous()).view(-1, 8, 32)
+    packed = blocks[:, 96:108]
+    twos = (packed[:, 8:].unsqueeze(1) >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8).view(1, 4, 1)) & 3
+    scales = _signed(_nibbles(packed[:, :8]) | (twos.flatten(1) << 4), 32)
+    return Decoded(_signed((low | (high << 2)).flatten(1), 4), _half(blocks, 108) * scales.float(), None)
+
+
+def _k_scales(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales and least values, each float32 [blocks, 8], of six bits each in 12 bytes."""
+    first, second, third = (blocks[:, at : at + 4] for at in (4, 8, 12))
+    scales = torch.cat((first & 63, (third & 15) | (first >> 6 << 4)), dim=1)
+    least = torch.cat((second & 63, (third >> 4) | (second >> 6 << 4)), dim=1)
+    return _half(blocks, 0) * scales.float(), _half(blocks, 2) * least.float()
+
+
+def _k_nibbles(packed: Tensor) -> Tensor:
+    """[blocks, 128] → [blocks, 8, 32]: of 32 bytes at a time the lower halves, then the upper ones."""
+    quarters = packed.view(len(packed), 4, 1, 32)
+    return torch.cat((quarters & 15, quarters >> 4), dim=2).view(-1, 8, 32)
+
+
+def _q4_k(blocks: Tensor) -> Decoded:
+    scales, least = _k_scales(blocks)
+    values = _k_nibbles(blocks[:, 16:].contiguous()).flatten(1)
+    return Decoded(_signed(values, 8), scales, 8 * scales - least)
+
+
+def _q5_k(blocks: Tensor) -> Decoded:
+    scales, least = _k_scales(blocks)
+    fifth = (blocks[:, 16:48].unsqueeze(1) >> torch.arange(8, dtype=torch.uint8).view(1, 8, 1)) & 1
+    return Decoded(_signed((_k_nibbles(blocks[:, 48:].contiguous()) | (fifth << 4)).flatten(1)), scales, -least)
+
+
+def _q6_k(blocks: Tensor) -> Decoded:
+    low = blocks[:, :128].reshape(-1, 2, 1, 2, 32)
+    low = torch.cat((low & 15, low >> 4), dim=2).view(-1, 2, 4, 32)
+    values = low | (_pairs(blocks[:, 128:192].contiguous()) << 4)
+    scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
+    return Decoded(_signed(values.flatten(1), 32), _half(blocks, 208) * scales, None)
+
+
+BLOCKS = {
+    2: BlockType("Q4_0", 18, _q4_0, num_bits=4),
+    3: BlockType("Q4_1", 20, _q4_1, num_bits=4),
+    6: BlockType("Q5_0", 22, _q5_0),
+    7: BlockType("Q5_1", 24, _q5_1),
+    8: BlockType("Q8_0", 34, _q8_0),
+    10: BlockType("Q2_K", 84, _q2_k, size=256, group_size=16),
+    11: BlockType("Q3_K", 110, _q3_k, size=256, group_size=16),
+    12: BlockType("Q4_K", 144, _q4_k, size=256, num_bits=4),
+    13: BlockType("Q5_K", 176, _q5_k, size=256),
+    14: BlockType("Q6_K", 210, _q6_k, size=256, group_size=16),
+}
+"""By ggml's number."""
+OTHERS = {
+    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S",
+    22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
+    35: "TQ2_0", 39: "MXFP4", 40: "NVFP4",
+}  # fmt: skip
+"""Those that are not read, to be named."""

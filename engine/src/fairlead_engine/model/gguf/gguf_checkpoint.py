@@ -1,0 +1,168 @@
+"""A GGUF file's tensors under the names that Hugging Face gives them, and as quantised weights.
+
+Blocks are kept as the integers, scales and offsets that they are; where floats are asked for, they are decoded.
+"""
+
+import logging
+import re
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.checkpoint import Checkpoint
+from fairlead_engine.model.gguf.gguf_blocks import BLOCKS, FLOATS, OTHERS, BlockType
+from fairlead_engine.model.gguf.gguf_config import METHOD, config_fields
+from fairlead_engine.model.gguf.gguf_file import SUFFIX, GgufFile, GgufTensor
+from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
+from fairlead_engine.model.quantization.int8_weight_only import Int8WeightOnly
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.model.quantization.source import check_numbers
+from fairlead_engine.model.quantization.weight_format import WeightFormat
+
+logger = logging.getLogger(__name__)
+
+_WHOLE_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_IN_LAYER = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
+_INTERLEAVED = re.compile(r"self_attn\.[qk]_proj\.(weight|bias)$")
+"""What llama.cpp stores so that the two numbers which are rotated together lie side by side, in its `llama` models."""
+
+
+class GgufCheckpoint(Checkpoint):
+    """The tensors of one file; use as any other."""
+
+    def __enter__(self) -> "GgufCheckpoint":
+        file = GgufFile(self._folder)
+        self._gguf = file
+        self._tensors = {_name(name): tensor for name, tensor in file.tensors.items() if name != "rope_freqs.weight"}
+        self._file_of = dict.fromkeys(self._tensors, "")
+        fields = JsonFields(file.path, config_fields(file))
+        self._head_dim = 0
+        if file.metadata["general.architecture"] == "llama":
+            heads = fields.positive_int("num_attention_heads")
+            self._head_dim = fields.positive_int("head_dim", max(1, fields.positive_int("hidden_size") // heads))
+        kinds = sorted({BLOCKS[each.kind].name for each in self._tensors.values() if each.kind in BLOCKS})
+        logger.info("%s holds weights as %s", file.path.name, ", ".join(kinds) or "floats")
+        return self
+
+    def format_of(self, name: str) -> WeightFormat | None:
+        """Of a tensor; None where it is floats, or not there."""
+        tensor = self._tensors.get(name)
+        if tensor is None or tensor.kind in FLOATS:
+            return None
+        return Int4WeightOnly() if self._block(name, tensor).num_bits == 4 else Int8WeightOnly()
+
+    def quantized(self, name: str, shape: tuple[int, int], rows: slice) -> QuantizedWeight:
+        """Some rows of a tensor that has a format. Raises ModelLoadError as all else does."""
+        self._check_shape(name, [shape])
+        self._read.add(name)
+        return self._quantized(name, self._tensors[name], rows)
+
+    def _fetch(self, name: str, part: tuple[slice, ...]) -> Tensor:
+        tensor = self._tensors[name]
+        rows = part[0] if part else slice(None)
+        if tensor.kind not in FLOATS:
+            floats = self._quantized(name, tensor, rows).dequantized()
+        else:
+            dtype = FLOATS[tensor.kind]
+            raw = self._rows(name, tensor, rows, prod(tensor.shape[1:]) * dtype.itemsize)
+            floats = raw.view(dtype).view(len(raw), *tensor.shape[1:])
+        return floats[(slice(None), *part[1:])]
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self._tensors[name].shape
+
+    def _block(self, name: str, tensor: GgufTensor) -> BlockType:
+        if tensor.kind not in BLOCKS:
+            told, known = OTHERS.get(tensor.kind, f"type {tensor.kind}"), [block.name for block in BLOCKS.values()]
+            raise ModelLoadError(
+                ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+                f"{self._folder}: tensor {name} is stored as {told}, which this engine lacks; supported are F32, F16, "
+                f"BF16, {', '.join(known)}",
+            )
+        return BLOCKS[tensor.kind]
+
+    def _quantized(self, name: str, tensor: GgufTensor, rows: slice) -> QuantizedWeight:
+        block, columns = self._block(name, tensor), tensor.shape[-1]
+        if len(tensor.shape) != 2 or columns % block.size:
+            self._gguf.refuse(f"has a tensor {name} of shape {list(tensor.shape)} in blocks of {block.size}")
+        num_blocks = columns // block.size
+        raw = self._rows(name, tensor, rows, num_blocks * block.num_bytes)
+        if not len(raw):
+            none = torch.empty(0, columns // block.group_size, device=self.device)
+            empty = torch.empty(0, columns, dtype=torch.int8, device=self.device)
+            return QuantizedWeight(empty, none, block.group_size)
+        values, scales, offsets = block.decode(raw.view(-1, block.num_bytes))
+        check_numbers(name, scales.isfinite())
+        if offsets is not None:
+            check_numbers(name, offsets.isfinite())
+            offsets = offsets.view(len(raw), -1).to(self.device)
+        values, scales = values.view(len(raw), columns).to(self.device), scales.view(len(raw), -1).to(self.device)
+        return QuantizedWeight(values, scales, block.group_size, offsets)
+
+    def _rows(self, name: str, tensor: GgufTensor, rows: slice, width: int) -> Tensor:
+        """uint8 [rows, width] of a tensor whose rows take so many bytes, in Hugging Face's order."""
+        first, end, _ = rows.indices(tensor.shape[0])
+        indices, size = torch.arange(first, end), self._head_dim
+        if size and size % 2 == 0 and _INTERLEAVED.search(name):
+            within = indices % size
+            indices = indices - within + within % (size // 2) * 2 + within // (size // 2)
+        if not len(indices):
+            return torch.empty(0, width, dtype=torch.uint8)
+        least, most = int(indices.min()), int(indices.max()) + 1
+        if most > tensor.shape[0]:
+            self._gguf.refuse(f"has a tensor {name} whose rows are no heads of {size}")
+        raw = self._gguf.bytes_at(tensor.offset + least * width, (most - least) * width, name)
+        found = torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(-1, width)
+        return found if len(found) == len(indices) and not size else found[indices - least]
+
+
+@dataclass(frozen=True, slots=True)
+class GgufWeights:
+    """A file's weights as they are stored, each tensor as it is."""
+
+    names = frozenset({METHOD})
+
+    def format_of(self, checkpoint: Checkpoint, name: str, is_sensitive: bool) -> WeightFormat | None:
+        assert isinstance(checkpoint, GgufCheckpoint)
+        return checkpoint.format_of(f"{name}.weight")
+
+    def read(
+        self, checkpoint: Checkpoint, name: str, out_features: int, in_features: int, rows: slice
+    ) -> QuantizedWeight:
+        assert isinstance(checkpoint, GgufCheckpoint)
+        return checkpoint.quantized(f"{name}.weight", (out_features, in_features), rows)
+
+
+def parse(fields: JsonFields) -> GgufWeights:
+    """Of a file's own fields; no `config.json` can ask for it."""
+    if fields.path.suffix != SUFFIX:
+        raise fields.unsupported("quant_method", f"name the {SUFFIX} file itself as the model")
+    return GgufWeights()
+
+
+def _name(name: str) -> str:
+    """Hugging Face's; what it has no name for keeps its own, to be refused by it."""
+    whole, _, kind = name.rpartition(".")
+    if whole in _WHOLE_NAMES:
+        return f"{_WHOLE_NAMES[whole]}.{kind}"
+    found = _IN_LAYER.fullmatch(name)
+    if found is None or found[2] not in _LAYER_NAMES:
+        return name
+    return f"model.layers.{found[1]}.{_LAYER_NAMES[found[2]]}.{found[3]}"

@@ -1,0 +1,78 @@
+"""GGUF files of checkpoints with random weights, written by llama.cpp's own package for them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Kind
+from safetensors.torch import load_file, save_file
+
+from fairlead_engine_testing.quantized_checkpoints import WEIGHTS
+
+_NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def write_gguf(
+    folder: Path, target: Path, meant: Path, kinds: Mapping[str, Kind], *, metadata: Mapping[str, Any] | None = None
+) -> Path:
+    """The checkpoint as a file. `kinds`: by the ends of Hugging Face's names, how weights are stored; all others as
+    float32. `meant` gets the floats that are left of them."""
+    config = json.loads((folder / "config.json").read_text())
+    model_type = config["model_type"]
+    writer = gguf.GGUFWriter(target, model_type)
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list([f"t{index}" for index in range(config["vocab_size"])])
+    writer.add_token_merges([])
+    writer.add_eos_token_id(config.get("eos_token_id") or 2)
+    for key, value in (metadata or {}).items():
+        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    left = {}
+    for name, weight in load_file(folder / WEIGHTS).items():
+        stem, _, suffix = name.rpartition(".")
+        layer, _, rest = stem.removeprefix("model.layers.").partition(".")
+        told = f"blk.{layer}.{_NAMES[rest]}" if stem.startswith("model.layers.") else _NAMES[stem]
+        kind = next((kind for end, kind in kinds.items() if name.endswith(end)), Kind.F32)
+        packed = gguf.quants.quantize(weight.float().numpy(), kind)
+        left[name] = torch.from_numpy(np.array(gguf.quants.dequantize(packed, kind)))
+        if model_type == "llama" and rest in ("self_attn.q_proj", "self_attn.k_proj"):
+            packed = packed.reshape(-1, 2, head_dim // 2, *packed.shape[1:]).swapaxes(1, 2).reshape(packed.shape)
+        writer.add_tensor(f"{told}.{suffix}", np.ascontiguousarray(packed), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    meant.mkdir()
+    (meant / "config.json").write_text(json.dumps({**config, "dtype": "float32", "torch_dtype": "float32"}))
+    save_file(left, meant / WEIGHTS, metadata={"format": "pt"})
+    return target

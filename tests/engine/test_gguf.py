@@ -1,0 +1,243 @@
+"""GGUF files, written and decoded by llama.cpp's own package: whole models, tokenizers, and files that are damaged."""
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.demo import resolve_model
+from fairlead_engine.errors import ModelLoadError
+from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model.gguf.gguf_blocks import BLOCKS
+from fairlead_engine.model.gguf.gguf_file import GgufFile
+from fairlead_engine.model.gguf.gguf_tokenizer import read_gguf_tokenizer
+from fairlead_engine.model.model_files import read_tokenizer
+from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.gguf_files import write_gguf
+
+PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40))]
+CPU = torch.device("cpu")
+MIXED = {
+    "q_proj.weight": Kind.Q4_0,
+    "k_proj.weight": Kind.Q4_1,
+    "v_proj.weight": Kind.Q8_0,
+    "o_proj.weight": Kind.Q5_0,
+    "gate_proj.weight": Kind.Q5_1,
+    "up_proj.weight": Kind.F16,
+    "down_proj.weight": Kind.BF16,
+    "embed_tokens.weight": Kind.Q8_0,
+    "lm_head.weight": Kind.Q8_0,
+}
+
+
+def serve(model: Path) -> list[list[int]]:
+    engine = Engine(
+        EngineConfig(
+            model=str(model), dtype="float32", device="cpu", num_threads=1, block_size=8, kv_cache_memory=2**21
+        )
+    )
+    for index, prompt in enumerate(PROMPTS):
+        assert engine.add(make_request(str(index), prompt, max_tokens=8, ignore_eos=True)) is None
+    tokens: list[list[int]] = [[] for _ in PROMPTS]
+    while engine.has_work():
+        for output in engine.step():
+            tokens[int(output.request_id)] += output.new_token_ids
+    return tokens
+
+
+@pytest.mark.parametrize("number", BLOCKS)
+def test_blocks_mean_what_llama_cpp_decodes(number: int) -> None:
+    block, kind = BLOCKS[number], Kind(number)
+    assert (block.name, (block.size, block.num_bytes)) == (kind.name, gguf.GGML_QUANT_SIZES[kind])
+    raw = np.random.default_rng(number).integers(0, 256, (6, block.num_bytes), dtype=np.uint8)
+    halves = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+    for at in halves.get(block.name, (0, 2) if block.name in ("Q4_K", "Q5_K") else (0,)):
+        raw[:, at : at + 2] = np.linspace(-0.3, 0.4, 6, dtype=np.float16)[:, None].view(np.uint8)
+    decoded = block.decode(torch.from_numpy(raw))
+    found = QuantizedWeight(decoded.values, decoded.scales, block.group_size, decoded.offsets).dequantized()
+    wanted = torch.from_numpy(gguf.quants.dequantize(raw, kind))
+    torch.testing.assert_close(found, wanted.view(found.shape), rtol=1e-5, atol=1e-5)
+    if block.num_bits == 4:
+        assert int(decoded.values.min()) >= -8 and int(decoded.values.max()) <= 7
+
+
+@pytest.mark.parametrize("kinds", [{"_proj.weight": Kind.Q4_0}, {"_proj.weight": Kind.Q8_0}, MIXED, {}])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_a_file_is_the_model_that_its_blocks_mean(family: str, kinds, reference, tmp_path: Path) -> None:
+    tied = {"tie_word_embeddings": True} if kinds is MIXED and family == "qwen3" else {}
+    fields = FAMILIES[family](intermediate_size=128, **tied)
+    floats = write_random_checkpoint(tmp_path / "floats", fields)
+    file = write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", kinds)
+    outputs = serve(file)
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        reference.check_greedy(tmp_path / "meant", prompt, output)
+
+
+def test_a_llama_is_what_transformers_reads_of_its_file(tmp_path: Path) -> None:
+    """Whose rows of queries and keys are in another order."""
+    from transformers import AutoModelForCausalLM
+
+    floats = write_random_checkpoint(tmp_path / "floats", llama_fields(intermediate_size=128))
+    file = write_gguf(floats, tmp_path / "model.gguf", tmp_path / "meant", {"_proj.weight": Kind.Q8_0})
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32).eval()
+    for prompt, output in zip(PROMPTS, serve(resolve_model(str(file))), strict=True):
+        with torch.inference_mode():
+            logits = theirs(torch.tensor([prompt + output[:-1]])).logits[0, len(prompt) - 1 :]
+        assert output == logits.argmax(-1).tolist()
+
+
+def test_rotation_is_scaled_as_llama_3_says_by_factors(tmp_path: Path) -> None:
+    from fairlead_engine.model.rope import RopeConfig, RopeKind, inverse_frequencies
+
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    fields = llama_fields(
+        rope_theta=500000.0, rope_scaling={**scaling, "original_max_position_embeddings": 8192}, intermediate_size=128
+    )
+    floats = write_random_checkpoint(tmp_path / "floats", fields)
+    wanted = read_config(floats).rope
+    assert wanted.kind is RopeKind.LLAMA3
+    plain = inverse_frequencies(RopeConfig(theta=500000.0), 16)
+    file = write_gguf(floats, tmp_path / "a.gguf", tmp_path / "meant", {})
+    reader = GgufFile(file)
+    factors = (plain / inverse_frequencies(wanted, 16)).numpy()
+    writer = gguf.GGUFWriter(tmp_path / "b.gguf", "llama")
+    for key in ("context_length", "embedding_length", "block_count", "feed_forward_length"):
+        writer.add_uint32(f"llama.{key}", reader.metadata[f"llama.{key}"])
+    writer.add_uint32("llama.attention.head_count", 4)
+    writer.add_uint32("llama.attention.key_length", 16)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_float32("llama.rope.freq_base", 500000.0)
+    writer.add_tensor("token_embd.weight", np.zeros((256, 64), dtype=np.float32))
+    writer.add_tensor("rope_freqs.weight", factors)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    assert read_config(tmp_path / "b.gguf").rope == wanted
+
+
+TEXTS = ["Hello, world!  It's 12345 miles.", "naïve café\n\n  Ünïcode 東京 🚢", " leading, and trailing ", "x" * 40]
+
+
+def metadata_of_bytes() -> dict:
+    dinghy = resolve_model("demo://dinghy")
+    model = json.loads((dinghy / "tokenizer.json").read_text())
+    vocab = model["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.get)
+    special = {entry["content"] for entry in model["added_tokens"]}
+    merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in model["model"]["merges"]]
+    kinds = [3 if token in special else 1 for token in tokens]
+    return {
+        "model": "gpt2", "pre": "qwen2", "tokens": tokens, "merges": merges, "token_type": kinds, "bos_token_id": 0,
+        "eos_token_id": 5,
+    }  # fmt: skip
+
+
+def metadata_of_pieces() -> dict:
+    pieces = [
+        "\u2581the",
+        "\u2581",
+        "the",
+        "th",
+        "e",
+        "t",
+        "h",
+        "lo",
+        "l",
+        "o",
+        "\u2581wor",
+        "wor",
+        "w",
+        "r",
+        "he",
+        "ll",
+    ]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, "ll", "or", "wo", "\u2581w"]
+    scores = [0.0] * 259 + [-float(1 + 7 * index % 19) for index in range(len(tokens) - 259)]
+    kinds = [2, 3, 3, *([6] * 256), *([1] * (len(tokens) - 259))]
+    return {
+        "model": "llama", "tokens": tokens, "scores": scores, "token_type": kinds, "bos_token_id": 1,
+        "eos_token_id": 2, "unknown_token_id": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("metadata", [metadata_of_bytes(), metadata_of_pieces()], ids=["gpt2", "llama"])
+def test_tokenizers_are_those_that_transformers_builds(metadata: dict, tmp_path: Path) -> None:
+    from transformers.integrations.gguf import convert_gguf_tokenizer
+
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    for name, value in metadata.items():
+        writer.add_key_value(f"tokenizer.ggml.{name}", value, gguf.GGUFValueType.get_type(value))
+    writer.add_chat_template("{% for m in messages %}<s>{{ m.content }}{% endfor %}")
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    found = read_tokenizer(tmp_path / "model.gguf")
+    renamed = {"model": "tokenizer_type", "pre": "pre_tokenizer_type", "unknown_token_id": "unk_token_id"}
+    theirs, _ = convert_gguf_tokenizer("llama", {renamed.get(name, name): value for name, value in metadata.items()})
+    for text in TEXTS if metadata["model"] == "gpt2" else map(str.lstrip, TEXTS):  # they lose a space at the beginning
+        ids = found.encode(text, add_special_tokens=False)
+        assert ids == theirs.encode(text, add_special_tokens=False).ids, text
+        assert found.decode(ids) == text
+    assert found.special_tokens["eos_token"] == metadata["tokens"][metadata["eos_token_id"]]
+    assert found.render_chat([{"role": "user", "content": "hi"}]) == "<s>hi"
+    begins = found.encode("hello") != found.encode("hello", add_special_tokens=False)
+    assert begins == (metadata["model"] == "llama")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gguf")
+    floats = write_random_checkpoint(folder / "floats", llama_fields(intermediate_size=128, vocab_size=64))
+    return write_gguf(floats, folder / "model.gguf", folder / "meant", {"_proj.weight": Kind.Q4_0})
+
+
+def test_what_is_not_read_is_refused_by_name(file: Path, tmp_path: Path) -> None:
+    raw = file.read_bytes()
+    damaged = tmp_path / "model.gguf"
+    at = raw.index(b"blk.0.attn_q.weight") + len("blk.0.attn_q.weight") + 4 + 16
+    damaged.write_bytes(raw[:at] + (19).to_bytes(4, "little") + raw[at + 4 :])
+    with pytest.raises(ModelLoadError, match=r"layers\.0\.self_attn\.q_proj\.weight is stored as IQ1_S"):
+        load_model(damaged, read_config(damaged), torch.float32, CPU)
+    at = raw.index(b"llama", raw.index(b"general.architecture"))
+    damaged.write_bytes(raw[:at] + b"mamba" + raw[at + 5 :])
+    with pytest.raises(ModelLoadError, match=r"general\.architecture is 'mamba'"):
+        read_config(damaged)
+    (tmp_path / "other.gguf").write_bytes(raw)
+    with pytest.raises(ModelLoadError, match=r"has 2 \.gguf files"):
+        resolve_model(str(tmp_path))
+    (tmp_path / "other.gguf").unlink()
+    assert resolve_model(str(tmp_path)) == damaged
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damaged_files_are_refused(data, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    raw = bytearray(file.read_bytes())
+    if data.draw(st.booleans()):
+        raw = raw[: data.draw(st.integers(0, len(raw) - 1))]
+    else:
+        header = raw.index(b"blk.1.ffn_up.weight") + 60
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, header))
+            size = data.draw(st.sampled_from([1, 4, 8]))
+            raw[at : at + size] = data.draw(st.binary(min_size=size, max_size=size))
+    damaged = tmp_path_factory.mktemp("damaged") / "model.gguf"
+    damaged.write_bytes(raw)
+    for read in (
+        lambda: load_model(damaged, read_config(damaged), torch.float32, CPU),
+        lambda: read_gguf_tokenizer(GgufFile(damaged)),
+    ):
+        try:
+            read()
+        except ModelLoadError as error:
+            assert error.message
