@@ -8,6 +8,8 @@ from typing import Any
 
 import openai
 import pytest
+from homes.fleet import in_threads
+from streaming_load import PROMPTS, Answer, stream
 
 QUESTIONS = Path(__file__).parent.parent / "engine/src/fairlead_engine/demo/dinghy/questions.jsonl"
 
@@ -17,6 +19,8 @@ def questions() -> list[dict[str, Any]]:
 
 
 COMPLETIONS = "/v1/chat/completions"
+FINISHED = "vllm:request_success_total"
+"""The engine's count of requests that it has answered."""
 
 
 def chat(model: str, text: str = "What is 7 plus 5?") -> dict[str, Any]:
@@ -114,6 +118,21 @@ def test_scaling_by_the_scale_subresource_makes_both_replicas_answer(
             replicas.add(reply.headers["x-fairlead-replica"])
     assert replicas == set(fleet.pods(name))
     assert len(replicas) == 2
+
+
+@pytest.mark.local_only(reason="what processes an engine has is nothing of the cluster's, and each takes memory")
+def test_an_engine_of_two_http_processes_answers_as_one(fleet, deployed: Callable[..., str], name: str) -> None:
+    deployed(name, engine={"apiServers": 2})
+    fleet.wait_ready(name)
+    [pod] = fleet.pods(name).values()
+    [_] = [each for each in fleet.processes(pod) if any("peer_process" in word for word in each.cmdline())]
+    answers: list[Answer] = []
+    for client in in_threads(6, lambda number: answers.append(stream(fleet.endpoint(name), PROMPTS[number % 3], 32))):
+        client.join()
+    assert [answer.detail for answer in answers if not answer.complete] == []
+    assert len(answers) == 6 and len({answer.text for answer in answers}) <= 3, "one text for each prompt"
+    done = [line for line in fleet.engine_get(pod, "/metrics").splitlines() if line.startswith(FINISHED)]
+    assert sum(float(line.split()[-1]) for line in done) >= 6, "whichever process is asked tells of both"
 
 
 def test_a_model_on_a_claim_is_served_once_the_claim_holds_it(fleet, deployed: Callable[..., str], name: str) -> None:

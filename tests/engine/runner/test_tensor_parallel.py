@@ -61,6 +61,8 @@ FAMILIES = {
     "qwen2_moe": qwen2_moe_fields(num_hidden_layers=3, decoder_sparse_step=2),
     "qwen3_moe": qwen3_moe_fields(),
 }
+ALIKE = ("qwen2", "phi3", "gemma2", "gemma3")
+"""Families that are divided as others are; each starts processes that import torch."""
 QUANTIZED = llama_fields(
     num_attention_heads=8, num_key_value_heads=4, hidden_size=64, intermediate_size=128, head_dim=8, attention_bias=True
 )
@@ -115,9 +117,9 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
 @pytest.mark.parametrize(
     ("family", "size", "settings"),
     [
-        *((name, 2, {}) for name in FAMILIES),
+        *(pytest.param(name, 2, {}, marks=pytest.mark.slow if name in ALIKE else ()) for name in FAMILIES),
         ("llama", 2, {"async_scheduling": True, "attention_backend": "block_tables"}),
-        ("llama", 4, {}),
+        pytest.param("llama", 4, {}, marks=pytest.mark.slow),
         ("one-kv-head", 4, {}),
         ("qwen3", 2, {"kv_cache_dtype": "int8"}),
         ("one-kv-head", 2, {"kv_cache_dtype": "fp8", "attention_backend": "block_tables"}),
