@@ -177,6 +177,7 @@ TROUBLESHOOTING = ROOT / "docs" / "guides" / "troubleshooting.md"
 FINE = {
     *("ReplicasReady", "ScaledToZero", "ModelLoaded", "Complete", "AsExpected"),
     *("Reconciling", "RollingOut", "Scaling", "NotLoadedYet", "ScalingActive"),
+    *("AdapterLoaded", "AdapterLoading"),
 }
 """Reasons that say that nothing is wrong, or that it comes by itself."""
 

@@ -40,6 +40,10 @@ def _source(source: str) -> Json:
     return deployment(model={"source": source})
 
 
+def _adapters(*adapters: Json, **spec: Any) -> Json:
+    return deployment(adapters=list(adapters), **spec)
+
+
 RULES = (
     RuleCase("metadata.name must not be longer than 40", "<nil>", deployment("a" * 41), deployment("a" * 40)),
     RuleCase("metadata.name must start with a letter", "<nil>", deployment("1st"), deployment("st1")),
@@ -58,6 +62,42 @@ RULES = (
         "spec.model.aliases[1]",
         deployment(model={"source": "demo://dinghy", "aliases": ["boat", "other/boat"]}),
         deployment(model={"source": "demo://dinghy", "aliases": ["boat", "other-boat"]}),
+    ),
+    RuleCase(
+        "adapters[].source must look like",
+        "spec.adapters[0].source",
+        _adapters({"name": "a", "source": "hf://org/name"}),
+        _adapters({"name": "a", "source": "pvc://claim/folder"}),
+    ),
+    RuleCase(
+        "adapters[].source must not contain '..'",
+        "spec.adapters[1].source",
+        _adapters({"name": "a", "source": "file:///a"}, {"name": "b", "source": "pvc://claim/../a"}),
+        _adapters({"name": "a", "source": "file:///a"}, {"name": "b", "source": "pvc://claim/..a"}),
+    ),
+    RuleCase(
+        "two of adapters must not have the same servedName",
+        "spec.adapters",
+        _adapters(
+            {"name": "a", "source": "file:///a", "servedName": "boat"},
+            {"name": "b", "source": "file:///b", "servedName": "boat"},
+        ),
+        _adapters(
+            {"name": "a", "source": "file:///a", "servedName": "boat"},
+            {"name": "b", "source": "file:///b", "servedName": "ship"},
+        ),
+    ),
+    RuleCase(
+        "adapters[].servedName must not be a name of the model itself",
+        "<nil>",
+        _adapters({"name": "a", "source": "file:///a", "servedName": "dinghy"}),
+        _adapters({"name": "dinghy", "source": "file:///a", "servedName": "dinghy-a"}),
+    ),
+    RuleCase(
+        "engine.maxLoras must not be 0 where adapters are listed",
+        "<nil>",
+        _adapters({"name": "a", "source": "file:///a"}, engine={"maxLoras": 0}),
+        deployment(adapters=[], engine={"maxLoras": 0}),
     ),
     RuleCase(
         "engine.maxNumSeqs must not be above engine.maxNumBatchedTokens",
@@ -161,6 +201,11 @@ def _limits() -> Iterator[LimitCase]:
     for length in (0, -1, "8", 1.5, True, 2**31):
         yield LimitCase("spec.engine.maxModelLen", {"engine": {"maxModelLen": length}})
     yield LimitCase("spec.engine.maxNumSeqs", {"engine": {"maxNumSeqs": 65537}})
+    for name in ("", "A", "a:b", "-a", "a" * 64):
+        yield LimitCase("spec.adapters[0].name", {"adapters": [{"name": name, "source": "file:///a"}]})
+    yield LimitCase("spec.adapters[0].source", {"adapters": [{"name": "a"}]})
+    yield LimitCase("spec.adapters[1]", {"adapters": [{"name": "a", "source": "file:///a"}] * 2})
+    yield LimitCase("spec.engine.maxLoraRank", {"engine": {"maxLoraRank": 0}})
     sizes: tuple[Any, ...] = ("", "2GiB", "-1", "1e", 1.5, [], "9" * 33, "1 Gi")
     for memory in sizes:
         yield LimitCase("spec.engine.kvCache.memory", {"engine": {"kvCache": {"memory": memory}}})
@@ -197,6 +242,7 @@ LIMITS = tuple(_limits())
 FULL = deployment(
     "full",
     model={"source": "pvc://models/a", "servedName": "org-full", "aliases": ["full-a", "full-b"]},
+    adapters=[{"name": "pirate", "source": "pvc://adapters/pirate", "servedName": "redbeard"}],
     engine={
         "image": "example.test/engine:1",
         "dtype": "float32",
@@ -206,6 +252,9 @@ FULL = deployment(
         "maxNumQueuedTokens": 512,
         "kvCache": {"blockSize": 16, "memory": "2Gi"},
         "enablePrefixCaching": True,
+        "maxLoras": 2,
+        "maxLoraRank": 8,
+        "maxCpuLoras": 4,
         "extraArgs": ["--seed", "7"],
         "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
     },

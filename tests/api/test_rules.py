@@ -157,6 +157,8 @@ durations = st.none() | st.from_regex(r"([0-9]{1,2}([.][0-9]{1,2})?(ms|s|m|h|d))
 targets = st.fixed_dictionaries(
     {}, optional={"tolerance": replicas, "timeToFirstToken": durations, "queueDepth": st.integers(1, 2)}
 )
+boats = st.sampled_from(["a", "b", "-"])
+models = st.fixed_dictionaries({}, optional={"servedName": boats, "aliases": st.lists(boats, max_size=2)})
 values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
     "object": (
         rules.OBJECT,
@@ -167,9 +169,12 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
                 {},
                 optional={
                     "resources": st.fixed_dictionaries({}, optional={"gpus": replicas}),
-                    "engine": st.fixed_dictionaries({}, optional={"tensorParallelSize": st.integers(1, 3)}),
+                    "engine": st.fixed_dictionaries(
+                        {}, optional={"tensorParallelSize": st.integers(1, 3), "maxLoras": st.integers(0, 1)}
+                    ),
+                    "adapters": st.lists(st.fixed_dictionaries({}, optional={"servedName": boats}), max_size=2),
                 },
-            ),
+            ).flatmap(lambda spec: models.map(lambda model: {**spec, "model": model})),
         ),
     ),
     "model name": (rules.MODEL_NAME, st.text("a/\n", max_size=4)),
@@ -184,6 +189,17 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
                 max_size=7,
             ),
         ),
+    ),
+    "adapter source": (
+        rules.ADAPTER_SOURCE,
+        st.builds(
+            "".join,
+            st.lists(st.sampled_from(["file:///", "pvc://", "hf://", "a", "/", "..", ".", "-", "\n"]), max_size=6),
+        ),
+    ),
+    "adapters": (
+        rules.ADAPTERS,
+        st.lists(st.fixed_dictionaries({}, optional={"servedName": st.none() | boats}), max_size=3),
     ),
     "engine": (
         rules.ENGINE,

@@ -9,6 +9,7 @@ import yaml
 
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.manifests.adapters import mounted_claims, placed_adapters
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.source import CannotBuild
@@ -546,3 +547,30 @@ def test_the_volume_for_compiled_kernels_is_mounted_as_documented() -> None:
     assert {"name": "kernels", "mountPath": "/kernels"} in engine["volumeMounts"]
     assert len(engine["volumeMounts"]) > 1, "the template takes none away"
     assert spec["template"]["spec"]["volumes"][0] in pod(**spec)["spec"]["volumes"]
+
+
+def test_claims_of_adapters_are_mounted_each_once_and_engines_told_where_they_may_load_from() -> None:
+    spec = {"adapters": [{"name": "a", "source": "pvc://boats.v1/a"}, {"name": "b", "source": "pvc://boats.v1/b"}]}
+    made = children(llmdeployment(**spec), SETTINGS, (), ["boats.v1"])
+    template = made[1]["spec"]["template"]["spec"]
+    (volume,) = [each for each in template["volumes"] if each["name"].startswith("adapters-")]
+    assert volume["persistentVolumeClaim"] == {"claimName": "boats.v1", "readOnly": True}
+    (mount,) = [each for each in template["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/adapters/boats.v1", True)
+    assert mounted_claims(made[1]) == {"boats.v1"}
+    other = children(llmdeployment(adapters=spec["adapters"][:1]), SETTINGS, (), ["boats.v1"])
+    assert other[1] == made[1], "which adapters there are is nothing that pods are replaced for"
+    placed = placed_adapters(llmdeployment(**spec), SETTINGS, ["boats.v1"])
+    assert [each.path for each in placed] == ["/adapters/boats.v1/a", "/adapters/boats.v1/b"]
+
+
+def test_engines_have_room_for_adapters_where_some_are_listed_or_places_are_asked_for() -> None:
+    assert "adapter-folder" not in flags() and "adapter-folder" not in flags(engine={"maxLoras": 0})
+    asked = flags(engine={"maxLoras": 2, "maxLoraRank": 8, "maxCpuLoras": 16})
+    assert {name: asked[name] for name in ("adapter-folder", "max-loras", "max-lora-rank", "max-cpu-loras")} == {
+        "adapter-folder": "/adapters", "max-loras": 2, "max-lora-rank": 8, "max-cpu-loras": 16,
+    }  # fmt: skip
+    local = OperatorSettings(allow_file_sources=True)
+    spec = {"adapters": [{"name": "a", "source": "file:///srv/a"}]}
+    assert yaml.safe_load(build(local, **spec)[0]["data"]["engine.yaml"])["adapter-folder"] == "/"
+    assert placed_adapters(llmdeployment(**spec), local, ())[0].path == "/srv/a"

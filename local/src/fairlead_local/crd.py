@@ -130,9 +130,26 @@ def _status_schema() -> JsonSchema:
             "drainingReplicas": _count("Replicas that finish the requests they have and then go."),
             "selector": _text("Label selector of the replicas' pods, for autoscalers."),
             "url": _text("Base URL of the model's OpenAI API at the gateway."),
+            "adapters": {
+                "description": "Each adapter of the spec, and how it is with it. One that cannot be loaded leaves the "
+                "model and the others served.",
+                "type": "array",
+                "items": {"type": "object", "required": ["name", "reason", "message"], "properties": _ADAPTER},
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
             "scaling": _scaling_schema(),
         },
     }
+
+
+_ADAPTER: JsonSchema = {
+    "name": _text("Its name in the spec."),
+    "servedName": _text("A name of its own that it is served under; absent = none."),
+    "readyReplicas": _count("Ready replicas that have loaded it."),
+    "reason": _text("Whether it is served, or why not, in one CamelCase word.", minLength=1, maxLength=1024),
+    "message": _text("The same in a sentence that says what to do.", maxLength=32768),
+}
 
 
 def _scaling_schema() -> JsonSchema:

@@ -120,6 +120,20 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A LoRA adapter of the model. Requests ask for `MODEL:NAME`, or for its own name."""
+
+    name: Annotated[str, Constraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
+    """What stands behind a name of the model and a colon."""
+    source: Annotated[str, Constraints(min_length=1, max_length=1024, rules=rules.ADAPTER_SOURCE)]
+    """Where its folder is, as PEFT writes it (adapter_config.json, adapter_model.safetensors): pvc://CLAIM/FOLDER for a
+    folder on a PersistentVolumeClaim of the same namespace, file:///FOLDER for a folder on the machine (only where the
+    operator's settings allow it)."""
+    served_name: Annotated[Name, Constraints(default_text="none")] = ""
+    """A name of its own for the model with it, that clients may put into `model` as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvCache:
     """The engine's paged key-value cache."""
 
@@ -194,6 +208,18 @@ class Engine:
     """
     reasoning_parser: ReasoningParser = ReasoningParser.AUTO
     """How the model writes what it thinks before it answers; auto = as its chat template shows, none = as text."""
+    max_loras: Annotated[
+        int | None, Constraints(minimum=0, maximum=256, default_text="4 where adapters are listed, else none")
+    ] = None
+    """Adapters that one step may compute with: so many have room on the device, taken at the start. Where it is set,
+    the first adapter can be added without replacing replicas."""
+    max_lora_rank: Annotated[int | None, Constraints(minimum=1, maximum=256, default_text="16")] = None
+    """Largest rank of an adapter."""
+    max_cpu_loras: Annotated[int | None, Constraints(minimum=1, maximum=65536, default_text="four times maxLoras")] = (
+        None
+    )
+    """Adapters that the host's memory keeps beside those on the device; others are read again when they are asked for.
+    """
     extra_args: Annotated[
         tuple[Annotated[str, Constraints(max_length=1024)], ...], Constraints(max_items=64, list_type="atomic")
     ] = ()
@@ -370,6 +396,12 @@ class LLMDeploymentSpec:
 
     model: Model
     """Which model is served, and under which names."""
+    adapters: Annotated[
+        tuple[Adapter, ...],
+        Constraints(max_items=64, list_type="map", list_map_keys=("name",), rules=rules.ADAPTERS),
+    ] = ()
+    """LoRA adapters that are served beside the model itself. Engines load and unload them while they run: replicas are
+    replaced only for a claim that is not mounted yet, and for the first one where engine.maxLoras is not set."""
     engine: Annotated[Engine, Constraints(rules=rules.ENGINE)] = field(default_factory=Engine)
     """How the engine runs the model."""
     resources: Annotated[Resources, Constraints(rules=rules.RESOURCES)] = field(default_factory=Resources)

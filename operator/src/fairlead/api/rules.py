@@ -60,6 +60,16 @@ def _num_ranks(body: Mapping[str, Any]) -> int:
     return (body["spec"].get("engine") or {}).get("tensorParallelSize") or 1
 
 
+def _own_names(adapters: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [each["servedName"] for each in adapters if _has(each, "servedName")]
+
+
+def _names_of_model(body: Mapping[str, Any]) -> list[str]:
+    model = body["spec"].get("model") or {}
+    served = model["servedName"] if _has(model, "servedName") else body["metadata"]["name"]
+    return [served, *(model.get("aliases") or ())]
+
+
 def _in_order(value: Mapping[str, Any], lower: str, upper: str) -> bool:
     return not _has(value, lower) or not _has(value, upper) or bool(value[lower] <= value[upper])
 
@@ -69,6 +79,8 @@ _SOURCE = (
     "^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|"
     "hf://[^/@]+/[^/@]+(@[^/@]+)?|s3://[^/]+/.+|oci://.+)$"
 )
+_ADAPTER_SOURCE = "^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+)$"
+_NO_WAY_UP = "(^|.*/)[.][.](/.*|$)"
 _EXTERNAL_EXCLUDES = ("minReplicas", "maxReplicas", "targets", "scaleUp", "scaleDown", "scaleToZeroAfter")
 
 OBJECT = (
@@ -89,6 +101,19 @@ OBJECT = (
         "self.spec.resources.gpus <= self.spec.engine.tensorParallelSize)",
         lambda self: _num_gpus(self) <= max(1, _num_ranks(self)),
         "resources.gpus must not be above engine.tensorParallelSize: the engine would leave the others idle",
+    ),
+    Rule(
+        "!has(self.spec.adapters) || self.spec.adapters.all(each, !has(each.servedName) || "
+        "!((has(self.spec.model.servedName) ? self.spec.model.servedName : self.metadata.name) == each.servedName || "
+        "(has(self.spec.model.aliases) && each.servedName in self.spec.model.aliases)))",
+        lambda self: not set(_own_names(self["spec"].get("adapters") or ())) & set(_names_of_model(self)),
+        "adapters[].servedName must not be a name of the model itself: requests could mean either",
+    ),
+    Rule(
+        "!has(self.spec.adapters) || size(self.spec.adapters) == 0 || !has(self.spec.engine) || "
+        "!has(self.spec.engine.maxLoras) || self.spec.engine.maxLoras > 0",
+        lambda self: not self["spec"].get("adapters") or (self["spec"].get("engine") or {}).get("maxLoras") != 0,
+        "engine.maxLoras must not be 0 where adapters are listed: no engine would have room for them",
     ),
 )
 """On the whole object."""
@@ -117,6 +142,30 @@ SOURCE = (
     ),
 )
 """On `spec.model.source`."""
+
+ADAPTER_SOURCE = (
+    Rule(
+        f"self.matches('{_ADAPTER_SOURCE}')",
+        lambda self: matches(_ADAPTER_SOURCE, self),
+        "adapters[].source must look like pvc://CLAIM/FOLDER or file:///FOLDER",
+    ),
+    Rule(
+        f"!self.matches('{_NO_WAY_UP}')",
+        lambda self: ".." not in self.split("/"),
+        "adapters[].source must not contain '..'",
+    ),
+)
+"""On the `source` of each of `spec.adapters`."""
+
+ADAPTERS = (
+    Rule(
+        "self.filter(each, has(each.servedName)).all(each, self.filter(other, has(other.servedName))"
+        ".exists_one(other, other.servedName == each.servedName))",
+        lambda self: len(set(names := _own_names(self))) == len(names),
+        "two of adapters must not have the same servedName: requests could mean either",
+    ),
+)
+"""On `spec.adapters`."""
 
 ENGINE = (
     Rule(

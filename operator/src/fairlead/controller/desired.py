@@ -6,6 +6,7 @@ from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead.controller.capabilities import BASIC, Capabilities
 from fairlead.controller.observe import Observed
+from fairlead.manifests.adapters import PlacedAdapter, placed_adapters
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.source import CannotBuild
@@ -32,6 +33,8 @@ class Desired:
     """In the order in which they are to be applied."""
     obstacle: Problem | None = None
     """Why `children` is empty. What runs already goes on running."""
+    adapters: tuple[PlacedAdapter, ...] = ()
+    """Those that engines should have loaded."""
     done_without: tuple[str, ...] = ()
     """A sentence for each kind of child that is wanted and cannot be had at this API server."""
 
@@ -54,7 +57,9 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
         )
         return Desired(deployment, obstacle=Problem(Reason.MODEL_SOURCE_NOT_FOUND, message))
     try:
-        manifests = children(deployment, settings, capabilities.wanted)
+        claims = sorted(observed.adapter_claims)
+        manifests = children(deployment, settings, capabilities.wanted, claims)
     except CannotBuild as e:
         return Desired(deployment, obstacle=Problem(e.reason, e.message))
-    return Desired(deployment, manifests, done_without=capabilities.done_without)
+    adapters = placed_adapters(deployment, settings, observed.adapter_claims)
+    return Desired(deployment, manifests, done_without=capabilities.done_without, adapters=adapters)

@@ -59,7 +59,7 @@ def announcements(before: Mapping[str, Any], after: Mapping[str, Any], changes: 
             event_type = EventType.WARNING if is_true else EventType.NORMAL
         if is_news:
             found.append(Announcement(event_type, new["reason"], new["message"]))
-    return found
+    return [*found, *_announce_adapters(before, after)]
 
 
 class EventRecorder:
@@ -126,6 +126,15 @@ class EventRecorder:
                 return False
             raise
         return True
+
+
+def _announce_adapters(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Announcement]:
+    """One for each adapter that was loaded, or cannot be."""
+    reasons = {each.get("name"): each.get("reason") for each in before.get("adapters") or ()}
+    for each in after.get("adapters") or ():
+        if each["reason"] != reasons.get(each["name"]) and each["reason"] != Reason.ADAPTER_LOADING:
+            kind = EventType.NORMAL if each["reason"] == Reason.ADAPTER_LOADED else EventType.WARNING
+            yield Announcement(kind, each["reason"], f"adapter {each['name']}: {each['message']}")
 
 
 def _announce_changes(changes: Sequence[Change]) -> Iterator[Announcement]:

@@ -17,6 +17,7 @@ from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
+from fairlead.manifests.adapters import mounted_claims
 from fairlead.manifests.source import claim_of
 
 ChildKey = tuple[str, str]
@@ -56,6 +57,8 @@ class Observed:
     """Claims of older LLMDeployments on names that this one wants too."""
     missing_claim: str | None = None
     """The PersistentVolumeClaim of its source, if that does not exist."""
+    adapter_claims: frozenset[str] = frozenset()
+    """The PersistentVolumeClaims that its adapters are on, or were on and are mounted still, as far as they exist."""
     warnings: Mapping[str, PodWarning] = field(default_factory=dict)
     """What keeps pods from being created that have been for long, by the pod's uid."""
     running: Mapping[str, int] = field(default_factory=dict)
@@ -136,7 +139,19 @@ class Cluster:
         claim = claim_of(str(((observed.body.get("spec") or {}).get("model") or {}).get("source") or ""))
         if claim and await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, key[0]) is not None:
             claim = None
-        return replace(observed, missing_claim=claim, warnings=self._warnings.known(observed.pods))
+        wanted = {*adapter_claims(observed.body), *mounted_claims(observed.engine)}
+        found = [claim for claim in sorted(wanted) if await self._is_there(claim, key[0])]
+        return replace(
+            observed,
+            missing_claim=claim,
+            adapter_claims=frozenset(found),
+            warnings=self._warnings.known(observed.pods),
+        )
+
+    async def _is_there(self, claim: str, namespace: str) -> bool:
+        """Whether a claim exists and is to stay: one that is being deleted waits until no pod mounts it."""
+        found = await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
+        return found is not None and not (found.get("metadata") or {}).get("deletionTimestamp")
 
     def last_seen(self, key: Key) -> Observed | None:
         """What is known without asking the API: everything but missing claims. Warnings are as last heard. None when it
@@ -171,6 +186,12 @@ class Cluster:
                     yield claim, everybody
 
 
+def adapter_claims(body: Mapping[str, Any]) -> set[str]:
+    """The claims that the adapters of an LLMDeployment are on."""
+    sources = (str(each.get("source") or "") for each in (body.get("spec") or {}).get("adapters") or ())
+    return {claim for claim in map(claim_of, sources) if claim is not None}
+
+
 def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
     """The names an LLMDeployment wants: its served name, bare and with its namespace, its aliases, and its own.
 
@@ -181,9 +202,12 @@ def name_claims(body: Mapping[str, Any]) -> dict[str, NameClaim]:
         return {}
     key = namespace, name = metadata["namespace"], metadata["name"]
     served_name = str(model.get("servedName") or name)
-    wanted = [each for each in (served_name, *map(str, model.get("aliases") or ())) if "/" not in each]
+    adapters = (each.get("servedName") for each in (body.get("spec") or {}).get("adapters") or ())
+    own = [str(each) for each in adapters if each]
+    wanted = [each for each in (served_name, *map(str, model.get("aliases") or ()), *own) if "/" not in each]
     created = str(metadata.get("creationTimestamp") or "")
-    claims = {each: NameClaim(each, created, key) for each in (*wanted, f"{namespace}/{served_name}")}
+    with_namespace = [f"{namespace}/{each}" for each in (served_name, *own) if "/" not in each]
+    claims = {each: NameClaim(each, created, key) for each in (*wanted, *with_namespace)}
     return claims | {f"{namespace}/{name}": NameClaim(f"{namespace}/{name}", "", key)}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from fairlead.controller.adapters import AdapterLoader, Loaded
 from fairlead.controller.applier import Applied, Applier
 from fairlead.controller.capabilities import Capabilities
 from fairlead.controller.desired import Desired, desired
@@ -52,13 +53,16 @@ class Reconciler:
         recorder: EventRecorder,
         settings: OperatorSettings,
         *,
+        adapters: AdapterLoader | None = None,
         capabilities: Callable[[], Capabilities] = Capabilities,
     ) -> None:
-        """`capabilities`: what the API server was last found to be capable of."""
+        """`adapters`: has engines load and unload them; None = over HTTP. `capabilities`: what the API server was last
+        found to be capable of."""
         self.cluster = cluster
         self.applier = applier
         self.recorder = recorder
         self.settings = settings
+        self.adapters = adapters or AdapterLoader()
         self._capabilities = capabilities
 
     async def reconcile(self, key: Key) -> ReconcileOutcome:
@@ -66,12 +70,14 @@ class Reconciler:
         observed = await self.cluster.observe(key)
         if observed is None or observed.body["metadata"].get("deletionTimestamp"):
             self.applier.forget(key)  # its children go by their ownerReferences
+            self.adapters.forget(key)
             return ReconcileOutcome.GONE
         wanted = desired(observed, self.settings, self._capabilities())
         plan = make_plan(wanted, observed, self.applier.settled(key), self.applier.asked(key, observed.pods))
         applied = await self.applier.apply(plan, observed.body)
-        await self.write_status(observed, wanted, applied)
-        if wanted.obstacle is not None or applied.problems:
+        loaded = await self.adapters.bring(observed, wanted)  # engines load and unload what differs
+        await self.write_status(observed, wanted, applied, loaded)
+        if wanted.obstacle is not None or applied.problems or loaded.is_unfinished:
             return ReconcileOutcome.BLOCKED
         return ReconcileOutcome.APPLIED if applied.changes else ReconcileOutcome.UNCHANGED
 
@@ -82,11 +88,16 @@ class Reconciler:
         observed = self.cluster.last_seen(key)
         return None if observed is None else next_look(observed.pods, datetime.now(UTC))
 
-    async def write_status(self, observed: Observed, wanted: Desired, applied: Applied) -> None:
+    async def write_status(self, observed: Observed, wanted: Desired, applied: Applied, loaded: Loaded) -> None:
         """Writes the status and its Events, if anything about it is new."""
         is_configuring = any((one.kind, one.verb) in CONFIGURING for one in applied.changes)
         now = situation(
-            observed, wanted, applied.problems, is_applying=bool(applied.changes), is_configuring=is_configuring
+            observed,
+            wanted,
+            applied.problems,
+            is_applying=bool(applied.changes),
+            is_configuring=is_configuring,
+            adapters=loaded.adapters,
         )
         before = observed.body.get("status") or {}
         after = status(observed, now, self.settings, time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))

@@ -13,6 +13,7 @@ from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, R
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.recommendation import counted
+from fairlead.controller.adapters import AdapterState
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_rolling, is_seen
@@ -55,6 +56,8 @@ class Situation:
     is_rolling: bool
     """Whether pods of an earlier configuration are still being replaced, or the Deployment has not been acted upon
     yet."""
+    adapters: tuple[AdapterState, ...] | None = ()
+    """Each listed adapter, and how it is with it; None = they were not looked at."""
     paused: str = ""
     """The command that resumes the rollout of the engine's Deployment, where somebody has paused it."""
 
@@ -95,9 +98,11 @@ def situation(
     *,
     is_applying: bool,
     is_configuring: bool = False,
+    adapters: tuple[AdapterState, ...] | None = (),
 ) -> Situation:
     """`problems`: what became of the plan. `is_applying`: whether something was just written. `is_configuring`: whether
-    that was another configuration of the engine, about which nothing is known from the one before."""
+    that was another configuration of the engine, about which nothing is known from the one before. `adapters`: how it
+    is with those that are listed; None = they were not looked at."""
     engine, before = observed.engine or {}, observed.body.get("status") or {}
     # An object that cannot be understood is taken to want what it had.
     known = int((engine.get("spec") or {}).get("replicas") or before.get("replicas") or 0)
@@ -122,6 +127,7 @@ def situation(
         last_failure=Problem(str(model.get("reason")), str(model.get("message") or "")) if has_failed else None,
         scaling=before.get("scaling"),
         done_without=wanted.done_without,
+        adapters=adapters,
         is_rolling=is_applying or bool(engine and (not is_seen(engine) or is_rolling(engine))),
         paused=paused,
     )
@@ -133,6 +139,9 @@ def status(observed: Observed, now: Situation, settings: OperatorSettings, *, ti
     before = (observed.body.get("status") or {}).get("conditions") or []
     generation = int(metadata.get("generation") or 0)
     name, namespace = metadata["name"], metadata["namespace"]
+    had = (observed.body.get("status") or {}).get("adapters")
+    found = had if now.adapters is None else [each.as_status for each in now.adapters]
+    adapters = {"adapters": found} if found or had is not None else {}
     return {
         "observedGeneration": generation,
         "desiredReplicas": now.num_desired,
@@ -141,6 +150,7 @@ def status(observed: Observed, now: Situation, settings: OperatorSettings, *, ti
         "drainingReplicas": len(now.of(Stage.DRAINING)),
         "selector": f"{names.LABEL_LLMDEPLOYMENT}={name},{names.LABEL_COMPONENT}={names.ENGINE_COMPONENT}",
         "url": f"{settings.gateway_url.rstrip('/')}/{namespace}/{name}/v1",
+        **adapters,
         "conditions": merge_conditions(before, conditions(now), generation=generation, time=time),
     }
 
@@ -251,6 +261,9 @@ def degraded(now: Situation) -> Said:
     if problem is None and hanging:
         also = f". So does {', '.join(pod.pod for pod in hanging[1:])}" if hanging[1:] else ""
         problem = Problem(hanging[0].reason, hanging[0].sentence + also)
+    adapter = next((each for each in now.adapters or () if each.is_trouble), None)
+    if problem is None and now.conflict is None and adapter is not None:
+        problem = Problem(adapter.reason, f"adapter {adapter.name}: {adapter.message}")
     problem = problem or now.conflict
     if problem is None:
         message = " ".join(("Nothing is wrong.", *now.done_without)) if now.done_without else "nothing is wrong"
@@ -275,12 +288,17 @@ def _conflict(observed: Observed) -> Problem | None:
     own, served_name = f"{metadata['namespace']}/{metadata['name']}", model.get("servedName") or metadata["name"]
     with_namespace = f"{metadata['namespace']}/{served_name}"
     lost = {claim.name: claim for claim in sorted(observed.rivals, key=lambda claim: claim.name)}
+    listed = (observed.body.get("spec") or {}).get("adapters") or ()
+    adapters = [str(each["servedName"]) for each in listed if each.get("servedName")]
+    of_adapters = {*adapters, *(f"{metadata['namespace']}/{each}" for each in adapters)}
     names_wanted = (served_name, *(model.get("aliases") or ()), with_namespace, own)
     kept = [name for name in dict.fromkeys(names_wanted) if name not in lost]
     advice = []
     if served_name in lost or with_namespace in lost:
         advice.append(f"choose another model.servedName than {served_name!r}")
-    if aliases := [repr(name) for name in lost if name not in (served_name, with_namespace)]:
+    if taken := [repr(name) for name in lost if name in of_adapters]:
+        advice.append(f"choose another adapters[].servedName than {', '.join(taken)}")
+    if aliases := [repr(name) for name in lost if name not in (served_name, with_namespace, *of_adapters)]:
         advice.append(f"take {', '.join(aliases)} out of model.aliases")
     losses = [
         f"requests for the model {name!r} go to {'the older' if claim.created else 'the'} "

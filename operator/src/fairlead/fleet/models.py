@@ -6,13 +6,16 @@ from typing import Any
 
 from fairlead.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
-from fairlead.fleet.directory import Outlook, ServedModel
+from fairlead.fleet.directory import Outlook, ServedAdapter, ServedModel
 from fairlead.fleet.pods import is_active
 
 HOPELESS_REASONS = frozenset(
     {Reason.INVALID_SPEC, Reason.UNKNOWN_PROFILE, Reason.RESOURCE_NOT_OWNED, Reason.SOURCE_NOT_SUPPORTED}
 )
 """Reasons under which the operator creates no pods until somebody changes the object."""
+
+HOPELESS_ADAPTERS = frozenset({Reason.ADAPTER_NOT_LOADED, Reason.ADAPTER_SOURCE_NOT_FOUND, Reason.SOURCE_NOT_SUPPORTED})
+"""Reasons under which no replica serves an adapter until somebody changes something."""
 
 
 def served_model(deployment: LLMDeployment) -> ServedModel:
@@ -27,11 +30,23 @@ def served_model(deployment: LLMDeployment) -> ServedModel:
         name=metadata.name,
         served_name=spec.model.served_name,
         aliases=tuple(spec.model.aliases),
+        adapters=_adapters(deployment),
         created=metadata.creation_timestamp.timestamp(),
         engine=hashlib.blake2b(engine.encode(), digest_size=16).hexdigest(),
         max_model_len=None if said_elsewhere else spec.engine.max_model_len,
         routing=spec.routing,
     )
+
+
+def _adapters(deployment: LLMDeployment) -> tuple[ServedAdapter, ...]:
+    """Those that it lists, with what the operator has found to be wrong with each."""
+    said = {each.get("name"): each for each in deployment.status.get("adapters") or ()}
+    found = []
+    for adapter in deployment.spec.adapters:
+        status = said.get(adapter.name) or {}
+        trouble = str(status.get("message") or "") if status.get("reason") in HOPELESS_ADAPTERS else ""
+        found.append(ServedAdapter(adapter.name, adapter.served_name, trouble))
+    return tuple(found)
 
 
 def outlook(deployment: LLMDeployment, pods: Iterable[Mapping[str, Any]]) -> Outlook:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.manifests.adapters import adapter_folder
 from fairlead.manifests.common import Manifest, child, selector_labels
 from fairlead.manifests.engine import config_map, engine_cpus, engine_deployment, engine_flags, engine_pod
 from fairlead.manifests.source import model_source
@@ -13,16 +14,19 @@ ALWAYS_MADE = ("ConfigMap", "Deployment", "Service")
 
 
 def children(
-    deployment: LLMDeployment, settings: OperatorSettings, optional_kinds: Collection[str] = ()
+    deployment: LLMDeployment,
+    settings: OperatorSettings,
+    optional_kinds: Collection[str] = (),
+    adapter_claims: Collection[str] = (),
 ) -> tuple[Manifest, ...]:
     """ConfigMap, Deployment, Service, and of NetworkPolicy, PodDisruptionBudget and PodMonitor those in
-    `optional_kinds`.
+    `optional_kinds`. `adapter_claims`: the claims of adapters that pods are to mount.
 
     Raises CannotBuild, with a reason, for a spec that cannot be built here.
     """
     source = model_source(deployment.spec.model.source, settings)
-    pod = engine_pod(deployment, settings, source)
-    flags = engine_flags(deployment, source, engine_cpus(pod))
+    pod = engine_pod(deployment, settings, source, adapter_claims)
+    flags = engine_flags(deployment, source, engine_cpus(pod), adapter_folder(deployment, settings))
     manifests = (
         config_map(deployment, flags),
         network_policy(deployment, settings),  # before the pods, so that they are never open to everybody

@@ -16,6 +16,7 @@ from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
+from fairlead.manifests.adapters import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.overlay import merge
 from fairlead.manifests.source import CannotBuild, ModelSource
@@ -83,12 +84,15 @@ def config_name(deployment: LLMDeployment, flags: Mapping[str, Any]) -> str:
     return f"{names.engine_child(deployment.metadata.name)}-{fingerprint(flags)}"
 
 
-def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal | None) -> dict[str, Any]:
+def engine_flags(
+    deployment: LLMDeployment, source: ModelSource, cpus: Decimal | None, adapter_folder: str | None = None
+) -> dict[str, Any]:
     """The flags of `fairlead-engine serve` that the spec decides; what it leaves open, the engine chooses.
 
     `cpus`: what the engine's container may use, None = nobody said. It gets one compute thread for each, rounded up,
     but for those that its further HTTP processes take, unless the user says the number: else every engine of a node
-    would start as many threads as the node has cores, and they would take turns on its CPUs.
+    would start as many threads as the node has cores, and they would take turns on its CPUs. `adapter_folder`: below
+    which it may load adapters, None = it needs no room for any.
     """
     spec, engine = deployment.spec, deployment.spec.engine
     speculative = engine.speculative
@@ -110,6 +114,10 @@ def engine_flags(deployment: LLMDeployment, source: ModelSource, cpus: Decimal |
         "enable-prefix-caching": engine.enable_prefix_caching,
         "speculative-method": None if speculative is None else str(speculative.method),
         "num-speculative-tokens": None if speculative is None else speculative.num_tokens,
+        "adapter-folder": adapter_folder,
+        "max-loras": engine.max_loras,
+        "max-lora-rank": engine.max_lora_rank,
+        "max-cpu-loras": engine.max_cpu_loras,
         "tool-call-parser": _unless_auto(engine.tool_call_parser),
         "reasoning-parser": _unless_auto(engine.reasoning_parser),
         "num-threads": None if cpus is None or is_said else max(1, math.ceil(cpus) - (engine.api_servers - 1)),
@@ -123,8 +131,10 @@ def _unless_auto(value: StrEnum) -> str | None:
     return None if value == "auto" else str(value)
 
 
-def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource) -> dict[str, Any]:
-    """The pods' spec, with `spec.template.spec` laid over it.
+def engine_pod(
+    deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource, adapter_claims: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The pods' spec, with `spec.template.spec` laid over it. `adapter_claims`: claims to mount for adapters.
 
     Raises CannotBuild for an unknown profile, for another number of GPUs than the engine computes on, or for a template
     that does not fit onto a pod.
@@ -136,6 +146,10 @@ def engine_pod(deployment: LLMDeployment, settings: OperatorSettings, source: Mo
         {"name": SCRATCH_VOLUME, "mountPath": "/tmp"},
         *source.mounts,
     ]
+    for claim in adapter_claims:
+        volume, mount = claim_mount(claim)
+        volumes.append(volume)
+        mounts.append(mount)
     if profile.shared_memory is not None:
         medium = {"medium": "Memory", "sizeLimit": profile.shared_memory}
         volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": medium})

@@ -64,7 +64,7 @@ def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, A
         plain = [pool.model.served_name, *pool.model.aliases]
         names = plain if chosen is not None else directory.public_names(pool)
         adapters = [with_adapter(names[0], adapter) for adapter in pool.adapters]
-        own = [each.served_name for each in pool.model.adapters if each.served_name and not each.trouble]
+        own = [each.served_name for each in pool.model.adapters if each.served_name and each.name in pool.adapters]
         adapters += [name for name in own if chosen is not None or directory.has(pool, name)]
         entries |= {name: _entry(name, pool) for name in (*names, *adapters)}
     return {"object": "list", "data": list(entries.values())}
