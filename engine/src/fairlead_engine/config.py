@@ -39,6 +39,8 @@ _DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}
 _DEFAULT_BATCHED_TOKENS = {"cpu": 512, "cuda": 8192}
 _DEFAULT_SPECULATIVE_TOKENS = 4
 _DEFAULT_LOOKUP = (2, 4)
+_DEFAULT_LORAS = 4
+_HOST_LORAS_PER_SLOT = 4
 _QUEUE_STEPS = 2
 """The queue holds this many full steps of prefill by default: enough to keep the engine busy, little enough that
 waiting happens in the gateway, where a request can still go elsewhere."""
@@ -123,6 +125,21 @@ class EngineConfig:
     """Tokens that must have stood there before for ngram to guess what follows them. None = 2."""
     prompt_lookup_max: int | None = None
     """Tokens that ngram looks for first, before it looks for fewer. None = 4."""
+    lora_modules: str | None = None
+    """Adapters to begin with, as NAME=FOLDER and with commas between them: folders of LoRA adapters as PEFT writes
+    them. Requests ask for `MODEL:NAME`."""
+    adapter_folder: str | None = None
+    """Folder below which adapters may be loaded while the engine runs (`POST /v1/load_lora_adapter`). None = none may.
+    """
+    max_loras: int | None = None
+    """Adapters that steps may compute with at once: so many have room on the device, taken at the start, and sequences
+    whose adapter has none wait. Each step with adapters costs for all of them. None = 4 where `lora_modules` or
+    `adapter_folder` is set, else none."""
+    max_lora_rank: int = 16
+    """Largest rank of an adapter, up to 256; memory is taken for it in each place."""
+    max_cpu_loras: int | None = None
+    """Adapters that the host's memory keeps beside, in the order of their last use; others are read from their folders
+    when they are wanted. None = four times `max_loras`."""
     profile: str | None = None
     """File that `fairlead-engine characterise` wrote about this model on this kind of machine: its costs are known
     before the first request, and its batch weight bounds what runs at once. None = costs are learnt from the warm-up
@@ -152,6 +169,13 @@ class EngineConfig:
         _within("tensor_parallel_size", self.tensor_parallel_size, 1, 64)
         _within("gpu_memory_utilization", self.gpu_memory_utilization, 0.01, 1.0)
         _within("seed", self.seed, -(2**63), 2**63 - 1)
+        if self.max_loras is not None:
+            _within("max_loras", self.max_loras, 0, 256)
+        if self.max_cpu_loras is not None:
+            _within("max_cpu_loras", self.max_cpu_loras, 1, 65536)
+        _within("max_lora_rank", self.max_lora_rank, 1, 256)
+        if self.adapters and not self.num_adapter_slots:
+            raise ConfigError("max_loras", "is 0, and lora-modules names adapters", "give them a place")
         if (self.max_num_seqs or 0) > (self.max_num_batched_tokens or math.inf):
             raise ConfigError(
                 "max_num_batched_tokens",
@@ -217,6 +241,30 @@ class EngineConfig:
         if self.async_scheduling is None:
             return kind == "cuda" and self.speculative_method is None
         return self.async_scheduling
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """Name → folder, of `lora_modules`."""
+        found: dict[str, str] = {}
+        for part in filter(None, (self.lora_modules or "").split(",")):
+            name, folder = (each.strip() for each in (*part.split("=", 1), "")[:2])
+            if not name or not folder or name in found:
+                problem = f"has {part.strip()!r}" + (f", and {name!r} twice" if name in found else "")
+                raise ConfigError("lora_modules", problem, "write NAME=FOLDER,OTHER=FOLDER")
+            found[name] = folder
+        return found
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """`max_loras`, or what it is by default."""
+        if self.max_loras is not None:
+            return self.max_loras
+        return _DEFAULT_LORAS if self.lora_modules or self.adapter_folder else 0
+
+    @property
+    def num_host_adapters(self) -> int:
+        """`max_cpu_loras`, or what it is by default."""
+        return self.max_cpu_loras or _HOST_LORAS_PER_SLOT * max(1, self.num_adapter_slots)
 
     def for_device(self, device: str) -> "EngineConfig":
         """The same with the limits that depend on the device filled in; `device` is cpu, cuda or cuda:INDEX."""

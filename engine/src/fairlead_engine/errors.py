@@ -119,6 +119,12 @@ def _shortened(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+class AdapterError(EngineError):
+    """An adapter cannot be loaded, or not be unloaded; the message names the file and field, or says what to do."""
+
+    reason = "AdapterInvalid"
+
+
 class QueueFull(EngineError):
     """The engine's queue is full; nothing was started, so another replica may be asked (HTTP 429)."""
 

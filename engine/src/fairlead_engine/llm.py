@@ -8,16 +8,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.errors import RequestError
+from fairlead_engine.errors import AdapterError, RequestError
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import EngineInfo, EngineRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
+from fairlead_protocol.adapters import with_adapter
 from fairlead_protocol.chat import Message
 from fairlead_protocol.prompts import ChatPrompt
 
@@ -71,11 +73,14 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        adapter: str | Sequence[str | None] | None = None,
     ) -> list[Completion]:
         """Continues every prompt, given as text or token ids; completions come in the prompts' order.
 
-        `sampling` is for all prompts or one for each; None = `default_sampling()`. Raises `RequestError` for a prompt
-        that is empty, too long or not of this vocabulary.
+        `sampling` is for all prompts or one for each; None = `default_sampling()`. So is `adapter`, the name of one
+        that was loaded; None = the model as it is. Raises `RequestError` for a prompt that is empty, too long or not of
+        this vocabulary, and for an adapter that is not there.
         """
         encode = self.model.tokenizer.encode
         ids = [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in _as_prompts(prompts)]
@@ -84,7 +89,11 @@ class LLM:
         each = [sampling or self.default_sampling()] * len(ids) if not isinstance(sampling, Sequence) else [*sampling]
         if len(each) != len(ids):
             raise RequestError("sampling", f"there are {len(ids)} prompts but {len(each)} sampling parameters")
-        return self._run([_Job(prompt, params, self.model) for prompt, params in zip(ids, each, strict=True)])
+        names = [adapter] * len(ids) if adapter is None or isinstance(adapter, str) else [*adapter]
+        if len(names) != len(ids):
+            raise RequestError("adapter", f"there are {len(ids)} prompts but {len(names)} adapters")
+        jobs = zip(ids, each, names, strict=True)
+        return self._run([_Job(prompt, params, self.model, name) for prompt, params, name in jobs])
 
     def chat(
         self,
@@ -92,6 +101,7 @@ class LLM:
         sampling: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        adapter: str | None = None,
         **template_variables: Any,
     ) -> Completion:
         """Answers one conversation through the model's chat template."""
@@ -101,7 +111,21 @@ class LLM:
             chat_template_kwargs=template_variables,
         )
         [(_, prompt)] = self.model.prompts(fields)
-        return self.generate([prompt], sampling)[0]
+        return self.generate([prompt], sampling, adapter=adapter)[0]
+
+    def load_adapter(self, name: str, folder: str | Path) -> None:
+        """Loads an adapter from a folder that PEFT has written; needs `max_loras`. Raises `AdapterError`."""
+        ended: list[AdapterError | None] = []
+        self.engine.load_adapter(name, Path(folder), ended.append)
+        while not ended:
+            self.engine.adapters.wait()
+            self.engine.adapters.settle()
+        if ended[0] is not None:
+            raise ended[0]
+
+    def unload_adapter(self, name: str) -> None:
+        """Forgets an adapter. Raises `AdapterError`."""
+        self.engine.unload_adapter(name)
 
     def _run(self, jobs: Sequence["_Job"]) -> list[Completion]:
         waiting = deque(jobs)
@@ -135,8 +159,13 @@ class LLM:
 class _Job:
     """One prompt on its way to a completion."""
 
-    def __init__(self, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> None:
+    def __init__(
+        self, prompt: list[int], sampling: SamplingParams, model: ServedModel, adapter: str | None = None
+    ) -> None:
+        """Raises `RequestError` for parameters or an adapter that this model does not have."""
         model.check_sampling(sampling)
+        model.adapter(with_adapter(model.name, adapter))
+        self._adapter = adapter
         self.completion = Completion(prompt)
         self._sampling = sampling
         self._text = Detokenizer(model.vocabulary, sampling, prompt)
@@ -147,6 +176,7 @@ class _Job:
             prompt_token_ids=self.completion.prompt_token_ids,
             sampling=self._sampling,
             arrival_time=time.time(),
+            adapter=self._adapter,
         )
 
     def take(self, output: SequenceOutput) -> bool:

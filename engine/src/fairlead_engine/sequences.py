@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fairlead_engine.adapters import Adapter
 from fairlead_engine.types import FinishReason, Pooling, SamplingParams, TokenLogprobs
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
@@ -32,6 +33,8 @@ class Sequence:
     priority: int = 0
     extra: bytes = NO_EXTRA
     """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
+    adapter: Adapter | None = None
+    """With which it is computed; it stays where it is while the sequence runs."""
     pooling: Pooling | None = None
     """What is made of its hidden states (`EngineRequest.pooling`)."""
     part_of: str | None = None

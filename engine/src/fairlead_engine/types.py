@@ -398,6 +398,13 @@ class EngineLoad(LoadFigures, kw_only=True, frozen=True):
     """how many tokens those were,"""
     num_accepted_per_position: tuple[int, ...] = ()
     """and how many stood, of the first ones, of the second ones …; empty where there never are any."""
+    num_adapters_on_device: int = 0
+    num_adapters_placed: int = 0
+    """Times an adapter was brought to the device,"""
+    num_adapters_read: int = 0
+    """and one was read from its folder,"""
+    adapter_read_seconds: float = 0.0
+    """and how long that took, until it could be placed."""
     num_failed_checks: int = 0
     """Times the idle engine found its books of blocks wrong and emptied its prefix cache."""
     prefix_query_tokens: int = 0

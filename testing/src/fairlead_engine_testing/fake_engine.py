@@ -43,8 +43,8 @@ class Misbehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class FlakyRunner(FakeRunner):
     """A `FakeRunner` that is slow, fails or hangs when told to."""
 
-    def __init__(self, misbehaviour: Misbehaviour, *, block_size: int) -> None:
-        super().__init__(block_size=block_size)
+    def __init__(self, misbehaviour: Misbehaviour, *, block_size: int, num_adapter_slots: int = 0) -> None:
+        super().__init__(block_size=block_size, num_adapter_slots=num_adapter_slots)
         self.misbehaviour = misbehaviour
         self.num_warm_up_steps: int | None = None
 
@@ -77,7 +77,7 @@ def make_fake_engine(config: EngineConfig) -> Engine:
     misbehaviour = Misbehaviour.from_model(config.model)
     if misbehaviour.start_error:
         raise start_error(misbehaviour.start_error, "this engine was told not to start")
-    runner = FlakyRunner(misbehaviour, block_size=config.block_size)
+    runner = FlakyRunner(misbehaviour, block_size=config.block_size, num_adapter_slots=config.num_adapter_slots)
     engine = Engine(config, runner)
     runner.num_warm_up_steps = len(runner.batches)
     return engine

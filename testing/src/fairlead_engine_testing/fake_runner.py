@@ -9,9 +9,12 @@ import hashlib
 import struct
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Tokens
+from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 
 from fairlead_engine.batch import Batch
+from fairlead_engine.errors import AdapterError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
@@ -58,6 +61,7 @@ class FakeRunner:
         *,
         block_size: int = 4,
         block_allocator: Callable[[int], BlockAllocator] = ConsecutiveBlocks,
+        num_adapter_slots: int = 0,
     ) -> None:
         self.model_config = model_config or FakeModelConfig()
         self.block_size = block_size
@@ -65,6 +69,11 @@ class FakeRunner:
         self.batches: list[list[tuple[int, int]]] = []
         self.forgotten: list[str] = []
         self.is_spoilt: Callable[[Sequence], bool] = lambda sequence: False
+        self.num_adapter_slots = num_adapter_slots
+        self.host_adapters: dict[int, str] = {}
+        """By key, the names of the folders of those in the host's memory."""
+        self.placed: dict[int, str] = {}
+        """The same by slot of the device."""
         self._store: list[bytes | None] = []
         self._chosen: dict[int, int] = {}
         """By slot, the token that was chosen last: the next step may begin before anybody was told."""
@@ -82,6 +91,23 @@ class FakeRunner:
 
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Nothing is."""
+
+    def read_adapter(self, key: int, folder: Path) -> "Future[int]":
+        """A folder that is called `broken` cannot be read."""
+        size: Future[int] = Future()
+        if folder.name == "broken":
+            size.set_exception(AdapterError(f"{folder} is broken"))
+        else:
+            size.set_result(1000)
+        self.host_adapters[key] = folder.name
+        return size
+
+    def place_adapter(self, key: int, slot: int) -> None:
+        assert key in self.host_adapters, "an adapter is placed that was not read"
+        self.placed[slot] = self.host_adapters[key]
+
+    def forget_adapter(self, key: int) -> None:
+        del self.host_adapters[key]
 
     def launch(self, batch: Batch) -> list[SampledToken | None]:
         """Writes all items' new slots, as a layer of attention does before it attends; then reads each item's whole
@@ -108,9 +134,12 @@ class FakeRunner:
     def forget(self, request_ids: Collection[str]) -> None:
         self.forgotten.extend(request_ids)
 
-    def generate(self, prompt: Tokens[int], num_tokens: int, bias: Mapping[int, float] = NO_BIAS) -> list[int]:
-        """The reference: what a prompt's output is, without any cache, end-of-sequence tokens included."""
-        digest = _EMPTY
+    def generate(
+        self, prompt: Tokens[int], num_tokens: int, bias: Mapping[int, float] = NO_BIAS, folder: str | None = None
+    ) -> list[int]:
+        """The reference: what a prompt's output is, without any cache, end-of-sequence tokens included. `folder`: the
+        name of that of its adapter."""
+        digest = _begun(folder)
         for token_id in prompt:
             digest = _extend(digest, token_id)
         output: list[int] = []
@@ -118,6 +147,10 @@ class FakeRunner:
             output.append(self._next_token(digest, bias))
             digest = _extend(digest, output[-1])
         return output
+
+    def _beginning(self, item: ScheduledSequence) -> bytes:
+        adapter = item.sequence.adapter
+        return _begun(None if adapter is None else self.placed[adapter.slot])
 
     def _slot(self, item: ScheduledSequence, position: int) -> int:
         return item.sequence.block_table[position // self.block_size] * self.block_size + position % self.block_size
@@ -131,14 +164,14 @@ class FakeRunner:
         return known[position] if position < len(known) else self._chosen[item.sequence.slot]
 
     def _write(self, item: ScheduledSequence) -> None:
-        digest = self._store[self._slot(item, item.start - 1)] if item.start else _EMPTY
+        digest = self._store[self._slot(item, item.start - 1)] if item.start else self._beginning(item)
         for position in range(item.start, item.end):
             assert digest is not None, f"token {position} of {item.sequence.request_id} follows one never computed"
             digest = _extend(digest, self._token_id(item, position))
             self._store[self._slot(item, position)] = digest
 
     def _sample(self, item: ScheduledSequence) -> SampledToken | None:
-        expected = digest = _EMPTY
+        expected = digest = self._beginning(item)
         for position in range(item.end):
             expected = _extend(expected, self._token_id(item, position))
             found = self._store[self._slot(item, position)]
@@ -174,6 +207,10 @@ class FakeRunner:
             float(token_id == likeliest) + bias.get(token_id, 0) for token_id in range(self.model_config.vocab_size)
         ]
         return logits.index(max(logits))
+
+
+def _begun(folder: str | None) -> bytes:
+    return _EMPTY if folder is None else hashlib.blake2b(folder.encode(), digest_size=8).digest()
 
 
 def _extend(digest: bytes, token_id: int) -> bytes:

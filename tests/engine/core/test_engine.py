@@ -258,7 +258,9 @@ def test_a_listener_hears_of_published_blocks_and_never_of_warm_up() -> None:
 
 
 def test_one_prompt_under_two_adapters_shares_no_block() -> None:
-    engine, _ = make_engine()
+    engine = Engine(
+        fake_config(lora_modules="pirate=/pirate,poet=/poet"), FakeRunner(MODEL, num_adapter_slots=2), FakeClock()
+    )
     prompt = list(range(1, 20))
     found = []
     for index, adapter in enumerate((None, "pirate", "poet", "pirate", None)):

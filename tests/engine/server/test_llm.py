@@ -8,8 +8,9 @@ import pytest
 
 from fairlead_engine import LLM, SamplingParams
 from fairlead_engine.demo import known_demos, resolve_model
-from fairlead_engine.errors import ModelLoadError, RequestError
+from fairlead_engine.errors import AdapterError, ModelLoadError, RequestError
 from fairlead_engine.types import FinishReason
+from fairlead_engine_testing.adapters import write_random_adapter
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -95,3 +96,20 @@ def test_the_thread_of_a_program_keeps_its_cores(checkpoint: Path, monkeypatch: 
     monkeypatch.setattr(os, "cpu_count", lambda: 10**6)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(cores_after).result() == os.sched_getaffinity(0)
+
+
+def test_adapters_are_loaded_asked_for_and_unloaded(checkpoint: Path, tmp_path: Path) -> None:
+    llm = LLM(str(checkpoint), kv_cache_memory=2**24, num_threads=1, max_loras=1, max_num_seqs=4)
+    for seed, name in enumerate(("pirate", "poet")):
+        llm.load_adapter(name, write_random_adapter(tmp_path / name, checkpoint, seed=seed))
+    pirate, plain, poet = llm.generate(["the quick"] * 3, GREEDY, adapter=["pirate", None, "poet"])
+    assert len({tuple(each.token_ids) for each in (pirate, plain, poet)}) == 3
+    assert llm.generate("the quick", GREEDY)[0].token_ids == plain.token_ids
+    assert llm.generate("the quick", GREEDY, adapter="poet")[0].token_ids == poet.token_ids
+    llm.unload_adapter("poet")
+    with pytest.raises(RequestError, match="no adapter 'poet'; it has 'pirate'"):
+        llm.generate("the quick", GREEDY, adapter="poet")
+    with pytest.raises(RequestError, match="1 prompts but 2 adapters"):
+        llm.generate("the quick", GREEDY, adapter=["pirate", None])
+    with pytest.raises(AdapterError, match=r"nowhere.adapter_config.json cannot be read"):
+        llm.load_adapter("x", tmp_path / "nowhere")

@@ -54,6 +54,8 @@ class BlockManager:
         self.listener = listener
         self._make_allocator = make_allocator
         self._block_of: dict[BlockHash, int] = {}
+        self._adapter_of: dict[BlockHash, str] = {}
+        """The name of the adapter with which a block was computed, of those that were with one."""
         self._copies: dict[BlockHash, list[int]] = {}
         """Of few hashes: further blocks that hold the same."""
         self.reset()
@@ -65,7 +67,7 @@ class BlockManager:
                 self.listener.removed(block_hash)
         self._ref_count = [0] * self.num_blocks
         self._hash_of: list[BlockHash | None] = [None] * self.num_blocks
-        self._block_of, self._copies = {}, {}
+        self._block_of, self._copies, self._adapter_of = {}, {}, {}
         self._free = self._make_allocator(self.num_blocks)
 
     @property
@@ -135,6 +137,8 @@ class BlockManager:
         for index in range(first, end):
             block, block_hash = sequence.block_table[index], sequence.block_hashes[index]
             self._hash_of[block] = block_hash
+            if sequence.adapter is not None:
+                self._adapter_of[block_hash] = sequence.adapter.name
             if self._block_of.setdefault(block_hash, block) == block:
                 new.append(block_hash)
             else:
@@ -148,7 +152,15 @@ class BlockManager:
 
         Call it before the step's `publish`; whoever has these blocks in a table keeps them.
         """
-        for block_hash in sequence.block_hashes:
+        self._retract(sequence.block_hashes)
+
+    def retract_adapter(self, name: str) -> None:
+        """The same, of all that was computed with the adapter of that name."""
+        self._retract([block_hash for block_hash, adapter in self._adapter_of.items() if adapter == name])
+
+    def _retract(self, hashes: list[BlockHash]) -> None:
+        for block_hash in hashes:
+            self._adapter_of.pop(block_hash, None)
             if (first := self._block_of.pop(block_hash, None)) is None:
                 continue
             for block in (first, *self._copies.pop(block_hash, ())):
@@ -209,6 +221,7 @@ class BlockManager:
         assert published.keys().isdisjoint(copies), "a block is another's copy and its own"
         assert all(block_hash in self._block_of for block_hash in self._copies), "a block is no block's copy"
         published.update(copies)
+        assert self._adapter_of.keys() <= self._block_of.keys(), "an adapter's block is not there"
         assert self._hash_of == [published.get(block) for block in range(self.num_blocks)], "the hash index is wrong"
         self._free.check(in_use=set(uses), evictable=published.keys() - uses.keys())
 
@@ -243,5 +256,7 @@ class BlockManager:
                 self._copies[block_hash] = copies
             return
         del self._block_of[block_hash]
+        if self._adapter_of:
+            self._adapter_of.pop(block_hash, None)
         if self.listener is not None:
             self.listener.removed(block_hash)

@@ -8,10 +8,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.adapters import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size
 from fairlead_engine.core.clock import Clock
@@ -25,13 +27,14 @@ from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.step_watch import StepWatch
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.errors import KVCacheTooSmall
+from fairlead_engine.errors import AdapterError, ConfigError, KVCacheTooSmall
 from fairlead_engine.model.model_files import read_tokenizer_json
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting, RunnerProposer
 from fairlead_engine.speculative.ngram import NGramProposer
 from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol import messages
+from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.blocks import extra_bytes
 
 logger = logging.getLogger(__name__)
@@ -102,6 +105,7 @@ class Engine:
             eos_token_ids=model.eos_token_ids,
             cores=cores,
         )
+        self.adapters = Adapters(self.runner, most_in_host=config.num_host_adapters, clock=self.clock)
         self.scheduler = Scheduler(
             self.blocks,
             limits,
@@ -110,12 +114,14 @@ class Engine:
             predict_wait=lambda: self.predicted_wait,
             is_ready=self.grammars.is_ready,
             drafting=_drafting(config),
+            adapters=self.adapters if config.num_adapter_slots else None,
         )
         allocated = self.clock.now()
         self.runner.compile_steps(limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len)
         compiled = self.clock.now()
         self.step_cost = StepCost()
         self.step_cost.set_prior(warm_up(self.runner, limits, config.block_size, size.num_blocks, self.clock))
+        self._load_adapters()
         if profile is not None:  # measured for longer than a warm-up
             self.step_cost.set_prior(prior(profile.step_cost, limits), profile.step_cost.residual)
         self._watch = StepWatch(self.clock)
@@ -142,6 +148,7 @@ class Engine:
         batch, step = self.scheduler.schedule(), None  # decides tokens; never touches tensors
         if batch:
             batch.masks = self._masks(batch)
+            self.adapters.place()
             with self._watch.launching():
                 step = _Step(batch, self.runner.launch(batch))  # forward and draw; the device may be at it
         if self.config.async_scheduling:
@@ -150,17 +157,18 @@ class Engine:
                 self._planning.planned(began, is_late=not step.was_awaited and self.runner.is_over(step.launched))
         if step is None:
             if not batch:
-                self.grammars.wait()
+                self._wait()
             self._expect_end()
-            return []
+            return self._broken()
         batch, sampled = _wanted(step.batch, self._collect(step))
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
         self.step_cost.observe(step.batch, self._watch.end())
-        return self.outputs(batch, sampled, finished)
+        return self.outputs(batch, sampled, finished) + self._broken()
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
-        """Queues a request. Returns its only output, REJECTED or ERROR with a message, when it cannot be taken."""
+        """Queues a request. Returns its only output, REJECTED, INVALID or ERROR with a message, when it cannot be
+        taken."""
         sequence = Sequence(
             request_id=request.request_id,
             token_ids=list(request.prompt_token_ids),
@@ -169,17 +177,32 @@ class Engine:
             arrival_time=request.arrival_time,
             priority=request.priority,
             extra=extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt),
+            adapter=None if request.adapter is None else self.adapters.find(request.adapter),
             pooling=request.pooling,
             part_of=request.part_of,
             max_queue_seconds=request.max_queue_seconds,
         )
-        refusal = self._unknown_token(sequence) or self.scheduler.add(sequence)
+        refusal = self._unknown_token(sequence) or self._unknown_adapter(request) or self.scheduler.add(sequence)
         if refusal is None:
             self.grammars.add(sequence)
             return None
         return SequenceOutput(
             request_id=request.request_id, new_token_ids=[], finish_reason=refusal.reason, message=refusal.message
         )
+
+    def load_adapter(self, name: str, folder: Path, done: Callable[[AdapterError | None], None]) -> None:
+        """Begins to load an adapter beside the steps; `done` hears the end of it, from `settle` or a step. Raises
+        AdapterError."""
+        self.adapters.load(name, folder, done)
+
+    def unload_adapter(self, name: str) -> None:
+        """Takes no more requests for an adapter, and gives it up when those that are there have ended. Nobody shares
+        blocks with them from here on: another adapter may get the name. Raises AdapterError."""
+        adapter = self.adapters.unload(name)
+        for sequence in self.scheduler.sequences():
+            if sequence.adapter is adapter:
+                self.scheduler.rename(sequence, extra_bytes(adapter=f"{name}\0{adapter.key}"))
+        self.blocks.retract_adapter(name)
 
     def abort(self, request_id: str) -> None:
         """Ends a request without an output and frees its blocks; nothing happens when it has ended already."""
@@ -277,6 +300,11 @@ class Engine:
             num_drafts=drafting.num_drafts if drafting else 0,
             num_draft_tokens=drafting.num_draft_tokens if drafting else 0,
             num_accepted_per_position=tuple(drafting.num_accepted_per_position) if drafting else (),
+            adapters=self.adapters.seconds,
+            num_adapters_on_device=self.adapters.num_on_device,
+            num_adapters_placed=self.adapters.num_placed,
+            num_adapters_read=self.adapters.num_read,
+            adapter_read_seconds=self.adapters.read_seconds,
         )
 
     @property
@@ -329,6 +357,39 @@ class Engine:
             self.scheduler.reset()
             return False
         return True
+
+    def _wait(self) -> None:
+        """There is nothing to compute before something else is ready."""
+        if self.adapters.is_reading:
+            self.adapters.wait()
+        else:
+            self.grammars.wait()
+
+    def _broken(self) -> list[SequenceOutput]:
+        """Ends those whose adapter can be had no more."""
+        found: list[SequenceOutput] = []
+        if not self.adapters.broken:
+            return found
+        for sequence in list(self.scheduler.waiting):
+            problem = self.adapters.broken.get(sequence.adapter.key) if sequence.adapter is not None else None
+            if problem is not None:
+                self.abort(sequence.request_id)
+                found.append(
+                    SequenceOutput(
+                        request_id=sequence.request_id,
+                        new_token_ids=[],
+                        finish_reason=FinishReason.ERROR,
+                        message=f"its adapter cannot be read any more: {problem}",
+                    )
+                )
+        return found
+
+    def _unknown_adapter(self, request: EngineRequest) -> Refusal | None:
+        """It may have been unloaded while the request was on its way."""
+        if request.adapter is None or self.adapters.find(request.adapter) is not None:
+            return None
+        error = UnknownAdapter(request.adapter, self.adapters.seconds)
+        return Refusal(FinishReason.INVALID, error.message)
 
     def _masks(self, batch: Batch) -> Callable[[], TokenMasks] | None:
         """The tokens that are allowed in a batch that is about to be launched, where not all are. They depend on what
@@ -390,8 +451,26 @@ class Engine:
             num_parameters=runner.num_parameters,
             weight_bytes=runner.weight_bytes,
             kv_cache_bytes=self.blocks.num_blocks * runner.kv_bytes_per_block(),
+            adapters=tuple(self.adapters.seconds),
             start_seconds=start_seconds,
         )
+
+    def _load_adapters(self) -> None:
+        """Those to begin with. Raises ConfigError for one that cannot be loaded."""
+
+        def done(error: AdapterError | None) -> None:
+            if error is not None:
+                raise error
+
+        for name, folder in self.config.adapters.items():
+            try:
+                self.adapters.load(name, Path(folder), done)
+                while self.adapters.is_reading:
+                    self.adapters.wait(60.0)
+                    self.adapters.settle()
+            except AdapterError as error:
+                raise ConfigError("lora_modules", f"{name!r} cannot be loaded: {error.message}") from error
+        self.adapters.place()
 
 
 def _drafting(config: EngineConfig) -> Drafting | None:

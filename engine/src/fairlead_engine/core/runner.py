@@ -1,6 +1,8 @@
 """What the engine needs of the thing that computes: `ModelRunner` in earnest, `FakeRunner` in tests."""
 
 from collections.abc import Collection
+from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fairlead_engine.batch import Batch
@@ -87,6 +89,24 @@ class Runner(Protocol[Launched]):
         """Which free block a table gets next, as suits what computes; all blocks are empty."""
         ...
 
+    @property
+    def num_adapter_slots(self) -> int:
+        """Adapters that can be placed on the device at once."""
+        ...
+
+    def read_adapter(self, key: int, folder: Path) -> Future[int]:
+        """Begins to read an adapter into the host's memory, beside the steps. The result is the bytes it takes there,
+        or an AdapterError."""
+        ...
+
+    def place_adapter(self, key: int, slot: int) -> None:
+        """Places one that was read, for what is launched from here on."""
+        ...
+
+    def forget_adapter(self, key: int) -> None:
+        """Takes it out of the host's memory; one that is placed stays where it is."""
+        ...
+
     def launch(self, batch: Batch) -> Launched:
         """Begins to compute a batch, which is not empty, and returns at once; what it computes may still be on its way.
 
@@ -139,4 +159,6 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         enforce_eager=config.enforce_eager,
         compile_cache=config.compile_cache,
         draft_folder=draft_folder,
+        max_loras=config.num_adapter_slots,
+        max_lora_rank=config.max_lora_rank,
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead_engine.batch import Batch, Decodes
+from fairlead_engine.core.adapters import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots
@@ -100,10 +101,11 @@ class Scheduler:
         predict_wait: Callable[[], float] = lambda: 0.0,
         is_ready: Callable[[Sequence], bool] = lambda _: True,
         drafting: Drafting | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         """`predict_wait` says how many seconds a request that came now would wait before it begins, `is_ready` whether
-        what it needs besides slots and blocks is there: who lacks it is passed by those behind. With `drafting` no step
-        is planned while another is under way."""
+        what it needs besides slots and blocks is there: who lacks it is passed by those behind. `adapters` decides the
+        same by whose adapter has a place. With `drafting` no step is planned while another is under way."""
         assert limits.max_num_seqs <= limits.max_num_batched_tokens
         self.blocks = blocks
         self.coming = ComingBlocks(blocks.block_size, blocks.holds)
@@ -133,6 +135,7 @@ class Scheduler:
         self._predict_wait = predict_wait
         self._is_ready = is_ready
         self.drafting = drafting
+        self._adapters = adapters
 
     # -- requests come and go --------------------------------------------------------------------------------------
 
@@ -149,6 +152,8 @@ class Scheduler:
             self._settle_end(sequence)
             self.coming.expect(sequence)
             insort_right(self.waiting, sequence, key=_rank)
+            if self._adapters is not None:
+                self._adapters.added(sequence)
         return refusal
 
     def abort(self, request_id: str) -> Sequence | None:
@@ -160,6 +165,16 @@ class Scheduler:
         sequence.finish_reason = FinishReason.ABORT
         self._remove([sequence])
         return sequence
+
+    def rename(self, sequence: Sequence, extra: bytes) -> None:
+        """From here on its blocks have other names: `extra` instead of what they were made with."""
+        self.coming.gone(sequence)
+        sequence.extra, sequence.block_hashes, sequence.awaited = extra, [], None
+        self._look_up(sequence)
+        if sequence.slot == NO_SLOT:
+            self.coming.expect(sequence)
+        else:
+            self.coming.begin(sequence, sequence.num_computed_tokens // self.blocks.block_size)
 
     def reset(self) -> None:
         """Begins the books of blocks anew, with an empty prefix cache; only while nothing waits or runs."""
@@ -366,11 +381,13 @@ class Scheduler:
         num_parts: Counter[str | None] = Counter([sequence.part_of for sequence in self.running])
         most = self.limits.max_batch_weight
         weight = math.inf if most is None else most - sum(self._weight(sequence) for sequence in self.running)
+        if self._adapters is not None:
+            self._adapters.look()
         position = 0
         while position < len(self.waiting) and budget and num_slots:
             sequence = self.waiting[position]
             has_parts = sequence.part_of is not None and num_parts[sequence.part_of] >= self.max_num_parts
-            if has_parts or not self._is_ready(sequence):
+            if has_parts or not self._is_ready(sequence) or not self._has_adapter(sequence):
                 position += 1
                 continue
             matched = self._ready_prefix(sequence)
@@ -396,6 +413,9 @@ class Scheduler:
             items.append(self._plan_chunk(sequence, min(sequence.num_uncomputed_tokens, budget)))
             budget -= items[-1].num_tokens
         return items
+
+    def _has_adapter(self, sequence: Sequence) -> bool:
+        return self._adapters is None or sequence.adapter is None or self._adapters.may_begin(sequence.adapter)
 
     def _weight(self, sequence: Sequence) -> float:
         """Tokens it is expected to have in the end: its prompt and what it may generate, or, where nobody has said how
@@ -423,6 +443,8 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, matched: list[int]) -> None:
         sequence.slot = self._free_slots.pop()
+        if self._adapters is not None and sequence.adapter is not None:
+            self._adapters.begin(sequence.adapter)
         self.blocks.share(sequence, matched)
         self.coming.begin(sequence, len(matched))
         sequence.num_computed_tokens = len(matched) * self.blocks.block_size
@@ -563,6 +585,8 @@ class Scheduler:
             self._leave(sequence)
             self.blocks.free(sequence)
             del self._sequences[sequence.request_id]
+            if self._adapters is not None:
+                self._adapters.ended(sequence)
         if self.drafting is not None:
             self.drafting.forget(ended)
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
@@ -574,6 +598,8 @@ class Scheduler:
             return
         if sequence in self._prefilling:
             self._prefilling.remove(sequence)
+        if self._adapters is not None and sequence.adapter is not None:
+            self._adapters.end(sequence.adapter)
         self._decoding.leave(sequence.slot)
         self._free_slots.append(sequence.slot)
         sequence.slot = NO_SLOT
@@ -586,3 +612,5 @@ class Scheduler:
         assert slots == list(range(self.limits.max_num_seqs)), "a slot is leaked or shared"
         self._decoding.check(self.running, self._prefilling)
         assert all(sequence.slot == NO_SLOT for sequence in self.waiting), "who waits has a slot"
+        if self._adapters is not None:
+            self._adapters.check(self.running, self.sequences())

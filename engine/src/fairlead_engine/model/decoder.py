@@ -14,6 +14,8 @@ from torch.nn import functional
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.lora.adapted_linear import AdaptedRows
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import Shard
@@ -41,6 +43,8 @@ class Decoder:
     head: Linear
     shard: Shard
     """The part of the model that this is."""
+    slots: AdapterSlots | None
+    """Of adapters that change its linear layers; None = none do."""
     num_parameters: int
     """Distinct weights of the whole model; a tied output projection counts once."""
     weight_bytes: int
@@ -59,6 +63,7 @@ class Decoder:
         `between` computes what comes before each layer's attention; None = the decoder does.
         """
         between = between or self
+        self.adapt(step.adapted)
         rotations = self.rotations(step.positions)
         heads, stream = between.first(step.token_ids)
         for index, (layer, cache) in enumerate(zip(self.layers[:-1], caches[:-1], strict=True)):
@@ -67,8 +72,14 @@ class Decoder:
         last = self.layers[-1]
         attended = last.attention.attend(heads, step, rotations, caches[-1])
         rows = step.logit_rows  # nobody asks for what comes after the last attention of the others
+        self.adapt(step.adapted_reads)
         hidden, _ = self.final_norm(*last.after_attention(attended[rows], stream[rows]))
         return hidden
+
+    def adapt(self, rows: AdaptedRows | None) -> None:
+        """From here on, these rows of what is computed have adapters."""
+        if self.slots is not None:
+            self.slots.now = rows
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Up to the first attention: its heads [tokens, all heads, head_dim], and the stream [tokens, hidden]."""

@@ -19,6 +19,7 @@ from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.route_top_k import route_top_k
 from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.lora.adapted_linear import AdaptedRows
 from fairlead_engine.model.shard import Shard
 
 
@@ -35,6 +36,10 @@ class ForwardInput:
     backend: AttentionBackend[Any, Any]
     attention: Any
     """What the backend prepared for this step."""
+    adapted: AdaptedRows | None = None
+    """Which tokens have adapters,"""
+    adapted_reads: AdaptedRows | None = None
+    """and which of `logit_rows`; None = none of them has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
 from fairlead_engine.model.gguf.gguf_file import SUFFIX
 from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.model_files import checkpoint_class, read_fields, read_tokenizer
 from fairlead_engine.model.quantization.stored import choose_source
@@ -48,9 +49,10 @@ def load_model(
     shard: Shard = ALONE,
     *,
     watch: Watch | None = None,
+    slots: AdapterSlots | None = None,
 ) -> Decoder:
     """Reads, converts and fuses one rank's part of the weights, and rounds those of linear layers to the format
-    `quantization`, if any.
+    `quantization`, if any. `slots`: of adapters, which are empty.
 
     `watch` gets every linear layer, and says which takes its place. Raises ModelLoadError, naming the file or tensor
     that does not fit, and ConfigError where the checkpoint is quantised otherwise.
@@ -58,7 +60,7 @@ def load_model(
     family = ARCHITECTURES[config.architecture]
     source = choose_source(quantization, config.quantization)
     with torch.inference_mode(), checkpoint_class(folder)(folder, dtype, device) as checkpoint:
-        return family.build(Weights(checkpoint, config, source, shard, watch), config)
+        return family.build(Weights(checkpoint, config, source, shard, watch, slots), config)
 
 
 def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:

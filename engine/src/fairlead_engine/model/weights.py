@@ -29,6 +29,7 @@ from fairlead_engine.model.layers import (
     SparseExperts,
 )
 from fairlead_engine.model.linear import Linear, make_linear
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.model.quantization.source import WeightSource
@@ -97,13 +98,16 @@ class Weights:
         source: WeightSource,
         shard: Shard = ALONE,
         watch: Watch | None = None,
+        slots: AdapterSlots | None = None,
     ) -> None:
         """`source`: which of the linear layers are quantised, and how. `shard`: the part of the model to make. `watch`:
-        gets every linear layer, and says which takes its place."""
+        gets every linear layer, and says which takes its place. `slots`: of adapters that may change those layers; None
+        = nothing may."""
         self._watch = watch
         self._checkpoint = checkpoint
         self.shard = shard
         self._source = source
+        self._slots = slots
         self._config = config
         self._num_parameters = 0
         self._weight_bytes = 0
@@ -146,6 +150,7 @@ class Weights:
             final_norm=final_norm,
             head=head,
             shard=self.shard,
+            slots=self._slots,
             num_parameters=self._num_parameters,
             weight_bytes=self._weight_bytes,
         )
@@ -169,7 +174,7 @@ class Weights:
         query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         projections = {f"{prefix}.q_proj": query_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
         if is_fused:
-            self._checkpoint.divide(f"{prefix}.qkv_proj", projections)
+            self._divide(f"{prefix}.qkv_proj", projections)
         head_norm = None
         if norms_heads:
             query, key = (self.norm(f"{prefix}.{name}", config.head_dim) for name in ("q_norm", "k_norm"))
@@ -216,9 +221,9 @@ class Weights:
         part = self.shard.part(inner)
         gate_up = {f"{prefix}.{gate}": inner, f"{prefix}.{up}": inner}
         if fused is not None:
-            self._checkpoint.divide(f"{prefix}.{fused}", gate_up)
+            self._divide(f"{prefix}.{fused}", gate_up)
         return GatedFeedForward(
-            gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part]),
+            gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part], sums=sums),
             down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part, sums=sums),
             is_gelu=is_gelu,
         )
@@ -289,7 +294,7 @@ class Weights:
 
         `is_sensitive`: whether it keeps its precision where others lose some, as a router does and the output.
         `row_parts`: which outputs of each this rank has; `column_part`: which inputs, whose products the ranks sum,
-        unless that is left to others.
+        unless that is left to others, as those of experts are: adapters change all but these and sensitive ones.
         """
         names, rows = list(out_features), list(out_features.values())
         offset = None
@@ -311,11 +316,20 @@ class Weights:
             groups = self._groups(formats, out_features, in_features, parts, column_part)
             linear = self._side_by_side(groups, own_offset)
             self._num_parameters += sum(rows) * in_features
+        if self._slots is not None and sums and not is_sensitive:
+            parts = row_parts or [WHOLE] * len(names)
+            linear = self._slots.adapted(linear, out_features, in_features, parts, column_part)
         made = SummedLinear(linear, offset, self.shard) if is_summed else linear
         if self._watch is None:
             return made
         stored = dict.fromkeys(self._checkpoint.place(name, 0)[0] for name in names)
         return self._watch(list(stored), made, is_sensitive)
+
+    def _divide(self, name: str, parts: Mapping[str, int]) -> None:
+        """Several projections are stored as one."""
+        self._checkpoint.divide(name, parts)
+        if self._slots is not None:
+            self._slots.fuse(name, parts)
 
     def _groups(
         self,

@@ -16,12 +16,14 @@ from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_na
 from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RopeKind
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.cuda_memory import choose_meter
 from fairlead_engine.runner.dummy_steps import StepLimits
+from fairlead_engine.runner.host_adapters import HostAdapters
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.prepared_batch import prepare
@@ -47,6 +49,8 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     enforce_eager: bool = False
     compile_cache: str | None = None
+    max_loras: int = 0
+    max_lora_rank: int = 16
 
 
 class Computed(NamedTuple):
@@ -91,7 +95,11 @@ class ModelPart:
             kv_dtype=choose_kv_dtype(settings.kv_cache_dtype, self.attention_backend, self.device),
         )
         self.backend = BACKENDS[self.attention_backend]()
-        self.model = load_model(folder, self.config, self.dtype, self.device, settings.quantization, shard)
+        slots = None
+        if settings.max_loras:
+            slots = AdapterSlots(settings.max_loras, settings.max_lora_rank, self.dtype, self.device)
+        self.model = load_model(folder, self.config, self.dtype, self.device, settings.quantization, shard, slots=slots)
+        self._adapters = None if slots is None else HostAdapters(slots)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None
         self.meter = choose_meter(self.device)
@@ -123,6 +131,12 @@ class ModelPart:
         """Takes in what came to block tables in a step that is not computed here."""
         self._tables.update(new_blocks)
 
+    @property
+    def host_adapters(self) -> HostAdapters:
+        """Of a model that has slots for them."""
+        assert self._adapters is not None, "this model was loaded without slots for adapters"
+        return self._adapters
+
     def memory_for_cache(self, utilization: float, limits: StepLimits) -> int:
         """Bytes that the rank with the least has left of the share `utilization` of its device, after all that was
         computed since `allocate`, and before what such steps need beside a cache is there: rows of tokens and blocks
@@ -132,7 +146,7 @@ class ModelPart:
         block_size = self.layout.block_size
         to_come = limits.max_num_seqs * (4 * limits.max_model_len + 8 * -(-limits.max_model_len // block_size))
         if self._recorder is not None:
-            to_come += foreseen_bytes(self.config.num_layers, limits, memory.work_space)
+            to_come += foreseen_bytes(self.config.num_layers, limits, memory.work_space, self._adapters is not None)
         return self.shard.least(memory.left(utilization, to_come), self.device)
 
     def capture(self, most_tokens: int) -> None:
@@ -154,8 +168,12 @@ class ModelPart:
         computed = None if self._graphs is None else self._decode(self._graphs, plan)
         if computed is not None:
             return computed
-        step, sample_slots, sample_ends = prepare(plan, self.backend, self._tables, self.tokens, self.device)
-        between = None if self._graphs is None else self._graphs.between_attentions(len(step.positions))
+        step, sample_slots, sample_ends = prepare(
+            plan, self.backend, self._tables, self.tokens, self.device, self.model.slots
+        )
+        between = None
+        if self._graphs is not None and step.adapted is None:
+            between = self._graphs.between_attentions(len(step.positions))
         return self._read(plan, self.model(step, self._caches, between), sample_slots, sample_ends)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
@@ -164,7 +182,7 @@ class ModelPart:
             return None
         self.tokens.add(plan.new_tokens)
         self._tables.update(plan.new_blocks)
-        hidden, slots, ends = graphs.decode(plan.slots, plan.context_lens)
+        hidden, slots, ends = graphs.decode(plan.slots, plan.context_lens, plan.adapters)
         if plan.samples.all() and not plan.score_rows and not plan.pool_rows:
             return self._read(plan, hidden, slots, ends)
         sampling = np.flatnonzero(plan.samples)

@@ -4,6 +4,7 @@ The core's engine calls it. It never decides what runs, and only reads the seque
 """
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -75,6 +76,8 @@ class ModelRunner:
         enforce_eager: bool = False,
         compile_cache: str | None = None,
         draft_folder: Path | None = None,
+        max_loras: int = 0,
+        max_lora_rank: int = 16,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately. `draft_folder`: the model that
         makes the drafts that are `UNKNOWN`."""
@@ -91,6 +94,8 @@ class ModelRunner:
             max_model_len=max_model_len,
             enforce_eager=enforce_eager,
             compile_cache=compile_cache,
+            max_loras=max_loras,
+            max_lora_rank=max_lora_rank,
         )
         self._ranks = Ranks(settings, tensor_parallel_size) if tensor_parallel_size > 1 else None
         try:  # the others load theirs meanwhile
@@ -109,7 +114,7 @@ class ModelRunner:
         self._draft_model: DraftModel | None = None
         if draft_folder is not None:
             draft_settings = msgspec.structs.replace(
-                settings, folder=str(draft_folder), quantization=None, enforce_eager=True
+                settings, folder=str(draft_folder), quantization=None, enforce_eager=True, max_loras=0
             )
             self._draft_model = DraftModel(draft_settings, self.model_config.vocab_size)
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
@@ -177,6 +182,30 @@ class ModelRunner:
     def block_allocator(self, num_blocks: int) -> BlockAllocator:
         """Places tables as suits the attention backend."""
         return self._part.backend.allocator(num_blocks)
+
+    @property
+    def num_adapter_slots(self) -> int:
+        """How many adapters can be placed at once."""
+        slots = self._part.model.slots
+        return 0 if slots is None else slots.num_slots
+
+    def read_adapter(self, key: int, folder: Path) -> Future[int]:
+        """Begins to read an adapter into the host's memory, in a thread and on all ranks; tells its bytes there."""
+        if self._ranks is not None:
+            self._ranks.read_adapter(key, folder)
+        return self._part.host_adapters.read(key, folder)
+
+    def place_adapter(self, key: int, slot: int) -> None:
+        """Places one that was read, for the steps that are launched from here on."""
+        if self._ranks is not None:
+            self._ranks.place_adapter(key, slot)
+        self._part.host_adapters.place(key, slot)
+
+    def forget_adapter(self, key: int) -> None:
+        """Takes it out of the host's memory."""
+        if self._ranks is not None:
+            self._ranks.forget_adapter(key)
+        self._part.host_adapters.forget(key)
 
     def launch(self, batch: Batch) -> Launched:
         """Begins a batch's forward pass, and the choice of a token for each item that reaches its sequence's last one.

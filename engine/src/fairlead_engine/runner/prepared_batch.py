@@ -6,10 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.adapters import NOT_PLACED
 from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.layers import ForwardInput
+from fairlead_engine.model.lora.adapted_linear import AdaptedRows
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
 
@@ -30,6 +33,7 @@ def prepare(
     tables: Any,
     tokens: SlotTokens,
     device: torch.device,
+    adapter_slots: AdapterSlots | None = None,
 ) -> PreparedBatch:
     """Flattens a batch's tokens in item order; `tables` are the backend's, which are brought up to date as `tokens`
     are. All numbers but the backend's go to the device in one copy.
@@ -48,15 +52,13 @@ def prepare(
         positions = np.arange(num_rows) + (ends - row_ends).repeat(num_queries)
     of, back = _choices(plan.samples)
     read_rows = np.array(plan.score_rows + plan.pool_rows, np.int64)
-    columns = [
-        row_slots,
-        positions,
-        np.concatenate((row_ends[of] - 1 - back, read_rows)),
-        slots[of],
-        ends[of] - back,
-    ]
+    reads = np.concatenate((row_ends[of] - 1 - back, read_rows))
+    columns = [row_slots, positions, reads, slots[of], ends[of] - back]
+    if is_adapted := adapter_slots is not None and len(plan.adapters) > 0:
+        of_rows = plan.adapters.repeat(num_queries)
+        columns += [*_adapted(of_rows), *_adapted(of_rows[reads])]
     numbers = to_device(np.concatenate(columns), device)
-    row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends = torch.split(
+    row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends, *adapted = torch.split(
         numbers, [len(column) for column in columns]
     )
     device_batch = DeviceBatch(slots, num_queries, ends, row_slots_on_device, positions_on_device, plan.new_blocks)
@@ -66,6 +68,8 @@ def prepare(
         logit_rows=logit_rows,
         backend=backend,
         attention=backend.prepare(device_batch, tables),
+        adapted=_rows_on_device(adapter_slots, adapted[:2], num_rows) if is_adapted else None,
+        adapted_reads=_rows_on_device(adapter_slots, adapted[2:], len(reads)) if is_adapted else None,
     )
     return PreparedBatch(forward, sample_slots, sample_ends)
 
@@ -75,3 +79,16 @@ def _choices(num_choices: Numbers) -> tuple[Numbers, Numbers]:
     of = np.arange(len(num_choices)).repeat(num_choices)
     last = num_choices.cumsum()[of] - 1
     return of, last - np.arange(len(of))
+
+
+def _adapted(adapters: Numbers) -> tuple[Numbers, Numbers]:
+    """The rows that have one, and whose slot."""
+    rows = np.flatnonzero(adapters != NOT_PLACED)
+    return rows, adapters[rows]
+
+
+def _rows_on_device(slots: AdapterSlots | None, adapted: list[Tensor], num_rows: int) -> AdaptedRows | None:
+    rows, of_rows = adapted
+    if slots is None or not len(rows):
+        return None
+    return slots.of_rows(None if len(rows) == num_rows else rows, of_rows)

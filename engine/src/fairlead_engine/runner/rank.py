@@ -9,6 +9,7 @@ import os
 import select
 import sys
 import threading
+from pathlib import Path
 
 import msgspec
 import torch
@@ -19,7 +20,19 @@ from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_part import ModelPart
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, reach_store
-from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Measure, Reader, Step
+from fairlead_engine.runner.rank_messages import (
+    HERE,
+    READY,
+    Allocate,
+    Capture,
+    ForgetAdapter,
+    Join,
+    Measure,
+    PlaceAdapter,
+    ReadAdapter,
+    Reader,
+    Step,
+)
 from fairlead_protocol.logs import configure_logging
 
 
@@ -75,6 +88,12 @@ def serve(part: ModelPart, reader: Reader) -> None:
                 part.memory_for_cache(utilization, limits)
             case Capture(max_num_batched_tokens):
                 part.capture(max_num_batched_tokens)
+            case ReadAdapter(key, folder):
+                part.host_adapters.read(key, Path(folder))
+            case PlaceAdapter(key, slot):
+                part.host_adapters.place(key, slot)
+            case ForgetAdapter(key):
+                part.host_adapters.forget(key)
             case Step(plan):
                 computed = part.compute(plan)
                 part.settle(computed, torch.empty(int(plan.samples.sum()), dtype=torch.int64, device=part.device))

@@ -56,7 +56,27 @@ class Step(msgspec.Struct, frozen=True, tag=True, array_like=True):
     plan: StepPlan
 
 
-Message = Join | Allocate | Measure | Capture | Step
+class ReadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Begin to read an adapter."""
+
+    key: int
+    folder: str
+
+
+class PlaceAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Place one that was read."""
+
+    key: int
+    slot: int
+
+
+class ForgetAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Take it out of the host's memory."""
+
+    key: int
+
+
+Message = Join | Allocate | Measure | Capture | ReadAdapter | PlaceAdapter | ForgetAdapter | Step
 
 
 def _to_bytes(array: Any) -> bytes:

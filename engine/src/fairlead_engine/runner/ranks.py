@@ -21,7 +21,20 @@ from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.model_part import PartSettings, check_divisible
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, open_store
-from fairlead_engine.runner.rank_messages import HERE, READY, Allocate, Capture, Join, Measure, Message, Step, Writer
+from fairlead_engine.runner.rank_messages import (
+    HERE,
+    READY,
+    Allocate,
+    Capture,
+    ForgetAdapter,
+    Join,
+    Measure,
+    Message,
+    PlaceAdapter,
+    ReadAdapter,
+    Step,
+    Writer,
+)
 from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_protocol.logs import configured_logging
 
@@ -91,6 +104,18 @@ class Ranks:
         self._send(Capture(max_num_batched_tokens))
         with self._together("the capture of steps"):
             yield
+
+    def read_adapter(self, key: int, folder: Path) -> None:
+        """Has them begin to read an adapter, as rank 0 does."""
+        self._send(ReadAdapter(key, str(folder)))
+
+    def place_adapter(self, key: int, slot: int) -> None:
+        """Has them place it."""
+        self._send(PlaceAdapter(key, slot))
+
+    def forget_adapter(self, key: int) -> None:
+        """Has them drop it."""
+        self._send(ForgetAdapter(key))
 
     @contextmanager
     def step(self, plan: StepPlan) -> Iterator[None]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.adapters import NOT_PLACED
 from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.attention.backend import CapturableBackend, LayerCache
 from fairlead_engine.kernels.attention.block_tables import DeviceTables
@@ -68,10 +69,11 @@ def _sizes(sizes: tuple[int, ...], most: int) -> list[int]:
     return [*(size for size in sizes if size < most), *([most] if most <= sizes[-1] else [])]
 
 
-def foreseen_bytes(num_layers: int, limits: StepLimits, work_space: int) -> int:
+def foreseen_bytes(num_layers: int, limits: StepLimits, work_space: int, has_adapters: bool = False) -> int:
     """Memory that the graphs will take at most: the work space of one that is as large as the largest step, and what
     each of them is itself."""
-    num_graphs = len(decode_sizes(limits.max_num_seqs)) + len(token_sizes(limits.max_num_batched_tokens))
+    num_graphs = (1 + 2 * has_adapters) * len(decode_sizes(limits.max_num_seqs))  # one launches twice as much
+    num_graphs += len(token_sizes(limits.max_num_batched_tokens))
     return work_space + num_graphs * num_layers * _LAUNCHES_PER_LAYER * _BYTES_PER_LAUNCH
 
 
@@ -112,11 +114,17 @@ class StepGraphs:
         self._caches = caches
         self._tables = tables
         self._tokens = tokens
-        self._spare_slot = len(tables.rows) - 1
-        decodes, pieces = decode_sizes(self._spare_slot), token_sizes(most_tokens)
+        spare_slot = len(tables.rows) - 1
+        self._spare = np.array([[spare_slot], [1], [NOT_PLACED]])
+        """What a row of decodes has that is nobody's."""
+        decodes, pieces = decode_sizes(spare_slot), token_sizes(most_tokens)
         self._buffers = _Buffers(model, decodes[-1], pieces[-1], tables.rows.device)
         self._decodes = self._captured("decode", decodes, self._capture_decode)
         """By the number of sequences, ascending."""
+        self._adapted: dict[int, Replay] = {}
+        """The same, of steps in which somebody has an adapter."""
+        if model.slots is not None:
+            self._adapted = self._captured("adapted decode", decodes, partial(self._capture_decode, is_adapted=True))
         self._pieces = self._captured("piecewise", pieces, self._capture_pieces)
         """By the number of tokens, ascending; the pieces in their order."""
 
@@ -124,17 +132,19 @@ class StepGraphs:
         """Whether there is a graph for a step of one query of so many sequences."""
         return _next_size(self._decodes, num_sequences) is not None
 
-    def decode(self, slots: Numbers, context_lens: Numbers) -> Decoded:
-        """Computes a step of one query of each sequence. Tables and tokens are up to date, and there is a graph."""
+    def decode(self, slots: Numbers, context_lens: Numbers, adapters: Numbers) -> Decoded:
+        """Computes a step of one query of each sequence, with the adapters in those slots, or none. Tables and tokens
+        are up to date, and there is a graph."""
         size = _next_size(self._decodes, len(slots))
         assert size is not None
-        numbers = np.empty((2, size), np.int64)
-        numbers[:, : len(slots)] = slots, context_lens
-        numbers[:, len(slots) :] = [[self._spare_slot], [1]]
+        numbers = np.empty((3, size), np.int64)
+        numbers[:2, : len(slots)] = slots, context_lens
+        numbers[:, len(slots) :] = self._spare
+        numbers[2, : len(slots)] = adapters if len(adapters) else NOT_PLACED
         rows = self._buffers.rows_of(size)
         stage(numbers, rows)
-        self._decodes[size]()
-        return Decoded(self._buffers.hidden[: len(slots)], *rows[:, : len(slots)])
+        (self._adapted if len(adapters) else self._decodes)[size]()
+        return Decoded(self._buffers.hidden[: len(slots)], *rows[:2, : len(slots)])
 
     def between_attentions(self, num_tokens: int) -> "PaddedPieces | None":
         """What computes a step of so many tokens but for its attentions; None = there are no graphs of so many."""
@@ -150,22 +160,26 @@ class StepGraphs:
             progress.advance(f", {self._recorder.num_bytes() / 2**30:.2f} GiB")
         return dict(sorted(captured.items()))
 
-    def _capture_decode(self, size: int) -> Replay:
-        stage(np.array([[self._spare_slot] * size, [1] * size]), self._buffers.rows_of(size))
-        return self._recorder.record(lambda: self._compute_decodes(size))
+    def _capture_decode(self, size: int, is_adapted: bool = False) -> Replay:
+        stage(self._spare.repeat(size, axis=1), self._buffers.rows_of(size))
+        return self._recorder.record(lambda: self._compute_decodes(size, is_adapted))
 
     def _capture_pieces(self, size: int) -> list[Replay]:
+        self._model.adapt(None)
         return [self._recorder.record(piece) for piece in self._pieces_of(size)]
 
-    def _compute_decodes(self, size: int) -> None:
-        slots, context_lens = self._buffers.rows_of(size)
+    def _compute_decodes(self, size: int, is_adapted: bool) -> None:
+        slots, context_lens, adapters = self._buffers.rows_of(size)
         positions = context_lens - 1
+        adapted = self._model.slots.of_rows(None, adapters) if is_adapted and self._model.slots is not None else None
         step = ForwardInput(
             token_ids=self._tokens.at(slots, positions),
             positions=positions,
             logit_rows=torch.arange(size, device=slots.device),
             backend=self._backend,
             attention=self._backend.prepare_decodes(slots, context_lens, self._tables),
+            adapted=adapted,
+            adapted_reads=adapted,
         )
         self._buffers.hidden[:size].copy_(self._model(step, self._caches))
 
@@ -193,7 +207,7 @@ class _Buffers:
         def buffer(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self._rows = torch.zeros(2 * most_sequences, dtype=torch.int64, device=device)
+        self._rows = torch.zeros(3 * most_sequences, dtype=torch.int64, device=device)
         self.hidden = buffer(most_sequences, model.config.hidden_size)
         """Of decodes."""
         self.token_ids = torch.zeros(most_tokens, dtype=torch.int32, device=device)
@@ -202,8 +216,9 @@ class _Buffers:
         self.stream = buffer(most_tokens, model.config.hidden_size)
 
     def rows_of(self, size: int) -> Tensor:
-        """int64 [2, size], of decodes: the slots, then the context lengths. They lie side by side for one copy."""
-        return self._rows[: 2 * size].view(2, size)
+        """int64 [3, size], of decodes: the slots, the context lengths, and the slots of adapters. They lie side by side
+        for one copy."""
+        return self._rows[: 3 * size].view(3, size)
 
 
 class PaddedPieces:

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 
+from fairlead_engine.adapters import NOT_PLACED
 from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.runner.slot_tokens import NewTokens
@@ -27,6 +28,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """Rows that go into vectors, item by item."""
     new_tokens: NewTokens
     new_blocks: list[NewBlocks]
+    adapters: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
+    """The slot of each item's adapter, `NOT_PLACED` for none; empty where no item has one."""
 
 
 _NONE = np.empty(0, np.int64)
@@ -40,6 +43,7 @@ class SentSlots:
         self._num_tokens = [0] * num_slots
         self._tables: list[list[int] | None] = [None] * num_slots
         self._num_blocks = [0] * num_slots
+        self._adapters = np.full(num_slots, NOT_PLACED)
 
     def new_tokens(self, batch: Batch) -> NewTokens:
         """The tokens up to each chunk's end that are not there; counts on those that steps choose, which are there
@@ -64,6 +68,15 @@ class SentSlots:
                 self._owners[slot] = sequence
             self._num_tokens[slot] = max(num_known, end + item.samples)
         return NewTokens(places, np.concatenate(token_ids), longest + 1)
+
+    def adapters(self, batch: Batch, slots: Numbers) -> Numbers:
+        """`StepPlan.adapters`. Everybody computes a prompt before decoding in the same slot, with the adapter where it
+        is then, and where it stays."""
+        for item in batch.chunks:
+            adapter = item.sequence.adapter
+            self._adapters[item.sequence.slot] = NOT_PLACED if adapter is None else adapter.slot
+        found = self._adapters[slots]
+        return found if (found != NOT_PLACED).any() else _NONE
 
     def new_blocks(self, batch: Batch) -> list[NewBlocks]:
         """What came to the tables."""
@@ -95,8 +108,9 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
             score_sizes += [min(most_scored, item.scores.stop - position) for position in item.scores[::most_scored]]
             pool_rows += [offset + position for position in item.pools]
         row += item.num_tokens
+    slots = np.concatenate((decodes.slots, slots))
     return StepPlan(
-        slots=np.concatenate((decodes.slots, slots)),
+        slots=slots,
         num_queries=np.concatenate((ones, num_queries)),
         context_lens=np.concatenate((decodes.ends, ends)),
         samples=np.concatenate((ones, samples)),
@@ -105,4 +119,5 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
         pool_rows=pool_rows,
         new_tokens=sent.new_tokens(batch),
         new_blocks=sent.new_blocks(batch),
+        adapters=sent.adapters(batch, slots),
     )

@@ -1,0 +1,35 @@
+"""An adapter as scheduling knows it: a name, a folder, and where it is. No tensors, no I/O.
+
+`core.adapters` makes and moves them; sequences have one; the runner reads in which slot of the device it is.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+NOT_PLACED = -1
+"""In place of a slot."""
+
+
+@dataclass(slots=True, eq=False)
+class Adapter:
+    """What one loading of a folder has brought. A name that is loaded again is another adapter."""
+
+    key: int
+    """By which the runner knows it."""
+    name: str
+    folder: Path
+    num_bytes: int = 0
+    """In the memory of the host."""
+    slot: int = NOT_PLACED
+    """Of the device, where it is placed."""
+    is_in_host: bool = False
+    """Whether the memory of the host has it."""
+    is_leaving: bool = False
+    """Nobody may ask for it any more; who has asked is served."""
+    num_sequences: int = 0
+    """That wait or run with it."""
+    num_running: int = 0
+    begun_at: int = 0
+    """When the first of those that run now began, among all that ever began; of one without, when the last ended."""
+    read_seconds: float = 0.0
+    """What it took to read its folder."""

@@ -1,0 +1,326 @@
+"""Which adapters there are, and where: on the device, in the host's memory, or in their folders.
+
+The engine loads and unloads them, the scheduler asks whether a sequence may begin with its own. Both places are kept in
+the order of last use. Knows names and numbers; tensors are the runner's.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairlead_engine.adapters import NOT_PLACED, Adapter
+from fairlead_engine.core.clock import Clock
+from fairlead_engine.errors import AdapterError
+from fairlead_engine.sequences import Sequence
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 0.005
+"""For which a step waits that has nothing to do before an adapter is read: commands may come meanwhile."""
+_MOST_NAME = 256
+
+
+class AdapterRunner(Protocol):
+    """Of a runner, what moves adapters (`core.runner.Runner`)."""
+
+    @property
+    def num_adapter_slots(self) -> int: ...
+    def read_adapter(self, key: int, folder: Path) -> Future[int]: ...
+    def place_adapter(self, key: int, slot: int) -> None: ...
+    def forget_adapter(self, key: int) -> None: ...
+
+
+@dataclass(slots=True)
+class _Reading:
+    """An adapter on its way into the host's memory."""
+
+    adapter: Adapter
+    size: Future[int]
+    began: float
+    done: Callable[[AdapterError | None], None] | None = None
+    """Told of the first reading, after which requests may ask for it."""
+
+
+class Adapters:
+    """All of them.
+
+    A sequence begins where its adapter is placed, or can be: in an empty slot, or in that of the adapter that nobody
+    runs with for longest. Where all are in use it *claims* one, by rank: for each claim the adapter that has been in
+    use for longest takes no more sequences from behind the claim, so that its slot comes free, while others go on as
+    they were. So who claims is passed by those behind, and waits for no more than the ends of those that run.
+    """
+
+    def __init__(self, runner: AdapterRunner, *, most_in_host: int, clock: Clock) -> None:
+        self._runner = runner
+        self._most_in_host = most_in_host
+        self._clock = clock
+        self._slots: list[Adapter | None] = [None] * runner.num_adapter_slots
+        self._by_name: dict[str, Adapter] = {}
+        self._in_host: dict[int, Adapter] = {}
+        """By key, the last used last."""
+        self._reading: dict[int, _Reading] = {}
+        self._keys = count(1)
+        self._ticks = count(1)
+        self._to_place: list[Adapter] = []
+        self._claims = 0
+        self._wanted: set[int] = set()
+        self._seconds: dict[str, float] | None = None
+        self._read_pace = self._place_pace = 0.0
+        self.broken: dict[int, str] = {}
+        """By key, those that can be read no more, and why; their sequences cannot go on."""
+        self.num_placed = 0
+        """Times an adapter was brought to the device,"""
+        self.num_read = 0
+        """and into the host's memory;"""
+        self.read_seconds = 0.0
+        """and how long that took."""
+
+    # -- they come and go ------------------------------------------------------------------------------------------
+
+    def load(self, name: str, folder: Path, done: Callable[[AdapterError | None], None]) -> None:
+        """Begins to read an adapter; `done` is told by `settle` when requests may ask for it, or why not. Raises
+        AdapterError."""
+        if not self._slots:
+            raise AdapterError("this engine has no room for adapters; start it with --max-loras")
+        if not name or len(name) > _MOST_NAME or not name.isprintable():
+            raise AdapterError(f"the adapter's name must have 1 to {_MOST_NAME} printable characters")
+        if name in self._by_name or any(each.done and each.adapter.name == name for each in self._reading.values()):
+            raise AdapterError(f"the adapter {name!r} is there already; unload it first")
+        self._read(Adapter(next(self._keys), name, folder), done)
+
+    def unload(self, name: str) -> Adapter:
+        """Nobody may ask for it any more; who has, is served. Raises AdapterError."""
+        adapter = self._by_name.pop(name, None)
+        if adapter is None:
+            there = f"there are {', '.join(map(repr, sorted(self._by_name)))}" if self._by_name else "there is none"
+            raise AdapterError(f"no adapter {name!r} is loaded; {there}")
+        adapter.is_leaving = True
+        self._seconds = None
+        self._drop_left(adapter)
+        return adapter
+
+    def find(self, name: str) -> Adapter | None:
+        """That requests may ask for."""
+        return self._by_name.get(name)
+
+    def settle(self) -> None:
+        """Notes what was read meanwhile."""
+        for key, reading in [(key, each) for key, each in self._reading.items() if each.size.done()]:
+            del self._reading[key]
+            self._read_is_over(reading)
+
+    @property
+    def is_reading(self) -> bool:
+        return bool(self._reading)
+
+    def wait(self, seconds: float = _PATIENCE_SECONDS) -> None:
+        """Until one was read, or for a little."""
+        if self._reading:
+            wait([each.size for each in self._reading.values()], seconds, FIRST_COMPLETED)
+
+    # -- sequences -------------------------------------------------------------------------------------------------
+
+    def added(self, sequence: Sequence) -> None:
+        """It waits."""
+        if sequence.adapter is not None:
+            sequence.adapter.num_sequences += 1
+
+    def ended(self, sequence: Sequence) -> None:
+        """It neither waits nor runs."""
+        if sequence.adapter is not None:
+            sequence.adapter.num_sequences -= 1
+            self._drop_left(sequence.adapter)
+
+    def look(self) -> None:
+        """From here on, those that wait are asked for by rank."""
+        if self._reading:
+            self.settle()
+        self._claims = 0
+        self._wanted.clear()
+
+    def may_begin(self, adapter: Adapter) -> bool:
+        """Whether a waiting sequence may begin with it now. Where not, what it takes is under way."""
+        self._wanted.add(adapter.key)
+        if adapter.slot != NOT_PLACED:
+            return not adapter.num_running or adapter not in self._giving_way()
+        if adapter.key in self.broken or adapter.key in self._reading:
+            return False
+        if not adapter.is_in_host and self._has_room():
+            self._read(adapter)
+            return False
+        if adapter.is_in_host and self._free_slot() is not None:
+            return True
+        self._claims += 1
+        return False
+
+    def begin(self, adapter: Adapter) -> None:
+        """A sequence begins to run with it."""
+        if adapter.slot == NOT_PLACED:
+            self._place(adapter)
+        if not adapter.num_running:
+            adapter.begun_at = next(self._ticks)
+        adapter.num_running += 1
+        self._touch(adapter)
+
+    def end(self, adapter: Adapter) -> None:
+        """One that ran with it does not any more."""
+        adapter.num_running -= 1
+        if not adapter.num_running:
+            adapter.begun_at = next(self._ticks)
+            self._seconds = None
+
+    def place(self) -> None:
+        """Brings to the device what the next step needs there."""
+        for adapter in self._to_place:
+            began = self._clock.monotonic()
+            self._runner.place_adapter(adapter.key, adapter.slot)
+            self.num_placed += 1
+            self._place_pace = _fading(self._place_pace, self._clock.monotonic() - began, adapter.num_bytes)
+        self._to_place.clear()
+
+    # -- what is told ----------------------------------------------------------------------------------------------
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By name, how long a request would wait for it to be loaded now (`LoadFigures.adapters`)."""
+        if self._seconds is None:
+            self._seconds = {name: self._wait_for(adapter) for name, adapter in self._by_name.items()}
+        return self._seconds
+
+    @property
+    def num_on_device(self) -> int:
+        return sum(each is not None for each in self._slots)
+
+    def check(self, running: list[Sequence], sequences: Any) -> None:
+        """Raises AssertionError when one is counted or placed wrongly."""
+        for slot, adapter in enumerate(self._slots):
+            assert adapter is None or adapter.slot == slot, "an adapter is in another's slot"
+        known = {each for each in (*self._by_name.values(), *self._slots, *(s.adapter for s in sequences)) if each}
+        for adapter in known:
+            assert adapter.num_running == sum(each.adapter is adapter for each in running)
+            assert adapter.num_sequences == sum(each.adapter is adapter for each in sequences)
+            assert not adapter.num_running or self._slots[adapter.slot] is adapter, "one is in use and not placed"
+        assert len(self._in_host) <= self._most_in_host
+        assert all(each.is_in_host for each in self._in_host.values())
+
+    # -- the rest is private ---------------------------------------------------------------------------------------
+
+    def _wait_for(self, adapter: Adapter) -> float:
+        if adapter.slot != NOT_PLACED:
+            return 0.0
+        placing = self._place_pace * adapter.num_bytes
+        return placing if adapter.is_in_host else placing + (adapter.read_seconds or self._read_pace)
+
+    def _read(self, adapter: Adapter, done: Callable[[AdapterError | None], None] | None = None) -> None:
+        size = self._runner.read_adapter(adapter.key, adapter.folder)
+        self._reading[adapter.key] = _Reading(adapter, size, self._clock.monotonic(), done)
+
+    def _read_is_over(self, reading: _Reading) -> None:
+        adapter = reading.adapter
+        self._seconds = None
+        error = _error_of(reading.size)
+        if error is not None:
+            self._runner.forget_adapter(adapter.key)
+            if reading.done is None:
+                logger.error("the adapter %s can be read no more: %s", adapter.name, error.message)
+                self.broken[adapter.key] = error.message
+                if self._by_name.get(adapter.name) is adapter:
+                    del self._by_name[adapter.name]
+                adapter.is_leaving = True
+                self._drop_left(adapter)
+        else:
+            adapter.num_bytes, adapter.is_in_host = reading.size.result(), True
+            adapter.read_seconds = self._clock.monotonic() - reading.began
+            self.num_read += 1
+            self.read_seconds += adapter.read_seconds
+            self._in_host[adapter.key] = adapter
+            self._shrink(adapter)
+            if reading.done is not None:
+                self._by_name[adapter.name] = adapter
+                if adapter.is_in_host and None in self._slots:  # the first request need not wait
+                    self._place(adapter)
+            self._drop_left(adapter)
+        if reading.done is not None:
+            reading.done(error)
+
+    def _has_room(self) -> bool:
+        """Whether the host's memory can take another one, be it in place of one that nobody before it waits for."""
+        kept = sum(key in self._wanted for key in self._in_host) + len(self._reading)
+        return kept < self._most_in_host
+
+    def _shrink(self, newest: Adapter) -> None:
+        """Drops what was not used for longest, and is not waited for where that is possible."""
+        while len(self._in_host) > self._most_in_host:
+            others = [key for key in self._in_host if key != newest.key and self._in_host[key] not in self._to_place]
+            unwanted = [key for key in others if key not in self._wanted]
+            self._forget(self._in_host[(unwanted or others or [newest.key])[0]])
+
+    def _forget(self, adapter: Adapter) -> None:
+        del self._in_host[adapter.key]
+        adapter.is_in_host = False
+        self._runner.forget_adapter(adapter.key)
+        self._seconds = None
+
+    def _touch(self, adapter: Adapter) -> None:
+        if adapter.is_in_host:
+            self._in_host[adapter.key] = self._in_host.pop(adapter.key)
+
+    def _free_slot(self) -> int | None:
+        """An empty one, or that of the adapter that nobody runs with for longest."""
+        unused = [adapter for adapter in self._slots if adapter is not None and not adapter.num_running]
+        if None in self._slots:
+            return self._slots.index(None)
+        return min(unused, key=lambda each: each.begun_at).slot if unused else None
+
+    def _giving_way(self) -> list[Adapter]:
+        """Those in use for longest, one for each claim."""
+        if not self._claims:
+            return []
+        return sorted(self._in_use(), key=lambda each: each.begun_at)[: self._claims]
+
+    def _in_use(self) -> Iterator[Adapter]:
+        return (adapter for adapter in self._slots if adapter is not None and adapter.num_running)
+
+    def _place(self, adapter: Adapter) -> None:
+        slot = self._free_slot()
+        assert slot is not None and adapter.is_in_host
+        if (before := self._slots[slot]) is not None:
+            self._leave_slot(before)
+        self._slots[slot], adapter.slot = adapter, slot
+        self._to_place.append(adapter)
+        self._seconds = None
+
+    def _leave_slot(self, adapter: Adapter) -> None:
+        self._slots[adapter.slot] = None
+        adapter.slot = NOT_PLACED
+        if adapter in self._to_place:
+            self._to_place.remove(adapter)
+
+    def _drop_left(self, adapter: Adapter) -> None:
+        """Of one that was unloaded nothing is kept once nobody needs it."""
+        if not adapter.is_leaving or adapter.num_sequences or adapter.key in self._reading:
+            return
+        if adapter.slot != NOT_PLACED:
+            self._leave_slot(adapter)
+        if adapter.is_in_host:
+            self._forget(adapter)
+        self.broken.pop(adapter.key, None)
+
+
+def _error_of(size: Future[int]) -> AdapterError | None:
+    """What went wrong in reading; nothing that is in a folder may end the engine."""
+    error = size.exception()
+    if error is None or isinstance(error, AdapterError):
+        return error
+    logger.error("an adapter could not be read", exc_info=error)
+    return AdapterError(f"it cannot be read ({type(error).__name__}: {error})")
+
+
+def _fading(pace: float, seconds: float, num_bytes: int) -> float:
+    """Seconds for each byte, as of late."""
+    found = seconds / max(1, num_bytes)
+    return found if not pace else pace + (found - pace) / 4

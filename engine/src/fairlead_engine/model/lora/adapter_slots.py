@@ -1,0 +1,111 @@
+"""The slots of a device, each with room for an adapter of all linear layers, and which rows of a step use which.
+
+The model's loading has layers adapted; the runner places adapters and says of each step whose rows are whose.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.lora.adapted_linear import AdaptedLinear, AdaptedRows
+
+
+class Place(NamedTuple):
+    """Where a part of a module's adapter goes: a projection of a layer's product, of this rank."""
+
+    linear: AdaptedLinear
+    projection: int
+    rows: slice
+    """Of the module's outputs,"""
+    columns: slice
+    """and of its inputs."""
+
+
+@dataclass(slots=True)
+class Module:
+    """What an adapter's folder calls by one name."""
+
+    in_features: int
+    out_features: int
+    places: list[Place] = field(default_factory=list)
+    """Several of a module that is stored as one, and computed as several."""
+
+
+class HostAdapter(NamedTuple):
+    """An adapter in the memory of the host: rank's part of it, in the model's dtype."""
+
+    tensors: list[tuple[Place, Tensor, Tensor]]
+    """[rank, in_features] and [rank, out_features], the latter scaled."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(down.nbytes + up.nbytes for _, down, up in self.tensors)
+
+
+class AdapterSlots:
+    """All of them. While the model computes, `now` says which rows of the next product have adapters."""
+
+    def __init__(self, num_slots: int, rank: int, dtype: torch.dtype, device: torch.device) -> None:
+        """`rank`: the largest that an adapter may have."""
+        self.num_slots = num_slots
+        self.rank = rank
+        self.dtype = dtype
+        self.device = device
+        self.now: AdaptedRows | None = None
+        self.modules: dict[str, Module] = {}
+        """By their names in checkpoints, which are those in the folders of adapters."""
+        self._linears: list[AdaptedLinear] = []
+        self._fused: dict[str, tuple[str, int, int]] = {}
+        """Projections that are stored as a part of another: that one, its rows, and where the part begins."""
+        self._owners = torch.arange(num_slots, device=device).repeat_interleave(rank)
+        """int64 [slots x rank]: whose column it is."""
+
+    @property
+    def num_bytes(self) -> int:
+        """That they take on the device, full or not."""
+        return sum(linear.num_bytes for linear in self._linears)
+
+    def fuse(self, name: str, parts: Mapping[str, int]) -> None:
+        """A module is stored as one, below one another: name → outputs."""
+        first = 0
+        for part, size in parts.items():
+            self._fused[part] = name, sum(parts.values()), first
+            first += size
+
+    def adapted(
+        self,
+        base: Linear,
+        out_features: Mapping[str, int],
+        in_features: int,
+        row_parts: Sequence[slice],
+        column_part: slice,
+    ) -> AdaptedLinear:
+        """A layer that adapters may change: this rank's part of it (`Weights.linear`)."""
+        ends = [part.indices(size)[:2] for part, size in zip(row_parts, out_features.values(), strict=True)]
+        columns = slice(*column_part.indices(in_features)[:2])
+        linear = AdaptedLinear(
+            base, columns.stop - columns.start, [end - first for first, end in ends],
+            self.num_slots, self.rank, self, self.dtype, self.device,
+        )  # fmt: skip
+        for index, ((name, size), (first, end)) in enumerate(zip(out_features.items(), ends, strict=True)):
+            stored, num_rows, offset = self._fused.get(name, (name, size, 0))
+            module = self.modules.setdefault(stored, Module(in_features, num_rows))
+            module.places.append(Place(linear, index, slice(offset + first, offset + end), columns))
+        self._linears.append(linear)
+        return linear
+
+    @torch.inference_mode()
+    def put(self, slot: int, adapter: HostAdapter) -> None:
+        """Places an adapter; what was in the slot is gone. Steps that are launched already compute with that."""
+        for linear in self._linears:
+            linear.clear(slot)
+        for place, down, up in adapter.tensors:
+            place.linear.put(place.projection, slot, down, up)
+
+    def of_rows(self, rows: Tensor | None, slots: Tensor) -> AdaptedRows:
+        """`slots` int64 [adapted]: whose adapter each of those rows has; below 0 = none, where `rows` are all."""
+        return AdaptedRows(rows, (slots.unsqueeze(1) != self._owners).unsqueeze(1))

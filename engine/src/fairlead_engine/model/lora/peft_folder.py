@@ -1,0 +1,244 @@
+"""The folder of an adapter as PEFT writes it: `adapter_config.json` and `adapter_model.safetensors`.
+
+Everything that would compute something else than PEFT does is refused, by file and field.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fairlead_engine.errors import AdapterError
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter, Module
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+_PICKLE = "adapter_model.bin"
+_MOST_CONFIG_BYTES = 2**20
+_PREFIX = "base_model.model."
+_TENSOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>[AB])\.weight")
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_PLAIN = re.compile(r"\^?[\w\\.]+\$?")
+"""A pattern that is a name."""
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_HARMLESS = frozenset(
+    {
+        "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
+        "inference_mode", "r", "target_modules", "exclude_modules", "lora_alpha", "lora_dropout", "use_rslora",
+        "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "megatron_core", "loftq_config",
+        "eva_config", "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config", "ensure_weight_tying",
+        "bias", "init_lora_weights",
+    }
+)  # fmt: skip
+"""What is acted on, or says how the adapter was trained."""
+_ADVICE = {
+    "modules_to_save": "whole modules are not replaced; train without it",
+    "use_dora": "DoRA changes the weight's magnitudes; train plain LoRA",
+    "lora_bias": "biases are not adapted; train without it",
+    "fan_in_fan_out": "weights of this model are not transposed",
+    "target_parameters": "experts stored as one parameter are not adapted; name linear layers in target_modules",
+    "trainable_token_indices": "embeddings are not adapted; train without it",
+    "layer_replication": "layers are not repeated",
+    "alora_invocation_tokens": "an adapter is on for the whole sequence; train plain LoRA",
+}
+_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
+"""Ways to begin that train against another base model than the one that is served."""
+
+
+def read_adapter(folder: Path, slots: AdapterSlots) -> HostAdapter:
+    """The rank's part of the adapter in `folder`. Raises AdapterError, naming file and field or tensor."""
+    config = _Config(folder, slots)
+    if not (folder / WEIGHTS_FILE).is_file():
+        has_pickle = (folder / _PICKLE).exists()
+        problem = f"{_PICKLE} may run code when it is read and is not; save the adapter as safetensors"
+        raise AdapterError(f"{folder} has no {WEIGHTS_FILE}" + (f": {problem}" if has_pickle else ""))
+    try:
+        with safe_open(folder / WEIGHTS_FILE, framework="pt") as file, torch.inference_mode():
+            return HostAdapter([*_tensors(file, config, slots)])
+    except (SafetensorError, OSError) as error:
+        raise AdapterError(f"{folder / WEIGHTS_FILE} cannot be read as safetensors ({error})") from error
+
+
+class _Config:
+    """`adapter_config.json`, checked."""
+
+    def __init__(self, folder: Path, slots: AdapterSlots) -> None:
+        self._path = path = folder / CONFIG_FILE
+        self.weights = folder / WEIGHTS_FILE
+        self._fields = fields = self._read(path)
+        if (kind := fields.get("peft_type")) != "LORA":
+            raise self.wrong("peft_type", f"is {kind!r}; only LORA is served")
+        for name, value in fields.items():
+            if name not in _HARMLESS and value not in (None, False, [], {}, ""):
+                raise self.wrong(name, f"is {value!r}: " + _ADVICE.get(name, "which this engine does not know"))
+        if fields.get("bias", "none") != "none":
+            raise self.wrong("bias", f"is {fields['bias']!r}: biases are not adapted; train with none")
+        begin = str(fields.get("init_lora_weights", True))
+        if begin.lower().startswith(_CHANGES_BASE):
+            raise self.wrong("init_lora_weights", f"is {begin!r}, which changes the base model; convert it to LoRA")
+        self.rank = self._positive_int("r", fields.get("r"))
+        if self.rank > slots.rank:
+            raise self.wrong("r", f"is {self.rank}, and adapters here have at most {slots.rank}; see --max-lora-rank")
+        self.alpha = self._number("lora_alpha", fields.get("lora_alpha", 8))
+        self.is_by_root = self._boolean("use_rslora")
+        self._ranks = {key: self._positive_int("rank_pattern", value) for key, value in self._patterns("rank_pattern")}
+        self._alphas = {key: self._number("alpha_pattern", value) for key, value in self._patterns("alpha_pattern")}
+        self._targets = self._names_of_modules("target_modules", slots)
+        self._excluded = self._names("exclude_modules")
+        layers = fields.get("layers_to_transform")
+        self._layers = None if layers is None else layers if isinstance(layers, list) else [layers]
+        if self._layers is not None and not all(type(each) is int for each in self._layers):
+            raise self.wrong("layers_to_transform", "must be whole numbers")
+
+    def wrong(self, field: str, problem: str) -> AdapterError:
+        return AdapterError(f"{self._path}: {field} {problem}")
+
+    def rank_of(self, module: str) -> int:
+        return next((rank for key, rank in self._ranks.items() if _is_named(module, key)), self.rank)
+
+    def scale_of(self, module: str) -> float:
+        alpha = next((alpha for key, alpha in self._alphas.items() if _is_named(module, key)), self.alpha)
+        rank = self.rank_of(module)
+        return alpha / (math.sqrt(rank) if self.is_by_root else rank)
+
+    def adapts(self, module: str) -> bool | None:
+        """Whether the adapter has that module; None = only its tensors tell, as a pattern does not."""
+        if self._layers is not None:
+            layer = _LAYER.search(module)
+            if layer is None or int(layer[1]) not in self._layers:
+                return False
+        if self._excluded is None or self._targets is None:
+            return None
+        if any(_is_named(module, each) for each in self._excluded):
+            return False
+        return not self._targets or any(_is_named(module, each) for each in self._targets)
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            with path.open("rb") as file:
+                text = file.read(_MOST_CONFIG_BYTES + 1)
+            fields = json.loads(text) if len(text) <= _MOST_CONFIG_BYTES else None
+        except (OSError, ValueError, RecursionError) as error:
+            raise AdapterError(f"{path} cannot be read as JSON ({error}); give a folder that PEFT has saved") from error
+        if not isinstance(fields, dict):
+            raise AdapterError(f"{path} must hold a JSON object of at most {_MOST_CONFIG_BYTES} bytes")
+        return fields
+
+    def _positive_int(self, field: str, value: Any) -> int:
+        if type(value) is not int or value < 1:
+            raise self.wrong(field, f"must be a whole number above 0, not {value!r}")
+        return value
+
+    def _number(self, field: str, value: Any) -> float:
+        if type(value) not in (int, float) or not abs(value) < 1e9:
+            raise self.wrong(field, f"must be a number, not {value!r}")
+        return float(value)
+
+    def _boolean(self, field: str) -> bool:
+        value = self._fields.get(field, False)
+        if not isinstance(value, bool):
+            raise self.wrong(field, f"must be true or false, not {value!r}")
+        return value
+
+    def _patterns(self, field: str) -> Iterator[tuple[str, Any]]:
+        """Names of modules. A pattern could take for ever to be looked for."""
+        found = self._fields.get(field) or {}
+        if not isinstance(found, dict):
+            raise self.wrong(field, f"must map names of modules to numbers, not {found!r}")
+        for key, value in found.items():
+            if not _PLAIN.fullmatch(key):
+                raise self.wrong(field, f"has the pattern {key!r}; only names of modules are understood")
+            yield key.removeprefix("^").removesuffix("$").replace("\\", ""), value
+
+    def _names(self, field: str) -> list[str] | None:
+        """Empty where there are none; None = a pattern."""
+        found = self._fields.get(field)
+        if isinstance(found, str):
+            return None
+        if not isinstance(found, list | None) or not all(isinstance(each, str) for each in found or ()):
+            raise self.wrong(field, f"must be names of modules, not {found!r}")
+        return found or []
+
+    def _names_of_modules(self, field: str, slots: AdapterSlots) -> list[str] | None:
+        """Empty = all there are."""
+        if self._fields.get(field) == "all-linear":
+            return []
+        names = self._names(field)
+        if names is not None and not names:
+            raise self.wrong(field, "names nothing")
+        for name in names or ():
+            if not any(_is_named(module, name) for module in slots.modules):
+                there = ", ".join(sorted({module.rpartition(".")[2] for module in slots.modules}))
+                raise self.wrong(field, f"names {name!r}, which is no layer that can be adapted; there are {there}")
+        return names
+
+
+def _is_named(module: str, name: str) -> bool:
+    return module == name or module.endswith(f".{name}")
+
+
+def _tensors(file: Any, config: _Config, slots: AdapterSlots) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    found: dict[str, set[str]] = {}
+    for key in file.keys():  # noqa: SIM118 - no mapping
+        match = _TENSOR.fullmatch(key.removeprefix(_PREFIX)) if key.startswith(_PREFIX) else None
+        if match is None or match["module"] not in slots.modules or config.adapts(match["module"]) is False:
+            raise AdapterError(f"{config.weights}: tensor {key} {_why_not(key, match is not None, slots)}")
+        found.setdefault(match["module"], set()).add(match["kind"])
+    for module in slots.modules:
+        kinds = found.get(module, set())
+        lacks = sorted({"A", "B"} - kinds) if kinds or config.adapts(module) else []
+        if lacks:
+            name = f"{_PREFIX}{module}.lora_{lacks[0]}.weight"
+            raise AdapterError(f"{config.weights} has no tensor {name}, and target_modules names its module")
+    for module in found:
+        yield from _placed(file, module, slots.modules[module], config, slots)
+
+
+def _why_not(key: str, is_lora: bool, slots: AdapterSlots) -> str:
+    if ".experts." in key:
+        return "adapts experts, which cannot be adapted here; train attention or other layers only"
+    if is_lora:
+        module = key.removeprefix(_PREFIX).rpartition(".lora_")[0]
+        if module in slots.modules:
+            return "belongs to a module that target_modules, exclude_modules or layers_to_transform leave out"
+        return "belongs to no layer of this model that can be adapted; check that it was trained on this model"
+    return "is no low-rank part of a linear layer; only lora_A and lora_B are understood"
+
+
+def _placed(
+    file: Any, name: str, module: Module, config: _Config, slots: AdapterSlots
+) -> Iterator[tuple[Any, Tensor, Tensor]]:
+    rank = config.rank_of(name)
+    down = _tensor(file, f"{_PREFIX}{name}.lora_A.weight", (rank, module.in_features), config)
+    up = _tensor(file, f"{_PREFIX}{name}.lora_B.weight", (module.out_features, rank), config)
+    up = (up * config.scale_of(name)).T
+    if rank > slots.rank:
+        raise config.wrong("rank_pattern", f"has {rank}, and adapters here have at most {slots.rank}")
+    for place in module.places:
+        yield place, _held(down[:, place.columns], name, config, slots), _held(up[:, place.rows], name, config, slots)
+
+
+def _tensor(file: Any, key: str, shape: tuple[int, int], config: _Config) -> Tensor:
+    """float32."""
+    tensor: Tensor = file.get_tensor(key)
+    if tuple(tensor.shape) != shape:
+        problem = f"should have shape {list(shape)} by {CONFIG_FILE} and the model, but has {list(tensor.shape)}"
+        raise AdapterError(f"{config.weights}: tensor {key} {problem}")
+    if tensor.dtype not in _FLOATS:
+        raise AdapterError(
+            f"{config.weights}: tensor {key} holds {str(tensor.dtype).removeprefix('torch.')}, no floats"
+        )
+    return tensor.float()
+
+
+def _held(part: Tensor, name: str, config: _Config, slots: AdapterSlots) -> Tensor:
+    tensor = part.to(slots.dtype).contiguous()
+    if not bool(tensor.isfinite().all()):
+        raise AdapterError(f"{config.weights}: tensors of {name} hold what is no finite number in {slots.dtype}")
+    return tensor.pin_memory() if slots.device.type == "cuda" else tensor

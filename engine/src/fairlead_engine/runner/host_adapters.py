@@ -1,0 +1,46 @@
+"""Adapters in the memory of the host, read in a thread, and on their way from there into the slots of the device."""
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter
+from fairlead_engine.model.lora.peft_folder import read_adapter
+from fairlead_engine.runner.pinning import given_cores
+
+
+class HostAdapters:
+    """One rank's part of each, by the key that the core gave it; who may be here is the core's business."""
+
+    def __init__(self, slots: AdapterSlots) -> None:
+        cores = given_cores() if hasattr(os, "sched_getaffinity") else set()  # not the one the caller is bound to
+        self._slots = slots
+        self._reader = ThreadPoolExecutor(1, "adapter-reader", lambda: _run_on(cores))
+        self._read: dict[int, Future[HostAdapter]] = {}
+
+    def read(self, key: int, folder: Path) -> Future[int]:
+        """Begins to read it; the result is its bytes, or an AdapterError."""
+        reading = self._read[key] = self._reader.submit(read_adapter, folder, self._slots)
+        size: Future[int] = Future()
+        reading.add_done_callback(lambda done: _tell(done, size))
+        return size
+
+    def place(self, key: int, slot: int) -> None:
+        """Into a slot of the device. Waits for it where another rank was faster to read it."""
+        self._slots.put(slot, self._read[key].result())
+
+    def forget(self, key: int) -> None:
+        """Drops it; one that was placed stays where it is."""
+        del self._read[key]
+
+
+def _tell(done: Future[HostAdapter], size: Future[int]) -> None:
+    if (error := done.exception()) is not None:
+        size.set_exception(error)
+    else:
+        size.set_result(done.result().num_bytes)
+
+
+def _run_on(cores: set[int]) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)

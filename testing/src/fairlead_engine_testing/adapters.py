@@ -1,0 +1,53 @@
+"""Folders of LoRA adapters with random weights, as PEFT writes them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from fairlead_engine.model import read_config
+from fairlead_engine_testing.checkpoints import tensor_shapes
+
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj", "gate_up_proj")
+"""Linear layers by the last part of their names; no model has all of them."""
+
+
+def write_random_adapter(
+    folder: Path,
+    model: Path,
+    *,
+    seed: int = 0,
+    rank: int = 8,
+    alpha: float = 16,
+    targets: Iterable[str] = ALL,
+    ranks: Mapping[str, int] | None = None,
+    dtype: torch.dtype = torch.float32,
+    **config: Any,
+) -> Path:
+    """Of the model in a folder; `targets` are last parts of names, `ranks` those that have another rank than the rest,
+    and `config` is what else the configuration says. What it adds is about as large as what is there."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, torch.Tensor] = {}
+    found: set[str] = set()
+    for name, shape in tensor_shapes(read_config(model)):
+        module, _, kind = name.rpartition(".")
+        last = module.rpartition(".")[2]
+        if kind != "weight" or last not in targets:
+            continue
+        found.add(last)
+        own = (ranks or {}).get(last, rank)
+        down = torch.randn(own, shape[1], generator=generator) / shape[1] ** 0.5
+        up = torch.randn(shape[0], own, generator=generator) / own**0.5 / (alpha / own)
+        tensors[f"base_model.model.{module}.lora_A.weight"] = down.to(dtype)
+        tensors[f"base_model.model.{module}.lora_B.weight"] = up.to(dtype)
+    fields = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": alpha, "bias": "none",
+        "target_modules": sorted(found), "rank_pattern": dict(ranks or {}), **config,
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(fields))
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return folder

@@ -1,0 +1,185 @@
+"""Whatever adapters come, go and are asked for: each answer is that of its own, and nobody waits for ever."""
+
+import random
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.errors import AdapterError
+from fairlead_engine.types import FinishReason
+from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing.fake_engine import fake_config
+
+MODEL = FakeModelConfig(vocab_size=8, max_position_embeddings=40, eos_token_ids=(0,))
+NAMES = "abcdef"
+
+
+def make(num_slots: int, modules: str = "", **settings: Any) -> tuple[Engine, FakeRunner]:
+    runner = FakeRunner(MODEL, block_size=settings.get("block_size", 4), num_adapter_slots=num_slots)
+    config = fake_config(lora_modules=modules or None, max_loras=num_slots, **settings)
+    return Engine(config, runner), runner
+
+
+def load(engine: Engine, name: str, folder: str) -> None:
+    ended: list[AdapterError | None] = []
+    engine.load_adapter(name, Path(folder), ended.append)
+    engine.adapters.settle()
+    assert ended == [None]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_each_answer_is_that_of_its_own_adapter(seed: int) -> None:
+    draw = random.Random(seed)
+    num_slots, size = draw.choice([1, 1, 2, 3]), draw.choice([1, 2, 4])
+    engine, runner = make(
+        num_slots, ",".join(f"{name}=/{name}0" for name in NAMES[:4]), num_blocks=-(-40 // size) + draw.choice([0, 8]),
+        block_size=size, max_model_len=40, max_num_seqs=draw.choice([1, 2, 4, 8]), async_scheduling=draw.random() < 0.5,
+        max_num_batched_tokens=draw.choice([8, 12, 32]), max_cpu_loras=draw.choice([1, 2, 6]),
+        max_num_queued_tokens=10**6,
+    )  # fmt: skip
+    folders = {name: f"{name}0" for name in NAMES[:4]}
+    wanted: dict[str, list[int]] = {}
+    got: dict[str, list[int]] = {}
+    gone: set[str] = set()
+    shared = [draw.randrange(1, 8) for _ in range(20)]
+
+    def step() -> None:
+        for output in engine.step():
+            assert output.request_id not in gone
+            got[output.request_id] += output.new_token_ids
+            if output.finish_reason is not None:
+                assert output.finish_reason is FinishReason.LENGTH
+                gone.add(output.request_id)
+        engine.check()
+        in_use = {each.adapter.key for each in engine.scheduler.running if each.adapter is not None}
+        assert len(in_use) <= num_slots
+
+    for index in range(draw.randint(10, 40)):
+        match draw.choice(["add", "add", "add", "step", "step", "abort", "reload"]):
+            case "add":
+                name, adapter = str(index), draw.choice([None, *folders])
+                prompt = shared[: draw.randint(0, 20)] + [draw.randrange(1, 8) for _ in range(draw.randint(1, 8))]
+                most = draw.randint(1, 40 - len(prompt))
+                request = make_request(
+                    name, prompt, adapter=adapter, max_tokens=most, ignore_eos=True, arrival_time=float(index),
+                    priority=draw.choice([0, 0, 0, 1]),
+                )  # fmt: skip
+                assert engine.add(request) is None
+                wanted[name] = runner.generate(prompt, most, folder=None if adapter is None else folders[adapter])
+                got[name] = []
+            case "step":
+                for _ in range(draw.randint(1, 5)):
+                    if engine.has_work():
+                        step()
+            case "abort":
+                name = str(draw.randrange(index + 1))
+                engine.abort(name)
+                gone.add(name)
+                wanted.pop(name, None)
+                engine.check()
+            case "reload":
+                name = draw.choice([*folders])
+                engine.unload_adapter(name)
+                engine.check()
+                if draw.random() < 0.8:
+                    folders[name] = f"{name}{index}"
+                    load(engine, name, f"/{folders[name]}")
+                elif len(folders) > 1:
+                    del folders[name]
+                else:
+                    load(engine, name, f"/{folders[name]}")
+    num_steps = 0
+    while engine.has_work():
+        step()
+        num_steps += 1
+        assert num_steps < 10_000, "somebody waits for ever"
+    assert {name: got[name] for name in wanted} == wanted
+    assert engine.load.adapters.keys() == folders.keys()
+    for name in folders:
+        engine.unload_adapter(name)
+    assert not runner.host_adapters and not engine.adapters.num_on_device
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 3])
+def test_a_stream_of_others_keeps_nobody_from_a_place(num_slots: int) -> None:
+    """Those whose adapters are in place come without end; one of another adapter still gets its turn, and who has no
+    adapter never waits for any of them."""
+    engine, _ = make(num_slots, ",".join(f"{name}=/{name}" for name in NAMES), max_num_seqs=6, num_blocks=64)
+    common = NAMES[:num_slots]
+    number, waited_for = 0, "late"
+    ended: list[str] = []
+    for index in range(400):
+        while len(engine.scheduler.sequences()) < 6:
+            request = make_request(
+                str(number), [1 + number % 7] * 3, adapter=common[number % num_slots], max_tokens=5 + number % 9,
+                ignore_eos=True, arrival_time=float(number),
+            )  # fmt: skip
+            assert engine.add(request) is None
+            number += 1
+        if index == 20:
+            late = make_request("late", [2, 3], adapter="f", max_tokens=2, ignore_eos=True, arrival_time=float(number))
+            plain = make_request("plain", [2, 3], max_tokens=2, ignore_eos=True, arrival_time=float(number))
+            assert engine.add(late) is None and engine.add(plain) is None
+        ended += [output.request_id for output in engine.step() if output.finish_reason is not None]
+        engine.check()
+        if waited_for in ended:
+            break
+    assert waited_for in ended and "plain" in ended
+    assert index < 80
+
+
+def test_what_is_told_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = make(1, "a=/a,b=/b,c=/c", max_cpu_loras=2)
+    seconds = engine.load.adapters
+    assert list(seconds) == ["a", "b", "c"] == list(engine.info.adapters)
+    assert seconds["a"] == 0.0, "it is in place, as there was room"
+    assert 0.0 < seconds["b"] < 1.0
+    assert engine.load.num_adapters_on_device == engine.load.num_adapters_placed == 1
+    assert (engine.load.num_adapters_read, engine.load.adapter_read_seconds > 0) == (3, True)
+    assert engine.add(make_request("r", adapter="b", max_tokens=2)) is None
+    while engine.has_work():
+        engine.step()
+    assert engine.load.adapters["b"] == 0.0 < engine.load.adapters["a"]
+    assert engine.load.adapters is engine.load.adapters, "nothing is counted anew while nothing changes"
+
+
+def test_an_adapter_that_can_be_read_no_more_ends_its_requests_alone() -> None:
+    engine, runner = make(1, "a=/a,b=/b,c=/c", max_cpu_loras=1)
+    for name in "bac":
+        assert engine.add(make_request(name, adapter=name, max_tokens=3)) is None
+    read = runner.read_adapter
+
+    def fail(key: int, folder: Path) -> "Future[int]":
+        return read(key, Path("/broken") if folder.name == "b" else folder)
+
+    runner.read_adapter = fail  # type: ignore[method-assign]
+    ended = {}
+    while engine.has_work():
+        for output in engine.step():
+            if output.finish_reason is not None:
+                ended[output.request_id] = (output.finish_reason, output.message)
+        engine.check()
+    assert ended["b"] == (FinishReason.ERROR, "its adapter cannot be read any more: /broken is broken")
+    assert {ended[name][0] for name in "ac"} == {FinishReason.LENGTH}
+    assert set(engine.load.adapters) == {"a", "c"}
+    load(engine, "b", "/b2")
+
+
+def test_what_cannot_be_loaded_is_refused() -> None:
+    engine, _ = make(1, "a=/a")
+    for name, said in (("a", "'a' is there already"), ("", "1 to 256 printable"), ("x\n", "1 to 256 printable")):
+        with pytest.raises(AdapterError, match=said):
+            engine.load_adapter(name, Path("/x"), lambda error: None)
+    ended: list[AdapterError | None] = []
+    engine.load_adapter("x", Path("/broken"), ended.append)
+    engine.adapters.settle()
+    assert [str(each) for each in ended] == ["/broken is broken"]
+    engine.load_adapter("x", Path("/x"), ended.append)
+    with pytest.raises(AdapterError, match="'x' is there already"):
+        engine.load_adapter("x", Path("/x"), ended.append)
+    none, _ = make(0)
+    with pytest.raises(AdapterError, match="start it with --max-loras"):
+        none.load_adapter("x", Path("/x"), ended.append)

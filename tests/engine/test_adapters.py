@@ -1,0 +1,374 @@
+"""Adapters on real models: what peft computes, in any company, wherever they are, however steps go."""
+
+import json
+import random
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.runner import load_runner
+from fairlead_engine.errors import AdapterError, ConfigError
+from fairlead_engine.model.lora.adapted_linear import AdaptedLinear
+from fairlead_engine.runner import ModelRunner, model_part
+from fairlead_engine.types import EngineRequest, Pooling
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.adapters import ALL, write_random_adapter
+from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.launches import Launches
+
+TOLERANCE = 1e-3
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj")
+KINDS: dict[str, dict[str, Any]] = {
+    "everything": {"rank": 8, "alpha": 16},
+    "one": {"rank": 1, "alpha": 1, "targets": ("q_proj", "qkv_proj")},
+    "wide": {"rank": 64, "alpha": 12, "use_rslora": True, "targets": ("o_proj", "down_proj")},
+    "attention": {"rank": 4, "alpha": 9, "targets": ATTENTION, "dtype": torch.bfloat16},
+    "patterns": {"rank": 4, "alpha": 8, "ranks": {"o_proj": 7}, "alpha_pattern": {"layers.1.self_attn.o_proj": 3}},
+}
+
+
+def write_adapters(folder: Path, model: Path, targets: tuple[str, ...] = ALL) -> dict[str, Path]:
+    found = {}
+    for seed, (name, kind) in enumerate(KINDS.items()):
+        wanted = tuple(each for each in kind.get("targets", ALL) if each in targets)
+        found[name] = write_random_adapter(folder / name, model, seed=seed, **{**kind, "targets": wanted})
+    return found
+
+
+class Peft:
+    """The reference: transformers with peft's adapters, one sequence at a time."""
+
+    def __init__(self, model: Path, adapters: dict[str, Path]) -> None:
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first, *others = adapters
+            self._model = PeftModel.from_pretrained(base, adapters[first], adapter_name=first).eval()
+            for name in others:
+                self._model.load_adapter(adapters[name], adapter_name=name)
+
+    def logprobs(self, adapter: str | None, token_ids: list[int]) -> torch.Tensor:
+        """[tokens, vocab]."""
+        with torch.inference_mode():
+            if adapter is None:
+                with self._model.disable_adapter():
+                    logits = self._model(torch.tensor([token_ids])).logits[0]
+            else:
+                self._model.set_adapter(adapter)
+                logits = self._model(torch.tensor([token_ids])).logits[0]
+        return logits.log_softmax(-1)  # type: ignore[no-any-return]
+
+
+def config_of(model: Path, adapters: dict[str, Path], **settings: Any) -> EngineConfig:
+    common: dict[str, Any] = {
+        "dtype": "float32", "device": "cpu", "num_threads": 1, "block_size": 4, "max_model_len": 64,
+        "max_num_queued_tokens": 10**6, "kv_cache_memory": 2**20, "max_lora_rank": 64,
+    }  # fmt: skip
+    modules = ",".join(f"{name}={folder}" for name, folder in adapters.items())
+    return EngineConfig(model=str(model), lora_modules=modules or None, **{**common, **settings})
+
+
+def serve(engine: Engine, requests: list[EngineRequest]) -> dict[str, tuple[list[int], list[float], list[float]]]:
+    """Tokens, log-probabilities and vectors."""
+    found: dict[str, tuple[list[int], list[float], list[float]]] = {each.request_id: ([], [], []) for each in requests}
+    for request in requests:
+        assert engine.add(request) is None
+    while engine.has_work():
+        for output in engine.step():
+            tokens, logprobs, vector = found[output.request_id]
+            assert output.message is None
+            tokens += output.new_token_ids
+            logprobs += [each.logprob for each in output.logprobs or ()]
+            vector += (
+                torch.frombuffer(bytearray(output.embedding), dtype=torch.float32).tolist()
+                if (output.embedding)
+                else []
+            )
+        engine.check()
+    return found
+
+
+def check(peft: Peft, request: EngineRequest, tokens: list[int], logprobs: list[float]) -> None:
+    prompt = request.prompt_token_ids
+    wanted = peft.logprobs(request.adapter, prompt + tokens)[len(prompt) - 1 : -1]
+    assert len(tokens) == request.sampling.max_tokens
+    for row, token_id, logprob in zip(wanted, tokens, logprobs, strict=True):
+        assert float(row[token_id]) == pytest.approx(logprob, abs=TOLERANCE)
+        best = row.topk(2).values
+        assert best[0] - row[token_id] <= TOLERANCE
+        assert best[0] - best[1] <= TOLERANCE or token_id == int(row.argmax())
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "mixtral"])
+def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -> None:
+    model = write_random_checkpoint(tmp_path / "model", FAMILIES[family]())
+    adapters = write_adapters(tmp_path / "adapters", model, ATTENTION if family == "mixtral" else ALL)
+    peft = Peft(model, adapters)
+    engine = Engine(config_of(model, adapters, max_loras=5, max_num_batched_tokens=40))
+    draw = random.Random(1)
+    requests = [
+        make_request(
+            str(index), [draw.randrange(2, 250) for _ in range(draw.randint(3, 20))], adapter=adapter,
+            max_tokens=6, ignore_eos=True, logprobs=0,
+        )
+        for index, adapter in enumerate([*adapters, None, *adapters, None])
+    ]  # fmt: skip
+    found = serve(engine, requests)
+    for request in requests:
+        check(peft, request, *found[request.request_id][:2])
+    unlike = {tuple(tokens) for tokens, _, _ in found.values()}
+    assert len(unlike) > len(adapters), "adapters change what is said"
+
+
+def test_what_peft_has_saved_is_read(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = write_random_checkpoint(tmp_path / "model", llama_fields())
+    adapters: dict[str, Path] = {}
+    for name, kind in {
+        "all": {"r": 4, "lora_alpha": 32, "target_modules": "all-linear"},
+        "pattern": {"r": 2, "target_modules": r".*layers\.1\.(self_attn|mlp)\..*_proj", "use_rslora": True},
+        "layers": {"r": 3, "target_modules": ["q_proj", "down_proj"], "layers_to_transform": [1],
+                   "rank_pattern": {"q_proj": 5}},
+    }.items():  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+            torch.manual_seed(len(adapters))
+            get_peft_model(base, LoraConfig(init_lora_weights=False, **kind)).save_pretrained(tmp_path / name)
+        adapters[name] = tmp_path / name
+    peft = Peft(model, adapters)
+    requests = [
+        make_request(name, range(3, 20), adapter=name, max_tokens=8, ignore_eos=True, logprobs=0) for name in adapters
+    ]
+    found = serve(Engine(config_of(model, adapters)), requests)
+    for request in requests:
+        check(peft, request, *found[request.request_id][:2])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("model"), llama_fields(vocab_size=61))
+
+
+@pytest.fixture(scope="module")
+def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_adapters(tmp_path_factory.mktemp("adapters"), model)
+
+
+def random_requests(draw: random.Random, adapters: dict[str, Path], longest: int) -> Iterator[EngineRequest]:
+    shared = [draw.randrange(2, 60) for _ in range(longest)]
+    for index in range(draw.randint(6, 14)):
+        length = draw.randint(1, longest * 2 // 3)
+        prompt = shared[: draw.randint(0, length)]
+        prompt += [draw.randrange(2, 60) for _ in range(length - len(prompt))]
+        common: dict[str, Any] = {"adapter": draw.choice([None, *adapters]), "arrival_time": float(draw.random())}
+        if draw.random() < 0.2:
+            yield make_request(str(index), prompt, max_tokens=0, pooling=draw.choice(list(Pooling)), **common)
+            continue
+        sampling = draw.choice(
+            [{}, {}, {"temperature": 1.0, "seed": 3}, {"frequency_penalty": 1.5}, {"prompt_logprobs": 0}]
+        )
+        most = draw.randint(1, longest - length)
+        yield make_request(str(index), prompt, max_tokens=most, ignore_eos=True, logprobs=0, **sampling, **common)
+
+
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 30))])
+def test_company_places_and_preemption_change_no_answer(
+    seed: int, model: Path, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More adapters than places on the device, and than the host keeps; steps that overlap, and that are captured."""
+    draw = random.Random(seed)
+    is_captured = seed % 3 == 0
+    if is_captured:
+        monkeypatch.setattr(model_part, "choose_recorder", lambda *args, **settings: CPUGraphs())
+    size, longest, num_slots = draw.choice([1, 2, 3, 4]), draw.choice([16, 40]), draw.choice([1, 2, 3])
+    settings: dict[str, Any] = {"block_size": size, "max_model_len": longest, "max_loras": num_slots}
+    settings["attention_backend"] = "block_tables" if is_captured else draw.choice(["cpu_spans", "block_tables"])
+    settings["max_num_seqs"] = draw.choice([1, 2, 4, 6])
+    config = config_of(
+        model, adapters, max_cpu_loras=draw.choice([1, 2, 5]), enable_prefix_caching=draw.random() < 0.7,
+        max_num_batched_tokens=max(settings["max_num_seqs"], draw.choice([1, 3, 8, 64])), **settings,
+    )  # fmt: skip
+    runner = load_runner(config)
+    blocks = -(-longest // size) + draw.choice([0, 1, 4, 20])
+    config = replace(config, kv_cache_memory=blocks * runner.kv_bytes_per_block())
+    requests = [*random_requests(draw, adapters, longest)]
+    alone = replace(config, enable_prefix_caching=False, max_num_batched_tokens=256, async_scheduling=False)
+    apart = Engine(alone, runner)
+    wanted = {each.request_id: serve(apart, [each])[each.request_id] for each in requests}
+    for is_async, is_busy in ((False, False), (True, True)):
+        engine = Engine(replace(config, async_scheduling=is_async), runner)
+        if is_busy:
+            runner.is_over = lambda launched: False  # type: ignore[attr-defined]
+        found = serve(engine, requests)
+        for name, (tokens, logprobs, vector) in wanted.items():
+            assert found[name][0] == tokens
+            assert found[name][1] == pytest.approx(logprobs, abs=2e-3)
+            assert found[name][2] == pytest.approx(vector, abs=1e-4)
+        assert engine.blocks.num_free == engine.blocks.num_blocks
+
+
+@pytest.mark.parametrize("settings", [{}, {"quantization": "int8-weight-only"}], ids=str)
+def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: Path) -> None:
+    model = write_random_checkpoint(
+        tmp_path / "model", FAMILIES["phi3" if not settings else "llama"](num_key_value_heads=1)
+    )
+    adapters = write_adapters(tmp_path / "adapters", model)
+    answers = []
+    for size in (1, 2):
+        config = config_of(model, adapters, max_loras=2, max_cpu_loras=3, tensor_parallel_size=size, **settings)
+        runner = load_runner(config)
+        assert isinstance(runner, ModelRunner)
+        try:
+            requests = [
+                make_request(str(index), range(3, 12 + index), adapter=adapter, max_tokens=9, ignore_eos=True)
+                for index, adapter in enumerate([*adapters, None])
+            ]
+            answers.append({name: tokens for name, (tokens, _, _) in serve(Engine(config, runner), requests).items()})
+        finally:
+            runner.close()
+    assert answers[0] == answers[1]
+    assert len({tuple(tokens) for tokens in answers[0].values()}) > 3
+
+
+def test_a_name_that_is_loaded_again_shares_no_block_with_what_it_was(model: Path, adapters: dict[str, Path]) -> None:
+    """Not even while somebody still runs with the old one, who is served to the end."""
+    engine = Engine(config_of(model, {"x": adapters["everything"]}))
+    prompt = list(range(2, 30))
+    request, wanted = make_request("r", prompt, adapter="x", max_tokens=12), {}
+    for kind in ("everything", "attention"):
+        wanted[kind] = serve(Engine(config_of(model, {"x": adapters[kind]})), [request])["r"][0]
+    assert engine.add(make_request("old", prompt, adapter="x", max_tokens=12)) is None
+    got: dict[str, list[int]] = {"old": [], "new": []}
+    for _ in range(4):
+        for output in engine.step():
+            got[output.request_id] += output.new_token_ids
+    engine.unload_adapter("x")
+    engine.check()
+    refused = engine.add(make_request("late", prompt, adapter="x", max_tokens=3))
+    assert refused is not None and "The model has no adapter 'x'" in (refused.message or "")
+    with pytest.raises(AdapterError, match="no adapter 'x' is loaded"):
+        engine.unload_adapter("x")
+    ended: list[AdapterError | None] = []
+    engine.load_adapter("x", adapters["attention"], ended.append)
+    while not ended:
+        engine.adapters.wait()
+        engine.adapters.settle()
+    assert ended == [None]
+    assert engine.add(make_request("new", prompt, adapter="x", max_tokens=12)) is None
+    while engine.has_work():
+        for output in engine.step():
+            got[output.request_id] += output.new_token_ids
+            assert output.num_cached_tokens == 0
+        engine.check()
+    assert got == {"old": wanted["everything"], "new": wanted["attention"]}
+    assert engine.adapters.num_on_device == 1, "of the old one nothing is left"
+
+
+def test_a_model_without_places_has_the_layers_it_had_and_others_do_nothing_for_who_has_no_adapter(
+    model: Path, adapters: dict[str, Path]
+) -> None:
+    plain, adapted = (load_runner(config_of(model, each)) for each in ({}, adapters))
+    assert isinstance(plain, ModelRunner) and isinstance(adapted, ModelRunner)
+    assert plain._part.model.slots is None and plain.num_adapter_slots == 0
+    layers = [each._part.model.layers[0].attention.qkv for each in (plain, adapted)]
+    assert not isinstance(layers[0], AdaptedLinear) and isinstance(layers[1], AdaptedLinear)
+    engine = Engine(config_of(model, adapters), adapted)
+    with Launches() as launches:
+        serve(engine, [make_request("r", max_tokens=3)])
+    assert not {"masked_fill", "index_add_", "addmm_"} & launches.by_name.keys()
+    with Launches() as launches:
+        serve(engine, [make_request("r", max_tokens=3, adapter="everything"), make_request("s", max_tokens=3)])
+    assert {"masked_fill", "index_add_"} <= launches.by_name.keys()
+
+
+def break_config(**changes: Any) -> Any:
+    def change(folder: Path) -> None:
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def break_tensors(change: Any) -> Any:
+    def apply(folder: Path) -> None:
+        path = folder / "adapter_model.safetensors"
+        tensors = load_file(path)
+        change(tensors)
+        save_file(tensors, path)
+
+    return apply
+
+
+NAME = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+BROKEN: dict[str, tuple[Any, str]] = {
+    "rank": (break_config(r=128), r"adapter_config.json: r is 128, .*at most 64; see --max-lora-rank"),
+    "no rank": (break_config(r=None), "adapter_config.json: r must be a whole number above 0, not None"),
+    "alpha": (break_config(lora_alpha="x"), "lora_alpha must be a number, not 'x'"),
+    "dora": (break_config(use_dora=True), "use_dora is True: DoRA"),
+    "bias": (break_config(bias="all"), "bias is 'all'"),
+    "saved": (break_config(modules_to_save=["lm_head"]), r"modules_to_save is \['lm_head'\]: whole modules"),
+    "future": (break_config(use_wings=True), "use_wings is True: which this engine does not know"),
+    "kind": (break_config(peft_type="IA3"), "peft_type is 'IA3'; only LORA"),
+    "targets": (break_config(target_modules=["q_proj", "lm_head"]), "names 'lm_head', which is no layer"),
+    "nothing": (break_config(target_modules=[]), "target_modules names nothing"),
+    "pissa": (break_config(init_lora_weights="pissa_niter_4"), "init_lora_weights is 'pissa_niter_4'"),
+    "left out": (break_config(target_modules=["k_proj"]), "_proj.* belongs to a module that target_modules"),
+    "no json": (lambda folder: (folder / "adapter_config.json").write_text("{"), "cannot be read as JSON"),
+    "no config": (lambda folder: (folder / "adapter_config.json").unlink(), "adapter_config.json cannot be read"),
+    "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "has no adapter_model.safetensors"),
+    "cut": (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b"\x08" * 30), "as safetensors"),
+    "pickle": (
+        lambda folder: (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin"),
+        "adapter_model.bin may run code when it is read",
+    ),
+    "shape": (break_tensors(lambda each: each.update({NAME: torch.ones(8, 63)})),
+              r"q_proj.lora_A.weight should have shape \[8, 64\].*\[8, 63\]"),
+    "missing": (break_tensors(lambda each: each.pop(NAME)), "has no tensor .*q_proj.lora_A.weight"),
+    "nan": (break_tensors(lambda each: each[NAME].fill_(float("nan"))), "q_proj hold what is no finite number"),
+    "integers": (break_tensors(lambda each: each.update({NAME: torch.ones(8, 64, dtype=torch.int32)})), "holds int32"),
+    "strange": (break_tensors(lambda each: each.update({"w": torch.ones(1)})), "tensor w is no low-rank part"),
+    "experts": (
+        break_tensors(lambda each: each.update({NAME.replace("self_attn", "mlp.experts.0"): torch.ones(8, 64)})),
+        "adapts experts, which cannot be",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_cannot_be_served_is_refused_by_file_and_field(case: str, model: Path, tmp_path: Path) -> None:
+    change, said = BROKEN[case]
+    folder = write_random_adapter(tmp_path / "broken", model)
+    config = config_of(model, {"x": folder})
+    runner = load_runner(config)
+    change(folder)
+    with pytest.raises(ConfigError, match=f"(?s)lora-modules: 'x' cannot be loaded: .*{said}"):
+        Engine(config, runner)
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [("x", "has 'x'"), ("=f", "has '=f'"), ("a=1,a=2", "and 'a' twice")],
+)
+def test_modules_are_written_as_names_and_folders(modules: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        EngineConfig(model="m", lora_modules=modules)
+    assert EngineConfig(model="m", lora_modules="a=/x=y, b=/z").adapters == {"a": "/x=y", "b": "/z"}
+    with pytest.raises(ConfigError, match="max-loras: is 0"):
+        EngineConfig(model="m", lora_modules="a=/x", max_loras=0)
