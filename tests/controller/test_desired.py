@@ -1,6 +1,7 @@
 """Desired: whatever a user writes ends in children or in an obstacle with a sentence, never in an exception."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +61,7 @@ def fitting(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
         return st.sampled_from(["500ms", "30s", "1h30m", "0s"])
     if schema.get("maxLength") == 1024:
         return st.sampled_from(SOURCES)
-    return st.sampled_from(["a", "b1", "gpu", "X"])
+    return st.sampled_from([text for text in ("a", "b1", "gpu", "X") if re.search(schema.get("pattern", ""), text)])
 
 
 SPECS = fitting(spec_schema())

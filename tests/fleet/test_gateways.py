@@ -21,11 +21,9 @@ NAMESPACE, MODEL = "default", "default/dinghy"
 
 
 def replica(name: str, *, age: float = 0.0, **figures: Any) -> ReplicaSignals:
-    nothing = {
-        field.name: StepCost() if field.name == "step_cost" else 0
-        for field in msgspec.structs.fields(ReplicaSignals)
-        if field.name != "name"
-    }
+    others: dict[str, Any] = {"step_cost": StepCost(), "adapters": {}}
+    fields = [field.name for field in msgspec.structs.fields(ReplicaSignals) if field.name != "name"]
+    nothing = {name: others.get(name, 0) for name in fields}
     return ReplicaSignals(name=name, **nothing | {"age_seconds": age, "draining": False, "hangs": False} | figures)
 
 
