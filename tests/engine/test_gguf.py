@@ -15,12 +15,14 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError
+from fairlead_engine.llm import LLM
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.gguf.gguf_blocks import BLOCKS
 from fairlead_engine.model.gguf.gguf_file import GgufFile
 from fairlead_engine.model.gguf.gguf_tokenizer import read_gguf_tokenizer
 from fairlead_engine.model.model_files import read_tokenizer
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.gguf_files import write_gguf
@@ -192,6 +194,21 @@ def test_tokenizers_are_those_that_transformers_builds(metadata: dict, tmp_path:
     assert found.render_chat([{"role": "user", "content": "hi"}]) == "<s>hi"
     begins = found.encode("hello") != found.encode("hello", add_special_tokens=False)
     assert begins == (metadata["model"] == "llama")
+
+
+def test_a_file_answers_as_the_folder_that_it_was_made_of(tmp_path: Path) -> None:
+    """The dinghy, whose text is cut otherwise than a file can say; its questions are cut alike."""
+    folder = resolve_model("demo://dinghy")
+    tokenizer = {f"ggml.{name}": value for name, value in metadata_of_bytes().items()}
+    tokenizer["chat_template"] = (folder / "chat_template.jinja").read_text()
+    file = write_gguf(folder, tmp_path / "model.gguf", tmp_path / "meant", {".weight": Kind.BF16}, tokenizer=tokenizer)
+    answers = []
+    for model in (str(folder), str(file)):
+        llm = LLM(model, dtype="float32", device="cpu", num_threads=1, kv_cache_memory=2**24)
+        chat = [{"role": "user", "content": "Which month is before February?"}]
+        answer = llm.chat(chat, SamplingParams(max_tokens=8))
+        answers.append((answer.prompt_token_ids, answer.text, answer.finish_reason))
+    assert answers[0] == answers[1] and "January" in answers[0][1]
 
 
 @pytest.fixture(scope="module")

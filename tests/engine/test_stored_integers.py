@@ -14,6 +14,7 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ModelLoadError
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
+from fairlead_engine.model.quantization.dequantized_linear import tell_decoding
 from fairlead_engine.model.quantization.packed_integers import pack, unpack
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
@@ -116,6 +117,16 @@ def test_columns_in_any_order_go_through_the_packed_product(tmp_path: Path) -> N
     plain = load_model(floats, read_config(floats), torch.float32, CPU)
     assert type(model.layers[0].feed_forward.down).__name__ == "ReorderedLinear"
     assert model.weight_bytes < 0.55 * plain.weight_bytes
+
+
+def test_the_log_says_once_what_is_decoded_for_each_product(tmp_path: Path, caplog) -> None:
+    tell_decoding.cache_clear()
+    floats = write_random_checkpoint(tmp_path / "floats", llama_fields(intermediate_size=128))
+    stored = write_gptq(floats, tmp_path / "stored", tmp_path / "meant", num_bits=8)
+    with caplog.at_level("INFO"):
+        load_model(stored, read_config(stored), torch.float32, CPU)
+    told = [record.getMessage() for record in caplog.records if "decoded for each product" in record.getMessage()]
+    assert len(told) == 1 and "int8-weight-only" in told[0] and "groups of 32" in told[0]
 
 
 @pytest.mark.parametrize("name", ["weight_zero_point", "weight_g_idx"])

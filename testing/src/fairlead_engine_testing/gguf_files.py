@@ -32,10 +32,11 @@ _NAMES = {
 
 
 def write_gguf(
-    folder: Path, target: Path, meant: Path, kinds: Mapping[str, Kind], *, metadata: Mapping[str, Any] | None = None
+    folder: Path, target: Path, meant: Path, kinds: Mapping[str, Kind], *, tokenizer: Mapping[str, Any] | None = None
 ) -> Path:
     """The checkpoint as a file. `kinds`: by the ends of Hugging Face's names, how weights are stored; all others as
-    float32. `meant` gets the floats that are left of them."""
+    float32. `meant` gets the floats that are left of them. `tokenizer`: what `tokenizer.` has, by the rest of its
+    name."""
     config = json.loads((folder / "config.json").read_text())
     model_type = config["model_type"]
     writer = gguf.GGUFWriter(target, model_type)
@@ -50,13 +51,10 @@ def write_gguf(
     writer.add_rope_dimension_count(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list([f"t{index}" for index in range(config["vocab_size"])])
-    writer.add_token_merges([])
-    writer.add_eos_token_id(config.get("eos_token_id") or 2)
-    for key, value in (metadata or {}).items():
-        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    tokens = [f"t{index}" for index in range(config["vocab_size"])]
+    plain = {"ggml.model": "gpt2", "ggml.tokens": tokens}
+    for key, value in (tokenizer or plain).items():
+        writer.add_key_value(f"tokenizer.{key}", value, gguf.GGUFValueType.get_type(value))
     left = {}
     for name, weight in load_file(folder / WEIGHTS).items():
         stem, _, suffix = name.rpartition(".")

@@ -91,7 +91,7 @@ def write_gptq(
 ) -> Path:
     """As GPTQModel stores it, rounded to nearest; `meant` gets the floats that the integers mean. `act_order`: columns
     are grouped by chance, in each layer otherwise. `group_size` -1 = one group."""
-    layout = {1: "gptq", 2: "gptq_v2"}[version]
+    layout, floats = {1: "gptq", 2: "gptq_v2"}[version], load_file(folder / WEIGHTS)
     config = {"quant_method": "gptq", "bits": num_bits, "group_size": group_size, "desc_act": act_order}
     config |= {"sym": not has_zeros, "checkpoint_format": layout, "lm_head": with_head}
 
@@ -102,13 +102,15 @@ def write_gptq(
             groups = groups[torch.randperm(columns, generator=torch.Generator().manual_seed(len(name)))]
         values, zeros, scales = _rounded_by_group(weight, groups, num_bits, has_zeros)
         last = 2**num_bits - 1
-        return {
+        found = {
             f"{name}.qweight": _words(values.t(), num_bits, dim=0),
             f"{name}.qzeros": _words(zeros.t() - 1 & last if version == 1 else zeros.t(), num_bits, dim=1),
             f"{name}.scales": scales.t().contiguous(),
             f"{name}.g_idx": groups.to(torch.int32),
-            f"{name}.bias": torch.zeros(len(weight), dtype=torch.float16),
         }
+        if f"{name}.bias" not in floats:  # some have one of zeros where the model has none
+            found[f"{name}.bias"] = torch.zeros(len(weight), dtype=torch.float16)
+        return found
 
     def left(key: str, weight: Tensor) -> dict[str, Tensor]:
         parts = stored(key, weight)
@@ -116,8 +118,6 @@ def write_gptq(
 
     head = ("lm_head.weight",) if with_head else ()
     _rewrite(folder, meant, {}, left, head)
-    biases = [key for key in load_file(folder / WEIGHTS) if key.endswith(".bias")]
-    assert not biases, "the layout has a bias of zeros for each layer"
     return _rewrite(folder, target, config, stored, head)
 
 

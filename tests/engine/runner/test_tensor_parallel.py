@@ -46,7 +46,7 @@ from fairlead_engine_testing.checkpoints import (
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.device_meter import GIB, DeviceMeter
 from fairlead_engine_testing.letters import write_letters
-from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8
+from fairlead_engine_testing.quantized_checkpoints import write_finegrained_fp8, write_gptq
 
 FAMILIES = {
     "llama": llama_fields(num_attention_heads=8, num_key_value_heads=4, attention_bias=True, mlp_bias=True),
@@ -153,6 +153,15 @@ def test_ranks_have_the_quantised_weights_of_one(name: str, tmp_path: Path) -> N
     folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
     tokens, vector = serve(folder, quantization=name)
     found, vector_of_ranks = serve(folder, quantization=name, tensor_parallel_size=2)
+    assert found == tokens
+    assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
+
+
+def test_ranks_have_columns_that_are_grouped_in_any_order(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", QUANTIZED)
+    stored = write_gptq(folder, tmp_path / "stored", tmp_path / "meant", act_order=True, has_zeros=True)
+    tokens, vector = serve(stored)
+    found, vector_of_ranks = serve(stored, tensor_parallel_size=2)
     assert found == tokens
     assert vector_of_ranks == pytest.approx(vector, abs=1e-5)
 

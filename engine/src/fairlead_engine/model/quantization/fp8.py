@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.model.product_trial import is_right
-from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, decode
+from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, decode, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.scaled_rows import scaled_rows
 from fairlead_engine.model.quantization.weight_format import QuantizedLinear
@@ -33,6 +33,8 @@ class Fp8:
         fits = weight.has_scale_per_row and not any(size % _ALIGNMENT for size in values.shape)
         if fits and dtype is torch.bfloat16 and values.is_cuda and can_multiply_fp8(values.device):
             return ScaledFp8Linear(weight, bias, dtype)
+        size = "a scale for each output" if weight.has_scale_per_row else f"groups of {weight.group_size}"
+        tell_decoding(self.name, values.device.type, f"{dtype} with 8-bit floats in {size}")
         return DecodedFp8Linear(weight, bias, dtype)
 
 
