@@ -15,7 +15,7 @@ import pytest
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.runner import ModelRunner
-from fairlead_engine.types import EngineRequest, Grammar, Pooling
+from fairlead_engine.types import EngineRequest, Grammar, Pooling, ThinkingBudget
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.letters import write_letters
@@ -96,6 +96,7 @@ def random_request(draw: random.Random, name: str, longest: int, prefixes: list[
         "logit_bias": [{7: 5.0}], "logprobs": [0, 2], "prompt_logprobs": [0, 2], "min_tokens": [most // 2],
         "stop_token_ids": [(3, 30, 50)], "ignore_eos": [True], "allowed_token_ids": [(2, 5, 9, 30), tuple(range(20))],
         "bad_words": [((7,), (9, 9), (30, 5, 2))], "dry_multiplier": [0.5, 20.0], "dry_penalty_last_n": [9],
+        "thinking": [ThinkingBudget(most, (5,), (9, 30), begun) for most in (0, 2, 9) for begun in (True, False)],
         "dry_sequence_breakers": [(5, 40)], "top_n_sigma": [1.0], "xtc_probability": [0.5], "xtc_threshold": [0.02],
     }  # fmt: skip
     if draw.random() < 0.3:

@@ -3,7 +3,7 @@
 The scheduler makes a `Batch`, the runner computes it, and the scheduler takes its results.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,6 +78,13 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         return len(self.decodes) + sum([item.num_tokens for item in self.chunks])
+
+    @property
+    def sampling(self) -> Iterable[tuple[int, Sequence]]:
+        """Whoever gets a token, by row among them."""
+        yield from enumerate(self.decodes.sequences)
+        chunks = [item.sequence for item in self.chunks for _ in range(item.num_choices)]
+        yield from enumerate(chunks, start=len(self.decodes))
 
     @property
     def items(self) -> list[ScheduledSequence]:

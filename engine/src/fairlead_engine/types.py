@@ -90,6 +90,18 @@ class Grammar(msgspec.Struct, frozen=True):
     """The request's field that it was made of, for errors."""
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True):
+    """How long an answer may reason before the end of its reasoning is forced."""
+
+    num_tokens: int
+    begin: tuple[int, ...]
+    """The marker before reasoning,"""
+    end: tuple[int, ...]
+    """and the one behind it."""
+    has_begun: bool = False
+    """The prompt ends with the first one."""
+
+
 LOGPROBS = Parameter("The same, and so many alternatives of each.", low=0, high=MAX_LOGPROBS)
 
 
@@ -281,6 +293,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Report the same for every token of the prompt but the first, which then takes nothing from the prefix cache."""
     grammar: Grammar | None = None
     """What the answer keeps to; None = nothing."""
+    thinking: ThinkingBudget | None = None
+    """None = it reasons as long as it wants to."""
 
     def __post_init__(self) -> None:
         for each in bounded(SamplingParams):
@@ -296,6 +310,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("stop_token_ids", "allowed_token_ids"):
             if any(token_id < 0 for token_id in getattr(self, name)):
                 raise ValueError(f"{name} must not hold a negative id")
+        if self.thinking is not None and not (self.thinking.begin and self.thinking.end):
+            raise ValueError("thinking needs both markers")
         if not all(self.bad_words):
             raise ValueError("bad_words must not hold one without tokens")
 
@@ -312,6 +328,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             "allowed_token_ids": self.allowed_token_ids,
             "bad_words": tuple(token_id for word in self.bad_words for token_id in word),
             "dry_sequence_breakers": self.dry_sequence_breakers,
+            "thinking_token_budget": () if self.thinking is None else self.thinking.begin + self.thinking.end,
         }
 
 

@@ -102,6 +102,8 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     messages: Messages
     tools: Tools | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    """A variable of the template; one in `chat_template_kwargs` goes before it."""
     add_generation_prompt: bool | None = None
     """None = true, or false with `continue_final_message`."""
     continue_final_message: bool | None = None
@@ -123,13 +125,14 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
         """The one text that a chat is, as the model's template renders it. Raises `PromptError`."""
         [place] = self.places()
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
         try:
             text = tokenizer.render_chat(
                 self.messages,
                 tools=self.tools,
                 add_generation_prompt=self.add_generation_prompt is not False,
                 continue_final_message=bool(self.continue_final_message),
-                **(self.chat_template_kwargs or {}),
+                **{**effort, **(self.chat_template_kwargs or {})},
             )
         except ChatTemplateError as error:
             raise PromptError(place, str(error)) from error

@@ -72,7 +72,7 @@ def test_every_field_of_every_request_is_declared_and_on_the_page() -> None:
 
 def test_what_is_sampled_by_and_not_declared_is_made_of_other_parameters() -> None:
     internal = set(SamplingParams.__struct_fields__) - {each.field for each in declared(SamplingParams)}
-    assert internal == {"logprobs", "prompt_logprobs", "grammar"}, (
+    assert internal == {"logprobs", "prompt_logprobs", "grammar", "thinking"}, (
         "a field without a Parameter is one that nobody can send"
     )
 
@@ -131,9 +131,17 @@ async def test_bounds_are_those_of_the_page(
 def test_the_bounds_that_are_tried_are_not_few() -> None:
     assert len(BOUNDED) > 100
     untried = {row.name for row in TABLE if row.accepted and not any(case[0] is row for case in BOUNDED)}
-    assert untried == {"tokens", "stop", "logit_bias", "stream_options", "best_of", *TEXTS, *STRUCTURED}, (
-        "they have tests of their own"
-    )
+    assert untried == {
+        "tokens",
+        "stop",
+        "logit_bias",
+        "stream_options",
+        "best_of",
+        "reasoning_effort",
+        "thinking_token_budget",
+        *TEXTS,
+        *STRUCTURED,
+    }, "they have tests of their own"
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.by == "nobody"], ids=lambda row: row.name)
@@ -167,7 +175,7 @@ OTHER: dict[str, Any] = {
     "logit_bias": {"5": 1}, "allowed_token_ids": [5], "bad_words": ["fox"], "dry_multiplier": 1, "dry_base": 2,
     "dry_allowed_length": 3, "dry_penalty_last_n": 9, "dry_sequence_breakers": ["x"], "top_n_sigma": 1,
     "xtc_probability": 1, "xtc_threshold": 0.2, "seed": 5, "stream": True, "stream_options": {"include_usage": True},
-    "echo": True, "best_of": 2, "prompt_logprobs": 1,
+    "echo": True, "best_of": 2, "prompt_logprobs": 1, "thinking_token_budget": 5, "reasoning_effort": "low",
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
     "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False, **STRUCTURED,
 }  # fmt: skip
@@ -190,7 +198,8 @@ def particular(tokenizer: PromptTokenizer) -> PromptTokenizer:
     end = ("<|end|>", backend.token_to_id("<|end|>"))
     backend.post_processor = tokenizers.processors.TemplateProcessing(single="<|end|> $A", special_tokens=[end])
     assert tokenizer.chat_template is not None
-    template = "{% if is_loud %}LOUD{% endif %}" + tokenizer.chat_template.source
+    backend.add_tokens([tokenizers.AddedToken(text, special=False) for text in ("<think>", "</think>")])
+    template = "{# <think> #}{% if is_loud %}LOUD{% endif %}{{ reasoning_effort }}" + tokenizer.chat_template.source
     return PromptTokenizer(backend.to_str(), chat_template=template, special_tokens={"eos_token": "<|end|>"})
 
 

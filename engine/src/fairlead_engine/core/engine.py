@@ -25,6 +25,7 @@ from fairlead_engine.core.runner import Runner, load_runner
 from fairlead_engine.core.scheduler import Limits, Refusal, Scheduler
 from fairlead_engine.core.step_cost import StepCost, StepWork
 from fairlead_engine.core.step_watch import StepWatch
+from fairlead_engine.core.thinking import ThinkingBudgets
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, ConfigError, KVCacheTooSmall
@@ -106,6 +107,7 @@ class Engine:
             cores=cores,
         )
         self.adapters = Adapters(self.runner, most_in_host=config.num_host_adapters, clock=self.clock)
+        self.thinking = ThinkingBudgets(model.vocab_size)
         self.scheduler = Scheduler(
             self.blocks,
             limits,
@@ -185,6 +187,7 @@ class Engine:
         refusal = self._unknown_token(sequence) or self._unknown_adapter(request) or self.scheduler.add(sequence)
         if refusal is None:
             self.grammars.add(sequence)
+            self.thinking.add(sequence)
             return None
         return SequenceOutput(
             request_id=request.request_id, new_token_ids=[], finish_reason=refusal.reason, message=refusal.message
@@ -209,6 +212,7 @@ class Engine:
         if (sequence := self.scheduler.abort(request_id)) is not None:
             self.runner.forget([request_id])
             self.grammars.forget([sequence])
+            self.thinking.forget([sequence])
 
     def has_work(self) -> bool:
         """Whether anything waits or runs, or the device is still at something."""
@@ -242,6 +246,7 @@ class Engine:
             if token is not None or item.scores or item.sequence.finish_reason is not None:
                 found.append(self._output(item.sequence, token, item))
         self.grammars.forget(finished)
+        self.thinking.forget(finished)
         return found
 
     def _output(
@@ -396,25 +401,31 @@ class Engine:
         the step under way chooses: where the device is still at it, that is waited for once this batch's forward pass
         is launched, and its masks are made while the device computes that."""
         before = self._under_way
-        if not self.grammars.constrain(batch):
+        if not (self.grammars.constrain(batch) or self.thinking.constrain(batch)):
             return None
         if before is None or self.runner.is_over(before.launched):
             if before is not None:
                 self._collect(before)
-            return self.grammars.begin(batch)
+            return self._begin_masks(batch)
 
         def masks() -> TokenMasks:
             before.was_awaited = not self.runner.is_over(before.launched)
             self._collect(before)
-            return self.grammars.begin(batch)()
+            return self._begin_masks(batch)()
 
         return masks
+
+    def _begin_masks(self, batch: Batch) -> Callable[[], TokenMasks]:
+        """All tokens before are accepted."""
+        masks = self.grammars.begin(batch)
+        return lambda: self.thinking.forced(batch, masks())
 
     def _collect(self, step: _Step) -> list[SampledToken | None]:
         """What a step chose; waits for the device, and never decides."""
         if step.sampled is None:
             step.sampled = self.runner.collect(step.launched)
             self.grammars.accept(step.batch, step.sampled)
+            self.thinking.accept(step.batch, step.sampled)
         return step.sampled
 
     def _expect_end(self) -> None:

@@ -101,12 +101,12 @@ class Grammars:
 
     def constrain(self, batch: Batch) -> bool:
         """Whether not every token is allowed wherever `batch` chooses one."""
-        return bool(self._answers) and any(sequence in self._answers for _, sequence in _sampling(batch))
+        return bool(self._answers) and any(sequence in self._answers for _, sequence in batch.sampling)
 
     def begin(self, batch: Batch) -> Callable[[], TokenMasks]:
         """Begins to find the tokens that are allowed there, in a thread; what is returned waits for them. All tokens
         before those were accepted."""
-        found = [(row, answer) for row, sequence in _sampling(batch) if (answer := self._answers.get(sequence))]
+        found = [(row, answer) for row, sequence in batch.sampling if (answer := self._answers.get(sequence))]
         return self._filler.submit(self._fill, found).result
 
     def accept(self, batch: Batch, sampled: list[SampledToken | None]) -> None:
@@ -209,10 +209,3 @@ def _settle(answer: _Answer) -> None:
         answer.problem = described(compiled.get_error())
     else:
         answer.matcher = compiled.deep_copy()
-
-
-def _sampling(batch: Batch) -> Iterable[tuple[int, Sequence]]:
-    """Whoever gets a token, by row among them."""
-    yield from enumerate(batch.decodes.sequences)
-    chunks = [item.sequence for item in batch.chunks for _ in range(item.num_choices)]
-    yield from enumerate(chunks, start=len(batch.decodes))

@@ -110,7 +110,7 @@ class Sampler:
         self._unchanged: set[int] = set()
         """Slots whose sequences want no bias, no change and no minimum length;"""
         self._plain: set[int] = set()
-        """those of them that are greedy, want nothing but the token, and keep to no grammar."""
+        """those of them that are greedy, want nothing but the token, and may get any."""
 
     def sample(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Chosen:
         """One token per row of logits [rows, vocab], which are those of the batch's `choices`; each predicts the token
@@ -147,7 +147,7 @@ class Sampler:
             self._plain.discard(slot)
             if not (params.logit_bias or params.min_tokens or any(wants(params) for wants, _ in _ALL_CHANGES)):
                 self._unchanged.add(slot)
-                if params.greedy and params.logprobs is None and params.grammar is None:
+                if params.greedy and params.logprobs is None and params.grammar is None and params.thinking is None:
                     self._plain.add(slot)
 
     def _adjust(self, logits: Tensor, items: Many[ScheduledSequence], slot_tokens: Tensor) -> Tensor:

@@ -8,13 +8,16 @@ from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
+from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.dispatches import Dispatch
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Generation, OutputReader
-from fairlead_engine.server.prompts import chat_prompts, completion_prompts
+from fairlead_engine.server.prompts import chat_prompts, check_effort, completion_prompts
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.sampling import chat_sampling, completion_sampling, with_grammar
@@ -23,7 +26,7 @@ from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import grammar, wish_of
 from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
-from fairlead_engine.types import Grammar, Pooling, SamplingParams
+from fairlead_engine.types import Grammar, Pooling, SamplingParams, ThinkingBudget
 from fairlead_protocol.messages import HEADER_DISPATCH
 
 Request = TypeVar("Request", bound=PromptRequest)
@@ -62,6 +65,8 @@ class PromptEndpoint(ABC, Generic[Request]):
             self._service.check_scores(request, prompts, sampling)
             if (kept_to := await self.grammar(request, prompts, model)) is not None:
                 sampling = with_grammar(sampling, kept_to)
+            if (budget := self.thinking(request, prompts, model)) is not None:
+                sampling = msgspec.structs.replace(sampling, thinking=budget)
             choices = self._service.choices(
                 request,
                 prompts,
@@ -88,6 +93,10 @@ class PromptEndpoint(ABC, Generic[Request]):
 
     async def grammar(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         """What the answer keeps to, if anything; raises `RequestError`."""
+        return None
+
+    def thinking(self, request: Request, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
+        """How long answers may reason; None = as long as they want to."""
         return None
 
     def pooling(self, request: Request) -> Pooling | None:
@@ -147,6 +156,20 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
 
     def check(self, request: ChatRequest, model: ServedModel) -> None:
         tool_use(request, model.formats)
+        check_effort(request, model)
+        if request.thinking_token_budget is not None and model.thinking_markers is None:
+            raise RequestError(
+                "thinking_token_budget",
+                "thinking_token_budget is not supported by this model as it is served: where its reasoning begins and "
+                "ends is not told by tokens of their own; leave it out, or serve it with reasoning-parser set",
+                "unsupported_value",
+            )
+
+    def thinking(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
+        if request.thinking_token_budget is None or model.thinking_markers is None:
+            return None
+        has_begun = reasoning_has_begun(prompts[0], model.formats, model.vocabulary)
+        return ThinkingBudget(request.thinking_token_budget, *model.thinking_markers, has_begun)
 
     async def grammar(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         wish, use = wish_of(request), tool_use(request, model.formats)

@@ -18,6 +18,8 @@ from fairlead_engine.server.served_model import ServedModel, request_error
 from fairlead_protocol.messages import FIELD_TOKENS
 from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, EmbeddingPrompt, PromptError, PromptFields
 
+_OF_CHATS = ("tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message")
+
 
 def chat_prompts(request: ChatRequest, model: ServedModel) -> list[list[int]]:
     """The ids of a chat, a single prompt. Raises `RequestError`."""
@@ -41,14 +43,27 @@ def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("prompt", "send either prompt or messages")
     if request.prompt is not None:
-        for name in ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
+        for name in _OF_CHATS:
             if getattr(request, name) is not None:
                 raise RequestError(name, f"{name} is about how a chat is rendered; send messages, or leave it out")
         fields: PromptFields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
     else:
+        check_effort(request, model)
         fields = _chat(request)
     [(_, token_ids)] = model.prompts(fields)
     return token_ids
+
+
+def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> None:
+    """Raises `RequestError` for a `reasoning_effort` that the model's template does not know."""
+    template = model.tokenizer.chat_template
+    if request.reasoning_effort is not None and template is not None and "reasoning_effort" not in template.source:
+        raise RequestError(
+            "reasoning_effort",
+            "reasoning_effort is not known to this model's chat template; leave it out, and use chat_template_kwargs "
+            "if the template has such a switch",
+            "unsupported_value",
+        )
 
 
 def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
@@ -56,6 +71,7 @@ def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
         messages=request.messages or [],
         tools=request.tools,
         chat_template_kwargs=request.chat_template_kwargs,
+        reasoning_effort=request.reasoning_effort,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
         add_special_tokens=request.add_special_tokens,

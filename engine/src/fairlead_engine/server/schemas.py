@@ -41,6 +41,16 @@ TemplateVariables = Annotated[
     dict[str, Any] | None,
     Parameter("Variables for the chat template, such as a switch for thinking.", By.GATEWAY, default="`{}`"),
 ]
+ReasoningEffort = Annotated[
+    str | None,
+    Parameter(
+        "How much the model is to reason, such as `low`, for chat templates that know of it; others refuse it: use "
+        "`chat_template_kwargs` if the model's template has such a switch.",
+        By.GATEWAY,
+        longest=64,
+        accepted="where the chat template has `reasoning_effort`",
+    ),
+]
 AddGenerationPrompt = Annotated[
     bool | None,
     Parameter(
@@ -246,6 +256,17 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     messages: Annotated[Messages, Parameter("The conversation; the model's chat template renders it.", By.GATEWAY)]
     tools: ToolList = None
     chat_template_kwargs: TemplateVariables = None
+    reasoning_effort: ReasoningEffort = None
+    thinking_token_budget: Annotated[
+        int | None,
+        Parameter(
+            "Tokens of reasoning after which its end is forced, for models whose reasoning is told apart.",
+            low=0,
+            high=2**31 - 1,
+            accepted="0 or more, where reasoning is told apart",
+            default="no limit",
+        ),
+    ] = None
     add_generation_prompt: AddGenerationPrompt = None
     continue_final_message: ContinueFinalMessage = None
     max_completion_tokens: Annotated[
@@ -285,10 +306,6 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     function_call: Annotated[Any, Parameter('Only "none" can be chosen.', By.REFUSED, only='"none"')] = None
     modalities: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED, only='["text"]')] = None
     audio: Annotated[Any, Parameter(_TEXT_ONLY, By.REFUSED)] = None
-    reasoning_effort: Annotated[
-        Any,
-        Parameter("Use `chat_template_kwargs` if the model's template has such a switch.", By.REFUSED),
-    ] = None
     verbosity: Annotated[Any, Parameter("Ask for it in the prompt.", By.REFUSED, only='"medium"')] = None
     web_search_options: Annotated[Any, Parameter("Leave it out.", By.REFUSED)] = None
 
@@ -386,6 +403,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, k
     ] = None
     tools: ToolList = None
     chat_template_kwargs: TemplateVariables = None
+    reasoning_effort: ReasoningEffort = None
     add_generation_prompt: AddGenerationPrompt = None
     continue_final_message: ContinueFinalMessage = None
     add_special_tokens: AddSpecialTokens = None

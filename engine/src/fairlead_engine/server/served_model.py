@@ -5,6 +5,7 @@ Exists once the core has started. Pure but for reading the model's folder.
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,15 @@ class ServedModel:
         for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
             if not 0 <= token_id <= last:
                 raise RequestError(field, f"{field} holds the token id {token_id}; ids go from 0 to {last}")
+
+    @cached_property
+    def thinking_markers(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Ids of what stands before and behind its reasoning, where each begins with a token that is nothing else."""
+        if (thought := self.formats.thought) is None:
+            return None
+        begin, end = tuple(self.encode(thought.begin)), tuple(self.encode(thought.end))
+        added = self.tokenizer.backend.get_added_tokens_decoder()
+        return (begin, end) if begin and end and begin[0] in added and end[0] in added else None
 
     def check_sampling(self, sampling: SamplingParams) -> None:
         """Raises `RequestError` for parameters that do not fit this model."""

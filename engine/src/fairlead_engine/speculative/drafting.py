@@ -37,7 +37,8 @@ class RunnerProposer:
 
 
 class Drafting:
-    """One engine's drafts. A sequence that keeps to a grammar has none: its masks follow its tokens one by one."""
+    """One engine's drafts. A sequence that keeps to a grammar, or may reason for so long and no longer, has
+    none: its masks follow its tokens one by one."""
 
     def __init__(self, proposer: Proposer, most: int) -> None:
         """`most`: drafts of one sequence in one step."""
@@ -54,7 +55,7 @@ class Drafting:
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
         """Drafts for the next step, at most so many."""
-        if sequence.sampling.grammar is not None:
+        if sequence.sampling.grammar is not None or sequence.sampling.thinking is not None:
             return []
         length = self._lengths.get(sequence)
         if length is None:
