@@ -106,6 +106,18 @@ def test_errors_of_every_format_of_the_cache_stay_within_bounds(family: str, tmp
     assert told["as stored, KV int8"]["mean_kl_divergence"] < told["as stored, KV fp8"]["mean_kl_divergence"]
 
 
+def test_a_rounded_output_projection_is_compared_by_itself_and_with_rounded_weights(tmp_path: Path, capsys) -> None:
+    folder = write_random_checkpoint(tmp_path, llama_fields(tie_word_embeddings=True))
+    flags = ["--model", str(folder), "--dtype", "float32", "--json", "--head-quantization", "int8"]
+    (name, alone), *_ = json.loads(run(capsys, *flags))["formats"].items()
+    assert name == "as stored, head int8"
+    assert 0 < alone["mean_kl_divergence"] < BOUNDS["int8"][0] / 2
+    assert alone["top1_agreement_ratio"] > 0.95
+    (name, both), *_ = json.loads(run(capsys, *flags, "--quantization", "int8"))["formats"].items()
+    assert name == "int8, head int8"
+    assert alone["mean_kl_divergence"] < both["mean_kl_divergence"] < 2 * BOUNDS["int8"][0]
+
+
 def test_formats_of_weights_and_of_the_cache_go_together(folder: Path, capsys) -> None:
     flags = ["--model", str(folder), "--num-prompts", "2", "--prompt-tokens", "9", "--quantization", "int8"]
     lines = run(capsys, *flags, "--kv-cache-dtype", "auto", "int8").splitlines()

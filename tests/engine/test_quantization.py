@@ -16,6 +16,7 @@ from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.quantization.formats import FORMATS
+from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_runner import ModelRunner
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
@@ -25,6 +26,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_compressed_tensors,
     write_dequantized,
     write_finegrained_fp8,
+    write_gptq,
 )
 
 NUM_NEW = 12
@@ -123,6 +125,35 @@ def test_output_projection_embeddings_and_routers_keep_their_precision(name: str
     assert torch.equal(model.embedding.weight, weights["model.embed_tokens.weight"])
     router = model.layers[0].feed_forward.router
     torch.testing.assert_close(router(x), x @ weights["model.layers.0.block_sparse_moe.gate.weight"].t())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_output_projection_is_rounded_where_that_is_set(is_tied: bool, name: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, llama_fields(tie_word_embeddings=is_tied))
+    weights, config, cpu = load_file(folder / WEIGHTS), read_config(folder), torch.device("cpu")
+    whole = load_model(folder, config, torch.float32, cpu)
+    model = load_model(folder, config, torch.float32, cpu, head_quantization=name)
+    stored = weights["model.embed_tokens.weight" if is_tied else "lm_head.weight"]
+    assert torch.equal(model.embedding.weight, weights["model.embed_tokens.weight"])
+    assert model.num_parameters == whole.num_parameters
+    x = torch.randn(3, config.hidden_size, generator=torch.Generator().manual_seed(0))
+    meant = x @ FORMATS[name].quantize(stored).dequantized().t()
+    error = (model.head(x) - meant).abs().mean() / meant.std()
+    assert 0 <= error < (0.02 if name == "int8" else 0.06 if name == "fp8" else 1e-4)
+    assert not torch.allclose(meant, x @ stored.t(), rtol=1e-4, atol=1e-4)
+    parts = [
+        load_model(folder, config, torch.float32, cpu, None, Shard(rank, 2), head_quantization=name).head(x)
+        for rank in range(2)
+    ]
+    torch.testing.assert_close(torch.cat(parts, 1), model.head(x), rtol=1e-4, atol=1e-4)
+
+
+def test_an_output_projection_that_is_stored_quantised_is_not_rounded_again(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", llama_fields(tie_word_embeddings=False, hidden_size=64))
+    stored = write_gptq(folder, tmp_path / "stored", tmp_path / "meant", with_head=True)
+    with pytest.raises(ConfigError, match="head-quantization: the checkpoint's output projection is quantised already"):
+        ModelRunner(stored, dtype="float32", device="cpu", num_threads=1, head_quantization="int8")
 
 
 @pytest.mark.parametrize(("name", "most"), [("int8", 0.3), ("int8-weight-only", 0.3), ("int4-weight-only", 0.2)])

@@ -24,13 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="FOLDER", help="the model, as of serve; or demo://dinghy")
     parser.add_argument(
         "--quantization", nargs="+", choices=QUANTIZATIONS, metavar="FORMAT",
-        help=f"formats to compare: {', '.join(QUANTIZATIONS)}. Default: all; none where --reference or "
-        "--kv-cache-dtype is given, and the model is compared as it is stored",
+        help=f"formats to compare: {', '.join(QUANTIZATIONS)}. Default: all; none where --reference, "
+        "--kv-cache-dtype or --head-quantization is given, and the model is compared as it is stored",
     )  # fmt: skip
     parser.add_argument(
         "--kv-cache-dtype", nargs="+", choices=KV_CACHE_DTYPES, metavar="FORMAT",
         help=f"formats of the KV cache, each with each of --quantization: {', '.join(KV_CACHE_DTYPES)}. Default: auto, "
         "which the reference has too",
+    )  # fmt: skip
+    parser.add_argument(
+        "--head-quantization", choices=QUANTIZATIONS, metavar="FORMAT",
+        help=f"format of the output projection, with each of --quantization: {', '.join(QUANTIZATIONS)}. Default: as "
+        "it is stored",
     )  # fmt: skip
     parser.add_argument("--reference", metavar="FOLDER", help="the model to compare with. Default: --model as stored")
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="number format of both, as of serve")
@@ -49,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from fairlead_engine.runner.model_part import PartSettings
 
     settings = {"dtype": args.dtype, "device": args.device}
-    as_stored = args.reference or args.kv_cache_dtype
+    as_stored = args.reference or args.kv_cache_dtype or args.head_quantization
     formats: list[str | None] = args.quantization or ([None] if as_stored else list(QUANTIZATIONS))
     results = {}
     try:
@@ -60,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
         if args.prompt_tokens > longest:
             raise ConfigError("prompt_tokens", f"{args.prompt_tokens} is more than the model's context of {longest}")
         prompts = random_prompts(vocab_size, args.num_prompts, args.prompt_tokens, args.seed)
+        rounded = msgspec.structs.replace(of_model, head_quantization=args.head_quantization)
         for name, kv_cache in product(formats, args.kv_cache_dtype or ["auto"]):
-            model = LogitModel(msgspec.structs.replace(of_model, quantization=name, kv_cache_dtype=kv_cache))
+            model = LogitModel(msgspec.structs.replace(rounded, quantization=name, kv_cache_dtype=kv_cache))
             if model.config.vocab_size != vocab_size:
                 raise ConfigError(
                     "reference",
@@ -69,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
                     "name the model that this one was made of",
                 )
             told = name or "as stored" if kv_cache == "auto" else f"{name or 'as stored'}, KV {kv_cache}"
+            told += f", head {args.head_quantization}" if args.head_quantization else ""
             results[told] = compare(model, reference, prompts).to_dict()
             del model
     except StartError as error:

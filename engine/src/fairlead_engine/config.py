@@ -61,6 +61,9 @@ class EngineConfig:
     """Format that linear layers' weights are rounded to while they are loaded: int8 (activations too),
     int8-weight-only, int4-weight-only or fp8 (activations too; for GPUs that multiply it). The output projection and
     routers keep theirs. None = as the checkpoint stores them."""
+    head_quantization: str | None = None
+    """Format that the output projection's weight is rounded to, of those of `quantization` and whatever that is. A tied
+    one is rounded beside the embedding, which stays as it is. None = as the checkpoint stores it."""
     device: str = "auto"
     """Where the model runs: auto, cpu or cuda. auto = cuda where there is one."""
     attention_backend: str = "auto"
@@ -157,6 +160,8 @@ class EngineConfig:
         _one_of("dtype", self.dtype, DTYPES)
         if self.quantization is not None:
             _one_of("quantization", self.quantization, QUANTIZATIONS)
+        if self.head_quantization is not None:
+            _one_of("head_quantization", self.head_quantization, QUANTIZATIONS)
         _one_of("device", self.device, DEVICES)
         _one_of("attention_backend", self.attention_backend, ATTENTION_BACKENDS)
         _one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)

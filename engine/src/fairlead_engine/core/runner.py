@@ -154,6 +154,7 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         attention_backend=config.attention_backend,
         kv_cache_dtype=config.kv_cache_dtype,
         quantization=config.quantization,
+        head_quantization=config.head_quantization,
         tensor_parallel_size=config.tensor_parallel_size,
         max_model_len=config.max_model_len,
         enforce_eager=config.enforce_eager,

@@ -13,6 +13,7 @@ from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.model_files import checkpoint_class, read_fields, read_tokenizer
+from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.weights import Watch, Weights
@@ -50,17 +51,20 @@ def load_model(
     *,
     watch: Watch | None = None,
     slots: AdapterSlots | None = None,
+    head_quantization: str | None = None,
 ) -> Decoder:
     """Reads, converts and fuses one rank's part of the weights, and rounds those of linear layers to the format
-    `quantization`, if any. `slots`: of adapters, which are empty.
+    `quantization`, if any, and that of the output projection to `head_quantization`. `slots`: of adapters, which are
+    empty.
 
     `watch` gets every linear layer, and says which takes its place. Raises ModelLoadError, naming the file or tensor
     that does not fit, and ConfigError where the checkpoint is quantised otherwise.
     """
     family = ARCHITECTURES[config.architecture]
     source = choose_source(quantization, config.quantization)
+    head_format = FORMATS[head_quantization] if head_quantization else None
     with torch.inference_mode(), checkpoint_class(folder)(folder, dtype, device) as checkpoint:
-        return family.build(Weights(checkpoint, config, source, shard, watch, slots), config)
+        return family.build(Weights(checkpoint, config, source, shard, watch, slots, head_format), config)
 
 
 def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:

@@ -99,11 +99,13 @@ class Weights:
         shard: Shard = ALONE,
         watch: Watch | None = None,
         slots: AdapterSlots | None = None,
+        head_format: WeightFormat | None = None,
     ) -> None:
         """`source`: which of the linear layers are quantised, and how. `shard`: the part of the model to make. `watch`:
         gets every linear layer, and says which takes its place. `slots`: of adapters that may change those layers; None
-        = nothing may."""
+        = nothing may. `head_format`: what the output projection is rounded to."""
         self._watch = watch
+        self._head_format = head_format
         self._checkpoint = checkpoint
         self.shard = shard
         self._source = source
@@ -132,12 +134,7 @@ class Weights:
             for prefix in (f"model.layers.{index}" for index in range(config.num_layers))
         )
         final_norm = self.norm("model.norm", config.hidden_size)
-        if config.tie_word_embeddings:
-            head = make_linear(embedding)
-            self._weight_bytes += embedding.nbytes * head.copies_weight
-        else:
-            projection = {_HEAD: config.vocab_size}
-            head = self.linear(projection, config.hidden_size, is_sensitive=True, row_parts=[words])
+        head = self._head(embedding if config.tie_word_embeddings else None, words)
         self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if config.tie_word_embeddings else None)
         return Decoder(
             config=config,
@@ -154,6 +151,31 @@ class Weights:
             num_parameters=self._num_parameters,
             weight_bytes=self._weight_bytes,
         )
+
+    def _head(self, embedding: Tensor | None, words: slice) -> Linear:
+        """The output projection to these words; `embedding`: what it is tied to."""
+        if self._head_format is not None:
+            return self._rounded_head(self._head_format, embedding, words)
+        if embedding is None:
+            projection = {_HEAD: self._config.vocab_size}
+            return self.linear(projection, self._config.hidden_size, is_sensitive=True, row_parts=[words])
+        head = make_linear(embedding)
+        self._weight_bytes += embedding.nbytes * head.copies_weight
+        return head
+
+    def _rounded_head(self, weight_format: WeightFormat, weight: Tensor | None, words: slice) -> Linear:
+        """The same of that format; `weight`: what it is tied to. Raises ConfigError where it is stored quantised."""
+        hidden, vocab_size = self._config.hidden_size, self._config.vocab_size
+        if weight is None:
+            if self._format_of(_HEAD, True) is not None:
+                problem = "the checkpoint's output projection is quantised already"
+                raise ConfigError("head_quantization", problem, "leave it out to serve it as it is stored")
+            weight = self._checkpoint.stacked([f"{_HEAD}.weight"], [vocab_size], hidden, row_parts=[words])
+            self._num_parameters += vocab_size * hidden
+        parts = [weight_format.quantize(part) for part in torch.split(weight, max(1, _MOST_ROUNDED // hidden))]
+        head = weight_format.linear(QuantizedWeight.stacked(parts), None, self._checkpoint.dtype)
+        self._weight_bytes += head.weight_bytes
+        return head
 
     def attention(
         self,
@@ -244,7 +266,8 @@ class Weights:
         router = self.linear({f"{prefix}.gate": num_experts}, self._config.hidden_size, is_sensitive=True)
         experts = [f"{prefix}.experts.{index}" for index in range(num_experts)]
         projections = [f"{expert}.{name}" for expert in experts for name in (gate, up, down)]
-        if groups_experts(self._checkpoint.device) and not any(self._format_of(name, False) for name in projections):
+        are_floats = not any(self._format_of(name, False) for name in projections)
+        if are_floats and self._watch is None and groups_experts(self._checkpoint.device):
             hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
             part = self.shard.part(inner)
             gates = [f"{expert}.{name}" for expert in experts for name in (gate, up)]

@@ -46,6 +46,7 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     attention_backend: str = "auto"
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
+    head_quantization: str | None = None
     max_model_len: int | None = None
     enforce_eager: bool = False
     compile_cache: str | None = None
@@ -98,7 +99,10 @@ class ModelPart:
         slots = None
         if settings.max_loras:
             slots = AdapterSlots(settings.max_loras, settings.max_lora_rank, self.dtype, self.device)
-        self.model = load_model(folder, self.config, self.dtype, self.device, settings.quantization, shard, slots=slots)
+        self.model = load_model(
+            folder, self.config, self.dtype, self.device, settings.quantization, shard,
+            slots=slots, head_quantization=settings.head_quantization,
+        )  # fmt: skip
         self._adapters = None if slots is None else HostAdapters(slots)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None

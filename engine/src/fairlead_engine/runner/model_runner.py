@@ -71,6 +71,7 @@ class ModelRunner:
         attention_backend: str = "auto",
         kv_cache_dtype: str = "auto",
         quantization: str | None = None,
+        head_quantization: str | None = None,
         tensor_parallel_size: int = 1,
         max_model_len: int | None = None,
         enforce_eager: bool = False,
@@ -91,6 +92,7 @@ class ModelRunner:
             attention_backend=attention_backend,
             kv_cache_dtype=kv_cache_dtype,
             quantization=quantization,
+            head_quantization=head_quantization,
             max_model_len=max_model_len,
             enforce_eager=enforce_eager,
             compile_cache=compile_cache,
@@ -109,6 +111,8 @@ class ModelRunner:
         self.attention_backend, self.kv_cache_dtype = part.attention_backend, kv_cache_dtype
         stored = self.model_config.quantization
         self.quantization = quantization if stored is None else ", ".join(sorted(stored.names))
+        if head_quantization is not None:
+            self.quantization = f"{self.quantization or 'none'}, head {head_quantization}"
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
         self._pooler = Pooler()
         self._draft_model: DraftModel | None = None
