@@ -25,12 +25,12 @@ QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
 TOOL_CALL_PARSERS = ("auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "harmony")
 REASONING_PARSERS = ("auto", "none", "think", "mistral")
 """Those of `server.answers`, which the core does without."""
-SPECULATIVE_METHODS = ("ngram", "draft")
+SPECULATIVE_METHODS = ("ngram", "draft", "medusa")
 _SPECULATIVE_SETTINGS = {
     "num_speculative_tokens": SPECULATIVE_METHODS,
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),
-    "speculative_model": ("draft",),
+    "speculative_model": ("draft", "medusa"),
 }
 """Settings that one of these methods must be set for."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -115,12 +115,12 @@ class EngineConfig:
     the home folder."""
     speculative_method: str | None = None
     """Who guesses the tokens that come next, which a step then computes beside the next one and keeps as far as they
-    are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer) or draft (a
-    smaller model). Answers stay the same. Steps then do not overlap (`async_scheduling`), and requests with a grammar
-    are not guessed for. None = nobody."""
+    are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer), draft (a
+    smaller model) or medusa (heads beside the model). Answers stay the same. Steps then do not overlap
+    (`async_scheduling`), and requests with a grammar are not guessed for. None = nobody."""
     speculative_model: str | None = None
-    """Folder of the smaller model, for draft; its tokenizer must be the model's. Its weights come as stored, and its
-    keys and values take their part of the cache's memory."""
+    """Folder of the smaller model, for draft, whose tokenizer must be the model's; its weights come as stored, and its
+    keys and values take their part of the cache's memory. Or that of the heads, for medusa."""
     num_speculative_tokens: int | None = None
     """Guesses for one sequence in one step, at most; fewer where fewer turn out right, none where none does. None = 4.
     """
@@ -204,13 +204,13 @@ class EngineConfig:
                 "is set with a speculative-method, which needs the tokens of a step to plan the next one",
                 "leave one of them out",
             )
-        if self.speculative_method == "draft":
+        if self.speculative_method in _SPECULATIVE_SETTINGS["speculative_model"]:
             if not self.speculative_model:
-                raise ConfigError("speculative_model", "is not given", "name the draft model's folder")
+                raise ConfigError("speculative_model", "is not given", f"name the folder for {self.speculative_method}")
             if self.tensor_parallel_size > 1:
                 raise ConfigError(
                     "speculative_method",
-                    "is draft, and a draft model cannot guess for one that is divided among ranks yet",
+                    f"is {self.speculative_method}, which cannot guess for a model that is divided among ranks yet",
                     "use ngram, or one rank",
                 )
         if self.num_speculative_tokens is not None:
@@ -226,6 +226,11 @@ class EngineConfig:
                 f"{self.lookup_lengths[0]} is above prompt-lookup-max ({self.lookup_lengths[1]})",
                 "lower it, or raise the other",
             )
+
+    @property
+    def most_drafts(self) -> int:
+        """`num_speculative_tokens`, or its default; 0 where nobody guesses."""
+        return 0 if self.speculative_method is None else self.num_speculative_tokens or _DEFAULT_SPECULATIVE_TOKENS
 
     @property
     def lookup_lengths(self) -> tuple[int, int]:
@@ -282,8 +287,7 @@ class EngineConfig:
             max_num_seqs=int(num_seqs),
             max_num_batched_tokens=int(batched),
             async_scheduling=self._overlaps(kind),
-            num_speculative_tokens=self.num_speculative_tokens
-            or (None if self.speculative_method is None else _DEFAULT_SPECULATIVE_TOKENS),
+            num_speculative_tokens=self.most_drafts or None,
             max_num_queued_tokens=self.max_num_queued_tokens or _QUEUE_STEPS * int(batched),
         )
 

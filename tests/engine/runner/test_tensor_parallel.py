@@ -120,6 +120,7 @@ def serve(folder: Path, **settings: Any) -> tuple[dict[str, list[int]], list[flo
         *(pytest.param(name, 2, {}, marks=pytest.mark.slow if name in ALIKE else ()) for name in FAMILIES),
         ("llama", 2, {"async_scheduling": True, "attention_backend": "block_tables"}),
         pytest.param("llama", 4, {}, marks=pytest.mark.slow),
+        ("qwen3", 2, {"speculative_method": "ngram", "prompt_lookup_min": 1}),
         ("one-kv-head", 4, {}),
         ("qwen3", 2, {"kv_cache_dtype": "int8"}),
         ("one-kv-head", 2, {"kv_cache_dtype": "fp8", "attention_backend": "block_tables"}),

@@ -139,10 +139,12 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
     from fairlead_engine.demo import resolve_model
     from fairlead_engine.runner.model_runner import ModelRunner
 
-    draft_folder = None
-    if config.speculative_method == "draft" and config.speculative_model is not None:
+    draft_folder = medusa_folder = None
+    if config.speculative_method == "draft" and config.speculative_model:
         draft_folder = resolve_model(config.speculative_model)
         check_same_tokens(resolve_model(config.model), draft_folder)
+    elif config.speculative_method == "medusa" and config.speculative_model:
+        medusa_folder = Path(config.speculative_model)
     return ModelRunner(
         resolve_model(config.model),
         dtype=config.dtype,
@@ -162,4 +164,6 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         draft_folder=draft_folder,
         max_loras=config.num_adapter_slots,
         max_lora_rank=config.max_lora_rank,
+        most_drafts=config.most_drafts,
+        medusa_folder=medusa_folder,
     )

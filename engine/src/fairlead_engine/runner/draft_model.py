@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 from torch import Tensor
-from torch.nn.functional import pad
 
 from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import ALONE
+from fairlead_engine.runner.guesser import fitted, next_tokens
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
@@ -105,16 +105,16 @@ class DraftModel:
             self._compute(_plan(slots, ones, ends, ones), left, place, sampler)
         return self._drafts(guessed)
 
+    def note(self, slots: Numbers, hidden: Tensor) -> None:
+        """It has hidden states of its own."""
+
     def _compute(self, plan: StepPlan, guessed: list[_Guessed], place: int, sampler: Sampler) -> None:
         """A step of its own, with the next draft of each."""
         computed = self._part.compute(plan)
         if not guessed:
             return
-        logits = computed.logits[:, : self._vocab_size]
-        if (num_missing := self._vocab_size - logits.shape[1]) > 0:
-            logits = pad(logits, (0, num_missing), value=float("-inf"))
-        shares = [ScheduledSequence(each.item.sequence, 1, each.known + place) for each in guessed]
-        chosen = sampler.sample(logits, Batch(shares), self._part.tokens.rows)
+        following = next_tokens([each.item for each in guessed], place)
+        chosen = sampler.sample(fitted(computed.logits, self._vocab_size), following, self._part.tokens.rows)
         self._part.settle(computed, chosen.token_ids)
 
     def _drafts(self, guessed: list[_Guessed]) -> Tensor | None:

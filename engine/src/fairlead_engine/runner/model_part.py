@@ -65,6 +65,8 @@ class Computed(NamedTuple):
     """[rows, hidden]: those that go into vectors, item by item."""
     sample_slots: Tensor
     sample_ends: Tensor
+    hidden: Tensor
+    """[tokens that are chosen, hidden]: what the logits are made of."""
 
 
 class ModelPart:
@@ -196,7 +198,7 @@ class ModelPart:
     def _read(self, plan: StepPlan, hidden: Tensor, sample_slots: Tensor, sample_ends: Tensor) -> Computed:
         """Hidden states [rows, hidden] are of those that sample, then of those that score, then of those that pool."""
         sampled, scored, pooled = torch.split(hidden, [len(sample_slots), len(plan.score_rows), len(plan.pool_rows)])
-        return Computed(self.model.logits(sampled), scored, pooled, sample_slots, sample_ends)
+        return Computed(self.model.logits(sampled), scored, pooled, sample_slots, sample_ends, sampled)
 
     def settle(self, computed: Computed, token_ids: Tensor) -> None:
         """Writes what rank 0 has chosen, int64 [items that sample], where the next step begins with it."""

@@ -21,6 +21,8 @@ from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.draft_model import DraftModel
 from fairlead_engine.runner.dummy_steps import StepLimits, blocks_of_largest, every_kind_of_step, largest_step
+from fairlead_engine.runner.guesser import Guesser
+from fairlead_engine.runner.medusa_heads import MedusaHeads
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
 from fairlead_engine.runner.pooler import Pooler
 from fairlead_engine.runner.progress import Progress
@@ -48,6 +50,8 @@ class Launched:
     """float32 [hidden] of the items that embed."""
     drafts: Tensor | None
     """int32 [drafts] that a model made, of all items in order."""
+    hidden: Tensor | None
+    """[choices, hidden] that tokens were chosen from, on the device, where drafts are made of them."""
     readback: Readback
 
 
@@ -79,9 +83,12 @@ class ModelRunner:
         draft_folder: Path | None = None,
         max_loras: int = 0,
         max_lora_rank: int = 16,
+        medusa_folder: Path | None = None,
+        most_drafts: int = 0,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately. `draft_folder`: the model that
-        makes the drafts that are `UNKNOWN`."""
+        makes the drafts that are `UNKNOWN`; `medusa_folder`: the heads that do.
+        `most_drafts`: of one sequence in one step."""
         settings = PartSettings(
             folder=str(model_folder),
             dtype=dtype,
@@ -115,12 +122,18 @@ class ModelRunner:
             self.quantization = f"{self.quantization or 'none'}, head {head_quantization}"
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
         self._pooler = Pooler()
-        self._draft_model: DraftModel | None = None
+        self._guesser: Guesser | None = None
         if draft_folder is not None:
             draft_settings = msgspec.structs.replace(
                 settings, folder=str(draft_folder), quantization=None, enforce_eager=True, max_loras=0
             )
-            self._draft_model = DraftModel(draft_settings, self.model_config.vocab_size)
+            self._guesser = DraftModel(draft_settings, self.model_config.vocab_size)
+        elif medusa_folder is not None:
+            config = self.model_config
+            self._guesser = MedusaHeads(
+                medusa_folder, hidden_size=config.hidden_size, vocab_size=config.vocab_size,
+                most_drafts=most_drafts, dtype=self.dtype, device=self.device,
+            )  # fmt: skip
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
 
     @property
@@ -133,7 +146,7 @@ class ModelRunner:
 
     def kv_bytes_per_block(self) -> int:
         """Bytes that one block takes, keys and values of all layers, of each rank; those of a draft model too."""
-        of_drafts = 0 if self._draft_model is None else self._draft_model.bytes_per_block
+        of_drafts = 0 if self._guesser is None else self._guesser.bytes_per_block
         return self._part.layout.bytes_per_block + of_drafts
 
     def allocate_kv_cache(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
@@ -142,8 +155,8 @@ class ModelRunner:
         if self._ranks is not None:
             self._ranks.allocate(num_blocks, num_slots, blocks_per_slot)
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
-        if self._draft_model is not None:
-            self._draft_model.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
+        if self._guesser is not None:
+            self._guesser.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
         self._sent = SentSlots(num_slots)
 
     def memory_for_cache(
@@ -226,8 +239,8 @@ class ModelRunner:
     @torch.inference_mode()
     def _compute(self, batch: Batch, plan: StepPlan) -> Launched:
         part, readback, drafts = self._part, Readback(), None
-        if self._draft_model is not None:
-            drafts = self._draft_model.guess(batch, plan, self._sampler)
+        if self._guesser is not None:
+            drafts = self._guesser.guess(batch, plan, self._sampler)
         computed = part.compute(plan)
         chosen = self._sampler.sample(computed.logits, batch, part.tokens.rows)
         part.settle(computed, chosen.token_ids)
@@ -239,6 +252,7 @@ class ModelRunner:
             [(item, logprobs.to(readback)) for item, logprobs in scores],
             [(item, readback(vector)) for item, vector in vectors],
             None if drafts is None else readback(drafts),
+            None if self._guesser is None else computed.hidden,
             readback,
         )
 
@@ -270,7 +284,20 @@ class ModelRunner:
             if item.drafts:
                 item.chosen = verified(item.drafts, chosen)
             found.append(chosen[0] if chosen else None)
+        if self._guesser is not None and launched.hidden is not None:
+            self._note_last(self._guesser, batch, launched.hidden)
         return found
+
+    def _note_last(self, guesser: Guesser, batch: Batch, hidden: Tensor) -> None:
+        """Tells what the last token of each was chosen from."""
+        rows, slots, row = [*range(len(batch.decodes))], batch.decodes.slots.tolist(), len(batch.decodes)
+        for item in batch.chunks:
+            if item.samples:
+                rows.append(row + max(0, len(item.chosen) - 1))
+                slots.append(item.sequence.slot)
+            row += item.num_choices
+        if rows:
+            guesser.note(np.array(slots, np.int64), hidden[to_device(np.array(rows, np.int64), self.device)])
 
     def _scores(self, batch: Batch, logits: Iterator[Tensor]) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
         """Log-probabilities of prompts' tokens, from their logits as the step's plan divides them."""

@@ -1,0 +1,47 @@
+"""What makes drafts on the device: a smaller model, or heads beside the model."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.runner.sampler import Sampler
+from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.runner.step_plan import StepPlan
+from fairlead_engine.sequences import ScheduledSequence
+
+
+class Guesser(Protocol):
+    """Belongs to one model runner. Guesses stand in the slots' tokens before the step with them is computed."""
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Of its own cache."""
+        ...
+
+    def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
+        """Makes room for as many blocks and slots as the model has, whose `tokens` it reads and adds to."""
+        ...
+
+    def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
+        """The batch's drafts, int32 [drafts], item by item; None where there are none."""
+        ...
+
+    def note(self, slots: Numbers, hidden: Tensor) -> None:
+        """A step has ended that chose the last token of each of these from hidden states [slots, hidden]."""
+        ...
+
+
+def fitted(logits: Tensor, vocab_size: int) -> Tensor:
+    """Logits [rows, any] for as many tokens as the model has that is guessed for."""
+    num_missing = vocab_size - logits.shape[1]
+    if num_missing <= 0:
+        return logits[:, :vocab_size]
+    return torch.nn.functional.pad(logits, (0, num_missing), value=float("-inf"))
+
+
+def next_tokens(items: list[ScheduledSequence], place: int) -> Batch:
+    """Who has another draft than the first `place`, each up to where that one comes."""
+    left = [item for item in items if len(item.drafts) > place]
+    return Batch([ScheduledSequence(item.sequence, 1, item.end - len(item.drafts) + place) for item in left])

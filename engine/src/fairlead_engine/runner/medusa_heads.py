@@ -1,0 +1,110 @@
+"""Medusa: heads beside the model, each of which guesses one token further on from the model's last hidden state.
+
+Source: Cai et al., Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads (2024), and the
+layout of its checkpoints: of head i `i.j.linear.weight` and `.bias` of residual blocks j, and `i.n.weight` behind them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import linear, silu
+
+from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
+from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.runner.guesser import fitted, next_tokens
+from fairlead_engine.runner.sampler import Sampler
+from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.runner.step_plan import StepPlan
+
+_FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt")
+
+
+class MedusaHeads:
+    """Guesses for one model, as a chain: each head's likeliest token behind the one before it (or the one that is drawn
+    with the random number of its place). It has no cache; of every slot it keeps one hidden state."""
+
+    bytes_per_block = 0
+
+    def __init__(
+        self, folder: Path, *, hidden_size: int, vocab_size: int, most_drafts: int, dtype: torch.dtype, device: Any
+    ) -> None:
+        """Raises ModelLoadError where the folder has no heads for such a model, and ConfigError where they are fewer
+        than `most_drafts`."""
+        tensors = {name: tensor.to(device, dtype) for name, tensor in _read(folder).items()}
+        self._vocab_size = vocab_size
+        self._device = device
+        self._blocks: list[list[tuple[Tensor, Tensor]]] = []
+        self._outputs: list[Tensor] = []
+        while any(name.startswith(f"{len(self._outputs)}.") for name in tensors):
+            self._add_head(folder, tensors, hidden_size)
+        if not self._outputs or tensors:
+            found = f"{next(iter(tensors))} is of no head" if tensors else "there is no head 0"
+            raise _refused(folder, f"{found}; a head i has i.0.linear.weight, i.0.linear.bias, … and i.1.weight")
+
+        if len(self._outputs) < most_drafts:
+            problem = f"is {most_drafts}, and {folder} has {len(self._outputs)} heads, each of which guesses one token"
+            raise ConfigError("num_speculative_tokens", problem, "set as many as there are heads, or fewer")
+
+    def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
+        output = self._outputs[0]
+        self._hidden = torch.zeros((num_slots, output.shape[1]), dtype=output.dtype, device=self._device)
+        """By slot, what its last token was chosen from."""
+        self._tokens = tokens
+
+    def note(self, slots: Numbers, hidden: Tensor) -> None:
+        self._hidden[to_device(slots, self._device)] = hidden
+
+    def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
+        items = [item for item in batch.chunks if item.drafts]
+        if not items:
+            return None
+        self._tokens.add(plan.new_tokens)
+        for place in range(max(len(item.drafts) for item in items)):
+            following = next_tokens(items, place)
+            numbers = [(share.sequence.slot, share.end) for share in following.chunks]
+            slots, positions = to_device(np.array(numbers, np.int64).T.copy(), self._device)
+            logits = fitted(self.logits(place, self._hidden[slots]), self._vocab_size)
+            self._tokens.put(slots, positions, sampler.sample(logits, following, self._tokens.rows).token_ids)
+        places = [(item.sequence.slot, end) for item in items for end in range(item.end - len(item.drafts), item.end)]
+        slots, positions = to_device(np.array(places, np.int64).T.copy(), self._device)
+        return self._tokens.rows[slots, positions]
+
+    def logits(self, head: int, hidden: Tensor) -> Tensor:
+        """hidden [rows, hidden] → [rows, vocab], of the token so many behind the next one, from 1 on."""
+        for weight, bias in self._blocks[head]:
+            hidden = hidden + silu(linear(hidden, weight, bias))
+        return linear(hidden, self._outputs[head])
+
+    def _add_head(self, folder: Path, tensors: dict[str, Tensor], hidden_size: int) -> None:
+        """Takes the next head's tensors out."""
+        head, blocks = len(self._outputs), list[tuple[Tensor, Tensor]]()
+        while (weight := tensors.pop(name := f"{head}.{len(blocks)}.linear.weight", None)) is not None:
+            bias = tensors.pop(f"{head}.{len(blocks)}.linear.bias", None)
+            if bias is None or weight.shape != (hidden_size, hidden_size) or bias.shape != (hidden_size,):
+                raise _refused(folder, f"{name} and its bias do not fit a model of hidden size {hidden_size}")
+            blocks.append((weight, bias))
+        output = tensors.pop(name := f"{head}.{len(blocks)}.weight", None)
+        if output is None or output.ndim != 2 or output.shape[1] != hidden_size:
+            raise _refused(folder, f"{name} is missing, or does not fit a model of hidden size {hidden_size}")
+        self._blocks.append(blocks)
+        self._outputs.append(output)
+
+
+def _read(folder: Path) -> dict[str, Tensor]:
+    file = next((folder / name for name in _FILES if (folder / name).is_file()), None)
+    if file is None:
+        raise _refused(folder, f"there is none of {', '.join(_FILES)}")
+    try:
+        read = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+        return {str(name).removeprefix("medusa_head."): tensor for name, tensor in read.items()}
+    except Exception as error:  # safetensors and torch raise many kinds
+        raise _refused(folder, f"{file.name} cannot be read ({error})") from error
+
+
+def _refused(folder: Path, problem: str) -> ModelLoadError:
+    return ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{folder} has no Medusa heads: {problem}")
