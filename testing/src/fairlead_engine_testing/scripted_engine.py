@@ -9,7 +9,7 @@ import msgspec
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.request_stream import RequestStream
-from fairlead_engine.errors import EngineDead, EngineGone, QueueFull, StartError
+from fairlead_engine.errors import AdapterError, EngineDead, EngineGone, QueueFull, StartError
 from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol.blocks import ROOT, BlockHash
 
@@ -168,6 +168,15 @@ class ScriptedEngine:
             self.running.add(request.request_id)
         self._tasks[request.request_id] = asyncio.create_task(self._play(request, stream, is_refused=self.full))
         return self.num_commands
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """A folder that is called `broken` cannot be read."""
+        if folder == "broken":
+            raise AdapterError("broken is broken")
+        self.change_load(adapters={**self.load.adapters, name: 0.0})
+
+    async def unload_adapter(self, name: str) -> None:
+        self.change_load(adapters={each: 0.0 for each in self.load.adapters if each != name})
 
     def abort(self, request_id: str) -> None:
         if (task := self._tasks.pop(request_id, None)) is not None and self._death is None:

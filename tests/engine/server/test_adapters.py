@@ -1,8 +1,15 @@
 """An engine that has adapters says so, takes requests for them, and refuses those for others by name."""
 
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
+
 from fairlead_engine_testing import ScriptedEngine
+from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.scripted_engine import scripted_info
 
 CHAT = {"messages": [{"role": "user", "content": "ahoy"}]}
@@ -51,3 +58,112 @@ async def test_adapters_come_and_go_with_the_load(start_app: Any) -> None:
     app.engine.change_load(adapters={})
     assert (await app.http.get("/fairlead/v1/model")).json()["adapters"] == []
     assert (await app.chat(model="tiny:poet")).json()["error"]["message"].endswith("it has none")
+
+
+async def test_adapters_are_loaded_and_unloaded_by_vllms_names(start_app: Any) -> None:
+    app = start_app()
+    load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+    reply = await app.http.post(load, json={"lora_name": "pirate", "lora_path": "pirate"})
+    assert (reply.status_code, reply.json()) == (200, {"id": "tiny:pirate", "status": "loaded"})
+    assert (await app.chat(model="tiny:pirate")).status_code == 200
+    reply = await app.http.post(load, json={"lora_name": "x", "lora_path": "broken"})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"], error["message"]) == (400, "lora_path", "broken is broken")
+    for path, body, param in (
+        (load, {"lora_name": "x"}, "lora_path"),
+        (load, {"lora_name": "", "lora_path": "x"}, "lora_name"),
+        (load, {"lora_name": "x", "lora_path": "x", "lora_int_id": 1}, "lora_int_id"),
+        (unload, {}, "lora_name"),
+    ):
+        reply = await app.http.post(path, json=body)
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+    assert (await app.http.post(unload, json={"lora_name": "pirate"})).json()["status"] == "unloaded"
+    reply = await app.http.post(unload, json={"lora_name": "pirate"})
+    assert (reply.status_code, reply.json()["error"]["message"]) == (
+        404,
+        "The model has no adapter 'pirate'; it has none",
+    )
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_a_server_loads_and_unloads_under_traffic(
+    num_processes: int, start_engine: Any, checkpoint: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "adapters"
+    for seed, name in enumerate(("one", "two", "three")):
+        write_random_adapter(root / name, checkpoint, seed=seed)
+    write_random_adapter(root / "wide", checkpoint, rank=17)
+    (root / "link").symlink_to(tmp_path)
+    engine = start_engine(
+        "--model", str(checkpoint), "--served-name", "tiny", "--lora-modules", f"one={root / 'one'}",
+        "--adapter-folder", str(root), "--max-loras", "1", "--api-servers", str(num_processes),
+    )  # fmt: skip
+    engine.wait_ready()
+
+    def post(path: str, **body: Any) -> httpx.Response:
+        return httpx.post(engine.url + path, json=body, timeout=60)
+
+    def ask(name: str, most: int = 12) -> httpx.Response:
+        sent = {"prompt": "the quick brown fox", "max_tokens": most, "temperature": 0, "ignore_eos": True}
+        return post("/v1/completions", model=name, **sent)
+
+    def answer(name: str) -> str:
+        engine.wait_until(lambda: found.append(ask(name)) or found[-1].status_code == 200, f"an answer of {name}")
+        return str(found[-1].json()["choices"][0]["text"])
+
+    found: list[httpx.Response] = []
+    plain, one = answer("tiny"), answer("tiny:one")
+    assert plain != one
+    failed: list[str] = []
+    is_over = threading.Event()
+
+    def traffic(name: str) -> None:
+        expected = {"tiny": plain, "tiny:one": one}[name]
+        while not is_over.is_set():
+            text = ask(name).json()["choices"][0]["text"]
+            if text != expected:
+                failed.append(text)
+
+    threads = [threading.Thread(target=traffic, args=(name,)) for name in ("tiny", "tiny:one")]
+    for thread in threads:
+        thread.start()
+    try:
+        texts = []
+        for folder in ("two", "three", "two"):
+            loaded = post("/v1/load_lora_adapter", lora_name="new", lora_path=folder)
+            assert loaded.json() == {"id": "tiny:new", "status": "loaded"}
+            texts.append(answer("tiny:new"))
+            again = post("/v1/load_lora_adapter", lora_name="new", lora_path=folder)
+            assert "'new' is there already" in again.json()["error"]["message"]
+            gone = post("/v1/unload_lora_adapter", lora_name="new")
+            assert gone.json()["status"] == "unloaded", gone.text
+            engine.wait_until(lambda: ask("tiny:new").status_code == 404, "the end of new")
+        assert texts[0] == texts[2] != texts[1]
+        for path, said in (
+            ("wide", "r is 17, and adapters here have at most 16"),
+            ("nowhere", "adapter_config.json cannot be read"),
+            ("..", "below that of --adapter-folder"),
+            ("/etc", "below that of --adapter-folder"),
+            ("link/adapters/../..", "below that of --adapter-folder"),
+            ("a\0b", "lora_path is no folder"),
+        ):
+            refused = post("/v1/load_lora_adapter", lora_name="new", lora_path=path)
+            assert refused.status_code == 400 and said in refused.json()["error"]["message"], refused.text
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    time.sleep(0.1)
+    assert engine.metric("fairlead_engine_adapters") == 1
+    assert engine.metric("fairlead_engine_adapters_on_device") <= 1
+    assert engine.metric("fairlead_engine_adapter_reads_total") >= 4
+    assert engine.metric("fairlead_engine_adapter_placements_total") >= 5
+    assert engine.metric("fairlead_engine_adapter_read_seconds_total") > 0
+
+
+def test_a_server_without_a_folder_for_them_loads_none(served: Any) -> None:
+    body = {"lora_name": "x", "lora_path": "/tmp"}
+    refused = httpx.post(served.url + "/v1/load_lora_adapter", json=body, timeout=60)
+    assert refused.status_code == 400
+    assert "start it with --adapter-folder" in refused.json()["error"]["message"]

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlead_engine.server.adapter_endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fairlead_engine.server.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -21,6 +22,8 @@ PATHS = {
     ("post", "/v1/embeddings"),
     ("post", "/tokenize"),
     ("post", "/detokenize"),
+    ("post", "/v1/load_lora_adapter"),
+    ("post", "/v1/unload_lora_adapter"),
     ("post", "/fairlead/v1/drain"),
     ("get", "/v1/models"),
     ("get", "/v1/models/{id}"),
@@ -37,6 +40,8 @@ REQUESTS = {
     "/v1/embeddings": EmbeddingRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
+    "/v1/load_lora_adapter": LoadAdapterRequest,
+    "/v1/unload_lora_adapter": UnloadAdapterRequest,
 }
 
 

@@ -311,6 +311,20 @@ class Adapters:
         self.broken.pop(adapter.key, None)
 
 
+def folder_below(root: str | None, folder: str) -> Path:
+    """The folder that a client means. Raises AdapterError for one outside of `root`, wherever links lead."""
+    if root is None:
+        raise AdapterError("adapters cannot be loaded while this engine runs; start it with --adapter-folder")
+    try:
+        top = Path(root).resolve()
+        path = (top / folder).resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # such as a null character, or links in a circle
+        raise AdapterError(f"lora_path is no folder: {error}") from error
+    if top not in path.parents:
+        raise AdapterError("lora_path must be a folder below that of --adapter-folder, or relative to it")
+    return path
+
+
 def _error_of(size: Future[int]) -> AdapterError | None:
     """What went wrong in reading; nothing that is in a folder may end the engine."""
     error = size.exception()

@@ -3,11 +3,24 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from fairlead_engine.core.client import StepListener
-from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Reply, Started, Stepped
+from fairlead_engine.core.messages import (
+    Abort,
+    AdapterAnswer,
+    Add,
+    Command,
+    Died,
+    Failed,
+    LoadAdapter,
+    Reply,
+    Started,
+    Stepped,
+    UnloadAdapter,
+)
 from fairlead_engine.core.request_stream import RequestStream
-from fairlead_engine.errors import EngineDead, EngineGone, QueueFull, RequestError, start_error
+from fairlead_engine.errors import AdapterError, EngineDead, EngineGone, QueueFull, RequestError, start_error
 from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason
 
 
@@ -22,6 +35,8 @@ class ChannelClient(ABC):
 
     def __init__(self) -> None:
         self._streams: dict[str, RequestStream] = {}
+        self._asks: dict[int, asyncio.Future[None]] = {}  # about adapters, by number
+        self._num_asks = 0
         self._started: asyncio.Future[EngineInfo] | None = None
         self._info: EngineInfo | None = None
         self._load = NO_LOAD
@@ -67,6 +82,26 @@ class ChannelClient(ABC):
         """Ends one request; see `EngineClient.abort`."""
         if self._streams.pop(request_id, None) is not None and self.alive:
             self._send(Abort(request_id))
+
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Loads an adapter; see `EngineClient.load_adapter`."""
+        await self._ask(lambda ask: LoadAdapter(ask, name, folder))
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unloads one; see `EngineClient.unload_adapter`."""
+        await self._ask(lambda ask: UnloadAdapter(ask, name))
+
+    async def _ask(self, command: Callable[[int], Command]) -> None:
+        if self._death is not None:
+            raise EngineGone(self._death)
+        self._num_asks += 1
+        ask = self._num_asks
+        self._send(command(ask))
+        self._asks[ask] = asyncio.get_running_loop().create_future()
+        try:
+            await self._asks[ask]
+        finally:
+            self._asks.pop(ask, None)
 
     @property
     def info(self) -> EngineInfo:
@@ -132,6 +167,12 @@ class ChannelClient(ABC):
                         stream.put(output)
                 if self._listener is not None:
                     self._listener.stepped(changed, num_commands)
+            case AdapterAnswer(ask, problem):
+                if (answer := self._asks.get(ask)) is not None and not answer.done():
+                    if problem is None:
+                        answer.set_result(None)
+                    else:
+                        answer.set_exception(AdapterError(problem))
             case Started(info, load) if starting is not None:
                 self._info, self._load, self._death = info, load, None
                 starting.set_result(info)
@@ -151,3 +192,6 @@ class ChannelClient(ABC):
         for stream in self._streams.values():
             stream.fail(EngineDead(message))
         self._streams.clear()
+        for answer in self._asks.values():
+            if not answer.done():
+                answer.set_exception(EngineDead(message))

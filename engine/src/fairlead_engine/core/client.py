@@ -49,6 +49,15 @@ class EngineClient(Protocol):
         more. Nothing happens when it has ended already."""
         ...
 
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """Has the core load an adapter beside its steps; returns when requests may ask for it, and this client's `load`
+        says so. Raises `AdapterError`, `EngineDead` or `EngineGone`."""
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Has the core take no more requests for it; those that are there go on. Raises the same."""
+        ...
+
     @property
     def info(self) -> EngineInfo:
         """What `start` returned; `EngineDead` before that."""

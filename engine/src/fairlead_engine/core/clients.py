@@ -6,7 +6,7 @@ Called by the core's loop. Knows messages and their numbers; neither sockets nor
 from collections.abc import Iterator
 from typing import Protocol
 
-from fairlead_engine.core.messages import BlocksChanged, Command, Reply, Stepped
+from fairlead_engine.core.messages import AdapterAnswer, BlocksChanged, Command, Reply, Stepped
 from fairlead_engine.types import EngineLoad, SequenceOutput
 
 
@@ -36,6 +36,7 @@ class Clients:
         self._num_commands = [0] * channel.num_clients
         self._num_told = [0] * channel.num_clients  # of those, as the last report said
         self._num_reports = 0
+        self._answers: list[tuple[int, AdapterAnswer]] = []
 
     @property
     def are_several(self) -> bool:
@@ -71,17 +72,29 @@ class Clients:
         """One more of its commands."""
         self._num_commands[client] += 1
 
+    def answer(self, client: int, ask: int, problem: str | None) -> None:
+        """Of an adapter that was to come or go: told behind the next report, which everybody hears."""
+        self._answers.append((client, AdapterAnswer(ask, problem)))
+
+    @property
+    def owes_answers(self) -> bool:
+        return bool(self._answers)
+
     def report(self, outputs: list[SequenceOutput], load: EngineLoad, changed: BlocksChanged | None = None) -> None:
         """Tells who is to know of a step, or of a round of commands."""
         self._num_reports += 1
         shares = self._shares(outputs)
         for client in self._present():
             num_commands = self._num_commands[client]
-            if client and not shares[client] and num_commands == self._num_told[client]:
+            if client and not (shares[client] or self._answers) and num_commands == self._num_told[client]:
                 continue
             self._num_told[client] = num_commands
             own = None if client else changed
             self._channel.send(client, Stepped(shares[client], load, num_commands, own, self._num_reports))
+        for client, answer in self._answers:
+            if client not in self._gone:
+                self._channel.send(client, answer)
+        self._answers.clear()
 
     def _shares(self, outputs: list[SequenceOutput]) -> list[list[SequenceOutput]]:
         """Each client's outputs. What nobody wants any more goes to the first, which ignores it."""

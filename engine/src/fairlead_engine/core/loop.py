@@ -5,16 +5,31 @@ It knows neither asyncio nor sockets: a channel carries the messages, and `Clien
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
+from fairlead_engine.core.adapters import folder_below
 from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.clients import Channel, Clients
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.core.messages import Abort, Add, Command, Died, Failed, Forget, Started, Stop
-from fairlead_engine.errors import StartError
+from fairlead_engine.core.messages import (
+    Abort,
+    Add,
+    Command,
+    Died,
+    Failed,
+    Forget,
+    LoadAdapter,
+    Started,
+    Stop,
+    UnloadAdapter,
+)
+from fairlead_engine.errors import AdapterError, StartError
 from fairlead_engine.types import SequenceOutput
 
 logger = logging.getLogger(__name__)
 
+_READING_SECONDS = 0.005
+"""So often it is looked whether an adapter was read, while nothing else is to do."""
 _QUIET_SECONDS = 1.0
 """Idle for this long, the engine checks its invariants: milliseconds that no request should wait for."""
 
@@ -48,9 +63,14 @@ def _serve(engine: Engine, channel: Channel, clients: Clients) -> None:
     engine.blocks.listener = changes
     clients.tell_all(Started(engine.info, engine.load))
     while True:
-        was_busy = engine.has_work()
-        commands = channel.receive(timeout=engine.spare_seconds if was_busy else _QUIET_SECONDS)
-        if not commands and not was_busy:
+        was_busy, is_reading = engine.has_work(), engine.adapters.is_reading
+        idle_seconds = _READING_SECONDS if is_reading else _QUIET_SECONDS
+        commands = channel.receive(timeout=engine.spare_seconds if was_busy else idle_seconds)
+        if is_reading:
+            engine.adapters.settle()
+            if not (commands or was_busy or clients.owes_answers):
+                continue
+        elif not commands and not was_busy:
             if not engine.recheck():
                 clients.report([], engine.load, changes.take())
             commands = channel.receive(timeout=None)
@@ -82,11 +102,32 @@ def _obey(commands: list[tuple[int, Command]], engine: Engine, clients: Clients)
             case Abort(request_id):
                 clients.aborted(request_id)
                 engine.abort(request_id)
+            case LoadAdapter(ask, name, folder):
+                _load_adapter(engine, name, folder, partial(clients.answer, client, ask))
+            case UnloadAdapter(ask, name):
+                clients.answer(client, ask, _problem(lambda name=name: engine.unload_adapter(name)))  # type: ignore[misc]
             case Forget(other):
                 for request_id in clients.forget(other):
                     engine.abort(request_id)
         clients.obeyed(client)
     return outputs
+
+
+def _load_adapter(engine: Engine, name: str, folder: str, answer: Callable[[str | None], None]) -> None:
+    def done(error: AdapterError | None) -> None:
+        answer(None if error is None else error.message)
+
+    problem = _problem(lambda: engine.load_adapter(name, folder_below(engine.config.adapter_folder, folder), done))
+    if problem is not None:
+        answer(problem)
+
+
+def _problem(do: Callable[[], None]) -> str | None:
+    try:
+        do()
+    except AdapterError as error:
+        return error.message
+    return None
 
 
 def _described(error: Exception) -> str:

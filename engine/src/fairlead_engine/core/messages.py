@@ -35,11 +35,28 @@ class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Nothing but an answer is asked for. The first client's."""
 
 
+class LoadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Have an adapter that requests may ask for; answered with `AdapterAnswer`."""
+
+    ask: int
+    """The client's number for it."""
+    name: str
+    folder: str
+    """Relative to `EngineConfig.adapter_folder`, or below it."""
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Have it no more; answered in the same way."""
+
+    ask: int
+    name: str
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """End the core now, whatever runs. The first client's."""
 
 
-Command = Add | Abort | Forget | Ping | Stop
+Command = Add | Abort | Forget | Ping | LoadAdapter | UnloadAdapter | Stop
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -77,10 +94,17 @@ class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Of this report, from 1; all who hear of it hear the same number."""
 
 
+class AdapterAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An adapter has come or gone, which all clients have been told, or why not. Only who has asked hears of it."""
+
+    ask: int
+    problem: str | None
+
+
 class Died(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A step failed, so that what the cache holds is unknown; the core ends."""
 
     message: str
 
 
-Reply = Started | Failed | Stepped | Died
+Reply = Started | Failed | Stepped | AdapterAnswer | Died

@@ -12,6 +12,12 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from fairlead_engine.server.adapter_endpoints import (
+    AdapterEndpoints,
+    AdapterReply,
+    LoadAdapterRequest,
+    UnloadAdapterRequest,
+)
 from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, refuse
 from fairlead_engine.server.embedding_endpoint import EmbeddingEndpoint
 from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
@@ -55,6 +61,22 @@ _TOKENIZE = RawOperation(
 _DETOKENIZE = RawOperation(
     path="/detokenize", name="detokenize", summary="The text of token ids", request=DetokenizeRequest, reply=TextReply
 )
+_LOAD_ADAPTER = RawOperation(
+    path="/v1/load_lora_adapter",
+    name="load_adapter",
+    summary="Load an adapter from a folder below `--adapter-folder`",
+    request=LoadAdapterRequest,
+    reply=AdapterReply,
+    tag="control",
+)
+_UNLOAD_ADAPTER = RawOperation(
+    path="/v1/unload_lora_adapter",
+    name="unload_adapter",
+    summary="Take no more requests for an adapter",
+    request=UnloadAdapterRequest,
+    reply=AdapterReply,
+    tag="control",
+)
 _KV_EVENTS = RawOperation(
     path=PATH_KV_EVENTS,
     name="kv_events",
@@ -71,11 +93,14 @@ def build_app(service: Service) -> FastAPI:
     """The server's application on `service`. Reading order: this table, then the endpoint it names."""
     app = EngineApplication(service)
     model, kv, probe = ModelEndpoints(service), KVEndpoints(service), ProbeEndpoints(service)
+    adapters = AdapterEndpoints(service)
     app.add_raw(_CHAT, ChatEndpoint(service))
     app.add_raw(_COMPLETION, CompletionEndpoint(service))
     app.add_raw(_EMBEDDING, EmbeddingEndpoint(service))
     app.add_raw(_TOKENIZE, model.tokenize)
     app.add_raw(_DETOKENIZE, model.detokenize)
+    app.add_raw(_LOAD_ADAPTER, adapters.load)
+    app.add_raw(_UNLOAD_ADAPTER, adapters.unload)
     app.add_control("GET", "/v1/models", model.list_models, ModelList)
     app.add_control("GET", "/v1/models/{id:path}", model.get_model, ModelCard)
     app.add_control("GET", "/health", probe.health, Status)
