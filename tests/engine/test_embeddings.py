@@ -15,6 +15,7 @@ from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make
 from fairlead_engine_testing.checkpoints import llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine_testing.fake_engine import fake_config
 
+POOLINGS = (Pooling.LAST, Pooling.MEAN, Pooling.MAX)
 PREFIX = list(range(20, 45))
 
 
@@ -59,7 +60,7 @@ def vector(output: SequenceOutput) -> torch.Tensor:
 def expected(reference: Any, folder: Path, prompt: list[int], pooling: Pooling) -> torch.Tensor:
     with torch.inference_mode():
         hidden = reference.model(folder).model(torch.tensor([prompt])).last_hidden_state[0]
-    pooled = hidden[-1] if pooling is Pooling.LAST else hidden.mean(0)
+    pooled = {Pooling.LAST: hidden[-1], Pooling.MEAN: hidden.mean(0), Pooling.MAX: hidden.amax(0)}[pooling]
     return torch.nn.functional.normalize(pooled, dim=0)
 
 
@@ -74,7 +75,7 @@ def test_vectors_are_the_references_beside_text_in_the_same_batches(folder, refe
     engine = make_engine(folder, max_num_batched_tokens=budget, max_num_seqs=5, attention_backend=backend)
     requests, wanted = [], {}
     for index, prompt in enumerate(prompts(9)):
-        pooling = (Pooling.LAST, Pooling.MEAN, None)[index % 3]
+        pooling = (*POOLINGS, None)[index % 4]
         if pooling is None:
             requests.append(make_request(str(index), prompt, max_tokens=6, ignore_eos=True))
         else:
@@ -123,7 +124,7 @@ def test_hidden_states_that_are_no_numbers_end_with_an_error(folder) -> None:
     engine, prompt = make_engine(folder), prompts(1)[0]
     with torch.inference_mode():
         engine.runner._part.model.final_norm.weight.fill_(float("nan"))
-    for index, pooling in enumerate(Pooling):
+    for index, pooling in enumerate(POOLINGS):
         output = run(engine, [embed(str(index), prompt, pooling)])[str(index)]
         assert (output.finish_reason, output.embedding) == (FinishReason.ERROR, None)
     assert not engine.blocks.published()
@@ -140,8 +141,12 @@ def test_sums_of_requests_that_are_given_up_are_forgotten(folder) -> None:
 
 
 def test_vectors_and_text_share_batches_on_a_fake_runner() -> None:
-    engine = Engine(fake_config(), FakeRunner(FakeModelConfig(vocab_size=50, eos_token_ids=())), FakeClock())
-    requests = [embed(str(index), list(range(1, 30)), pooling) for index, pooling in enumerate(Pooling)]
+    engine = Engine(
+        fake_config(max_num_queued_tokens=1000),
+        FakeRunner(FakeModelConfig(vocab_size=50, eos_token_ids=())),
+        FakeClock(),
+    )
+    requests = [embed(str(index), list(range(1, 30)), pooling) for index, pooling in enumerate(POOLINGS)]
     outputs = run(engine, [*requests, make_request("text", [5, 6, 7], max_tokens=2)])
     assert {len(outputs[str(index)].embedding or b"") for index in range(2)} == {32}
     assert outputs["text"].embedding is None

@@ -276,11 +276,13 @@ class EngineConfig:
         """`max_cpu_loras`, or what it is by default."""
         return self.max_cpu_loras or _HOST_LORAS_PER_SLOT * max(1, self.num_adapter_slots)
 
-    def for_device(self, device: str) -> "EngineConfig":
-        """The same with the limits that depend on the device filled in; `device` is cpu, cuda or cuda:INDEX."""
+    def for_device(self, device: str, whole_prompt: int = 0) -> "EngineConfig":
+        """The same with the limits that depend on the device filled in; `device` is cpu, cuda or cuda:INDEX. A step has
+        room for a prompt of `whole_prompt` tokens, of a model that sees prompts whole."""
         kind = device.partition(":")[0]
+        whole_prompt = min(whole_prompt, self.max_model_len or whole_prompt)
         num_seqs = self.max_num_seqs or min(_DEFAULT_NUM_SEQS[kind], self.max_num_batched_tokens or math.inf)
-        batched = self.max_num_batched_tokens or max(_DEFAULT_BATCHED_TOKENS[kind], num_seqs)
+        batched = self.max_num_batched_tokens or max(_DEFAULT_BATCHED_TOKENS[kind], num_seqs, whole_prompt)
         return replace(
             self,
             device=kind,

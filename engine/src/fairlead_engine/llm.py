@@ -15,10 +15,21 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import Runner
 from fairlead_engine.demo import resolve_model
-from fairlead_engine.errors import AdapterError, RequestError
+from fairlead_engine.errors import AdapterError, EngineError, RequestError
 from fairlead_engine.server.detokenizer import Detokenizer
+from fairlead_engine.server.embedding_endpoint import vector_of
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
-from fairlead_engine.types import EngineInfo, EngineRequest, FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
+from fairlead_engine.types import (
+    EngineInfo,
+    EngineRequest,
+    FinishReason,
+    Kind,
+    Pooling,
+    Reading,
+    SamplingParams,
+    SequenceOutput,
+    TokenLogprobs,
+)
 from fairlead_protocol.adapters import with_adapter
 from fairlead_protocol.chat import Message
 from fairlead_protocol.prompts import ChatPrompt
@@ -82,10 +93,8 @@ class LLM:
         that was loaded; None = the model as it is. Raises `RequestError` for a prompt that is empty, too long or not of
         this vocabulary, and for an adapter that is not there.
         """
-        encode = self.model.tokenizer.encode
-        ids = [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in _as_prompts(prompts)]
-        for prompt_ids in ids:
-            self.model.check_prompt(prompt_ids, "prompt")
+        self.model.check_kind(Kind.GENERATE)
+        ids = self._prompt_ids(prompts)
         each = [sampling or self.default_sampling()] * len(ids) if not isinstance(sampling, Sequence) else [*sampling]
         if len(each) != len(ids):
             raise RequestError("sampling", f"there are {len(ids)} prompts but {len(each)} sampling parameters")
@@ -93,7 +102,20 @@ class LLM:
         if len(names) != len(ids):
             raise RequestError("adapter", f"there are {len(ids)} prompts but {len(names)} adapters")
         jobs = zip(ids, each, names, strict=True)
-        return self._run([_Job(prompt, params, self.model, name) for prompt, params, name in jobs])
+        return self._complete([_Job(prompt, params, self.model, name) for prompt, params, name in jobs])
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
+        """A vector of each text or list of token ids; `pooling`: None = as the model's makers say. Raises
+        `RequestError`."""
+        task = self.info.task
+        return self._read(Kind.EMBED, self._prompt_ids(prompts), pooling or task.pooling, task.reading)
+
+    def classify(self, prompts: Prompt | Sequence[Prompt]) -> list[dict[str, float]]:
+        """Of each text or list of token ids what the model's classifier says: label → probability, or score, as
+        `config.json` has it. Raises `RequestError`."""
+        task = self.info.task
+        numbers = self._read(Kind.CLASSIFY, self._prompt_ids(prompts), task.pooling, Reading.LABELS)
+        return [dict(zip(task.labels, each, strict=True)) for each in numbers]
 
     def chat(
         self,
@@ -127,9 +149,26 @@ class LLM:
         """Forgets an adapter. Raises `AdapterError`."""
         self.engine.unload_adapter(name)
 
-    def _run(self, jobs: Sequence["_Job"]) -> list[Completion]:
+    def _prompt_ids(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
+        encode = self.model.tokenizer.encode
+        ids = [encode(prompt) if isinstance(prompt, str) else list(prompt) for prompt in _as_prompts(prompts)]
+        for prompt_ids in ids:
+            self.model.check_prompt(prompt_ids, "prompt")
+        return ids
+
+    def _read(self, kind: Kind, prompts: Sequence[list[int]], pooling: Pooling, reading: Reading) -> list[list[float]]:
+        self.model.check_kind(kind)
+        jobs = [_Reading(prompt, pooling, reading) for prompt in prompts]
+        self._run(jobs)
+        return [job.numbers for job in jobs]
+
+    def _complete(self, jobs: Sequence["_Job"]) -> list[Completion]:
+        self._run(jobs)
+        return [job.completion for job in jobs]
+
+    def _run(self, jobs: Sequence["_Job | _Reading"]) -> None:
         waiting = deque(jobs)
-        running: dict[str, _Job] = {}
+        running: dict[str, _Job | _Reading] = {}
         try:
             while waiting or running:
                 while waiting and self._start(waiting[0], running):
@@ -142,9 +181,8 @@ class LLM:
         finally:
             for request_id in running:
                 self.engine.abort(request_id)
-        return [job.completion for job in jobs]
 
-    def _start(self, job: "_Job", running: dict[str, "_Job"]) -> bool:
+    def _start(self, job: "_Job | _Reading", running: dict[str, "_Job | _Reading"]) -> bool:
         """Hands a job to the engine; False while its queue is full."""
         request_id = str(next(self._ids))
         refusal = self.engine.add(job.request(request_id))
@@ -190,6 +228,33 @@ class _Job:
         self.completion.message = output.message
         self.completion.num_cached_tokens = output.num_cached_tokens
         return delta.finish_reason is not None
+
+
+class _Reading:
+    """One prompt on its way to what is read off it."""
+
+    def __init__(self, prompt: list[int], pooling: Pooling, reading: Reading) -> None:
+        self.numbers: list[float] = []
+        self._prompt = prompt
+        self._pooling = pooling
+        self._made = reading
+
+    def request(self, request_id: str) -> EngineRequest:
+        return EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=self._prompt,
+            sampling=SamplingParams(max_tokens=0),
+            arrival_time=time.time(),
+            pooling=self._pooling,
+            reading=self._made,
+        )
+
+    def take(self, output: SequenceOutput) -> bool:
+        """Keeps what was read; True when it is there. Raises EngineError where there is nothing."""
+        if output.finish_reason is FinishReason.ERROR:
+            raise EngineError(output.message or "the engine could not go on with this prompt")
+        self.numbers = vector_of(output.embedding or b"")
+        return output.finish_reason is not None
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

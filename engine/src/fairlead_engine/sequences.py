@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead_engine.adapters import Adapter
-from fairlead_engine.types import FinishReason, Pooling, SamplingParams, TokenLogprobs
+from fairlead_engine.types import FinishReason, Pooling, Reading, SamplingParams, TokenLogprobs
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 _NOWHERE = range(0)
 NO_DRAFTS: list[int] = []
 UNKNOWN = -1
 """In place of a draft that the runner will make: all of a share are, or none."""
+_OVER_ALL = (Pooling.MEAN, Pooling.MAX)
+"""What reads the hidden states of every token."""
 NO_SLOT = -1
 """Of a sequence that does not run."""
 
@@ -36,7 +38,11 @@ class Sequence:
     adapter: Adapter | None = None
     """With which it is computed; it stays where it is while the sequence runs."""
     pooling: Pooling | None = None
-    """What is made of its hidden states (`EngineRequest.pooling`)."""
+    """What is made of its hidden states (`EngineRequest.pooling`),"""
+    reading: Reading = Reading.UNIT
+    """and of the vector (`EngineRequest.reading`)."""
+    second_start: int | None = None
+    """Where its second text begins (`EngineRequest.second_start`)."""
     part_of: str | None = None
     """The API request that it is a part of (`EngineRequest.part_of`)."""
     max_num_tokens: int = 0
@@ -86,9 +92,9 @@ class Sequence:
     @property
     def num_sparable_tokens(self) -> int:
         """How many of its first tokens need not be computed if the cache has them: not the last one, and none whose
-        hidden states are still to be read, for a mean or for log-probabilities, which are those of the *next* token.
-        The cache has keys and values, not hidden states."""
-        reads_all = self.sampling.prompt_logprobs is not None or self.pooling is Pooling.MEAN
+        hidden states are still to be read, over all tokens or for log-probabilities, which are those of the *next*
+        token. The cache has keys and values, not hidden states."""
+        reads_all = self.sampling.prompt_logprobs is not None or self.pooling in _OVER_ALL
         if not reads_all or self.num_read_tokens >= self.num_prompt_tokens - 1:
             return len(self.token_ids) - 1
         return self.num_read_tokens
@@ -154,10 +160,11 @@ class ScheduledSequence:
             first = max(start, sequence.num_read_tokens) + 1
             self.scores = range(first, min(end + 1, sequence.num_prompt_tokens))
         if sequence.pooling is not None:
-            if sequence.pooling is Pooling.MEAN:
+            if sequence.pooling in _OVER_ALL:
                 self.pools = range(max(start, sequence.num_read_tokens), end)
-            elif self.embeds:
-                self.pools = range(end - 1, end)
+            elif self.embeds:  # of a model that may be asked for the first token, this step has the whole prompt
+                first = start if sequence.pooling is Pooling.CLS else end - 1
+                self.pools = range(first, first + 1)
         self.reads_prompt = bool(self.scores or self.pools)
         """Whether something of the prompt is told in this step beside the next token."""
 

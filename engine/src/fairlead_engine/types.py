@@ -333,12 +333,61 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pooling(StrEnum):
-    """How the last hidden states of a prompt become one vector, which is then scaled to length 1."""
+    """How the last hidden states of a prompt become one vector."""
 
     LAST = "last"
     """That of the last token, which has seen all others."""
     MEAN = "mean"
     """The mean over all tokens."""
+    MAX = "max"
+    """Of each element the largest over all tokens."""
+    CLS = "cls"
+    """That of the first token, of models in which each token sees all others."""
+
+
+class Reading(StrEnum):
+    """What is made of that vector."""
+
+    UNIT = "unit"
+    """It is scaled to length 1."""
+    RAW = "raw"
+    """It stays as it is."""
+    LABELS = "labels"
+    """The model's classifier says what it is: a number for each label."""
+
+
+class Kind(StrEnum):
+    """What a request wants of a model."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
+    CLASSIFY = "classify"
+
+
+class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model was made for."""
+
+    generates: bool = True
+    """Whether it continues prompts."""
+    sees_all: bool = False
+    """Whether each token of a prompt sees all others: prompts are computed whole, and nothing is kept of them."""
+    pooling: Pooling = Pooling.LAST
+    """How its makers make a vector of a prompt,"""
+    reading: Reading = Reading.UNIT
+    """and what of that, where nobody classifies."""
+    labels: tuple[str, ...] = ()
+    """Of its classifier; empty where it has none."""
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What requests may ask of it."""
+        if self.labels:
+            return (Kind.CLASSIFY,)
+        return (Kind.GENERATE, Kind.EMBED) if self.generates else (Kind.EMBED,)
+
+
+GENERATES = ModelTask()
+"""That of an ordinary decoder."""
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,7 +405,11 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One of `EngineLoad.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
     priority: int = 0
     pooling: Pooling | None = None
-    """What is made of the prompt's hidden states; None = text is generated."""
+    """What vector is made of the prompt's hidden states; None = text is generated."""
+    reading: Reading = Reading.UNIT
+    """With `pooling`: what is made of the vector."""
+    second_start: int | None = None
+    """Where the second of two texts begins, of a model that tells them apart; None = the prompt is one."""
     part_of: str | None = None
     """The API request that it is one of several prompts or answers of; None = it stands alone."""
     max_queue_seconds: float | None = None
@@ -388,7 +441,7 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """The next tokens of the prompt, from the second one on, when asked for; all come before the first new token or
     with it."""
     embedding: bytes | None = None
-    """The prompt's vector as little-endian float32, with its end, when asked for."""
+    """The prompt's vector, or what is made of it, as little-endian float32, with its end, when asked for."""
     stop_token_id: int | None = None
     """The token that ended it, when one did; it is the last of `new_token_ids`."""
     first_scheduled_time: float | None = None
@@ -472,6 +525,10 @@ class EngineInfo(msgspec.Struct, kw_only=True, frozen=True):
     kv_cache_bytes: int
     adapters: tuple[str, ...] = ()
     """Names of the adapters that it began with; `EngineLoad.adapters` has those that requests may ask for now."""
+    task: ModelTask = GENERATES
+    """What requests may ask of the model, and how."""
+    shares_prefixes: bool = True
+    """Whether what was computed for one prompt spares another that begins alike."""
     start_seconds: dict[str, float]
     """How long each phase of the start took: import (from the process's beginning on), load, cache,
     compile, warm_up."""

@@ -72,6 +72,8 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     architecture: str
     adapters: list[str] = []
     """What may stand behind the name and a colon in `model` now; a load tells of what has come or gone since."""
+    shares_prefixes: bool = True
+    """Whether what was computed for one prompt spares another that begins alike."""
 
 
 class ModelInfo(ModelBrief, kw_only=True, frozen=True):

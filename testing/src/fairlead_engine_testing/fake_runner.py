@@ -19,7 +19,7 @@ from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.verification import verified
-from fairlead_engine.types import TokenLogprobs
+from fairlead_engine.types import GENERATES, ModelTask, TokenLogprobs
 
 BYTES_PER_SLOT = 64
 """What one token is said to take in the cache."""
@@ -36,6 +36,7 @@ class FakeModelConfig:
     vocab_size: int = 64
     max_position_embeddings: int = 128
     eos_token_ids: tuple[int, ...] = (0,)
+    task: ModelTask = GENERATES
 
 
 class FakeRunner:

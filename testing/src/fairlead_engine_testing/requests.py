@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
+from fairlead_engine.types import EngineRequest, Pooling, Reading, SamplingParams
 
 
 def make_request(
@@ -15,6 +15,8 @@ def make_request(
     cache_salt: str | None = None,
     adapter: str | None = None,
     pooling: Pooling | None = None,
+    reading: Reading = Reading.UNIT,
+    second_start: int | None = None,
     part_of: str | None = None,
     **sampling: Any,
 ) -> EngineRequest:
@@ -28,5 +30,7 @@ def make_request(
         cache_salt=cache_salt,
         adapter=adapter,
         pooling=pooling,
+        reading=reading,
+        second_start=second_start,
         part_of=part_of,
     )

@@ -218,6 +218,12 @@ def start_engine(tmp_path: Path) -> Iterator[EngineStarter]:
 
 
 @pytest.fixture(scope="session")
+def start_engine_in() -> Callable[[Path], EngineStarter]:
+    """For fixtures of their own: what starts engines, in a folder, to be told when to kill them."""
+    return EngineStarter
+
+
+@pytest.fixture(scope="session")
 def served(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """One engine, as `tiny`, for all tests that leave it as it was."""
     starter = EngineStarter(tmp_path_factory.mktemp("served"))

@@ -32,6 +32,7 @@ BODIES: dict[str, dict[str, Any]] = {
 BESIDE: dict[str, dict[str, Any]] = {"top_logprobs": {"logprobs": True}, "tools": {"tool_choice": "none"}}
 """Parameter → what it needs to be taken at all."""
 RANGE = re.compile(r"(above )?(-?\d+) … (-?\d+)?")
+WORDS = re.compile(r'`"\w+"`( or `"\w+"`)+')
 LENGTH = re.compile(r"at most (\d+) (characters|items|entries)$")
 
 
@@ -91,10 +92,11 @@ def tried(row: Row) -> Iterator[tuple[Any, bool]]:
         for length, is_taken in ((int(found[1]), True), (int(found[1]) + 1, False)):
             value = {str(each): 1 for each in range(length)} if row.type == "object" else one[row.type] * length
             yield value, is_taken
-    elif row.accepted == '`"float"` or `"base64"`' or row.accepted == '`"last"` or `"mean"`':
+    elif WORDS.fullmatch(row.accepted):
         yield "other", False
         for value in row.accepted.split(" or "):
-            yield json.loads(value.strip("`")), True
+            word = json.loads(value.strip("`"))
+            yield word, word != "cls"  # which is for encoders
     elif row.by == "refused" and row.type in ("any", "string"):
         yield "other", False
         if row.accepted:

@@ -69,6 +69,34 @@ def choose_cache_size(
     return CacheSize(lowered, num_blocks)
 
 
+def size_without_cache(config: EngineConfig, max_position_embeddings: int) -> CacheSize:
+    """The same for a model that sees prompts whole and keeps nothing of them: a prompt has to fit a step.
+
+    Blocks are counted as if it had a cache, so that all else is as of other models: as many as all slots may want. What
+    is longest is a prompt and a place for what is read off it. Raises ConfigError.
+    """
+    assert config.max_num_seqs and config.max_num_batched_tokens
+    max_model_len = _wanted_length(config, max_position_embeddings)
+    longest = config.max_num_batched_tokens + 1
+    if max_model_len > longest:
+        if config.max_model_len is not None:
+            raise ConfigError(
+                "max_num_batched_tokens",
+                f"is {config.max_num_batched_tokens}, and prompts of up to {max_model_len - 1} tokens are to be "
+                "computed in one step each, as this model sees them whole",
+                f"raise it to at least {max_model_len - 1}, or lower max-model-len to {longest}",
+            )
+        logger.warning(
+            "prompts may have %d tokens, of the %d that this model was made for: it sees each of them whole, in one "
+            "step; raise max-num-batched-tokens for longer ones",
+            longest - 1,
+            max_model_len - 1,
+        )
+        max_model_len = longest
+    blocks_per_slot = -(-max_model_len // config.block_size) + 1
+    return CacheSize(max_model_len, config.max_num_seqs * blocks_per_slot)
+
+
 def _wanted_length(config: EngineConfig, max_position_embeddings: int) -> int:
     chosen = config.max_model_len or max_position_embeddings
     if chosen > max_position_embeddings:

@@ -15,7 +15,7 @@ from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.adapters import Adapters
 from fairlead_engine.core.block_manager import BlockManager
-from fairlead_engine.core.cache_size import choose_cache_size
+from fairlead_engine.core.cache_size import choose_cache_size, size_without_cache
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.grammars import Grammars, usable_cores
 from fairlead_engine.core.late_planning import LatePlanning
@@ -33,7 +33,15 @@ from fairlead_engine.model.model_files import read_tokenizer_json
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting, RunnerProposer
 from fairlead_engine.speculative.ngram import NGramProposer
-from fairlead_engine.types import EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
+from fairlead_engine.types import (
+    EngineInfo,
+    EngineLoad,
+    EngineRequest,
+    FinishReason,
+    Pooling,
+    Reading,
+    SequenceOutput,
+)
 from fairlead_protocol import messages
 from fairlead_protocol.adapters import UnknownAdapter
 from fairlead_protocol.blocks import extra_bytes
@@ -73,20 +81,24 @@ class Engine:
         loaded = self.clock.now()
         profile = load_profile(config.profile, self.runner, config.block_size) if config.profile else None
         model, device = self.runner.model_config, str(self.runner.device)
-        self.config = config = config.for_device(device)
+        self.config = config = config.for_device(device, model.max_position_embeddings if model.task.sees_all else 0)
         assert config.max_num_seqs and config.max_num_batched_tokens and config.max_num_queued_tokens
-        size = choose_cache_size(
-            config,
-            device_memory=None if config.kv_cache_memory else _device_memory(self.runner, config),
-            bytes_per_block=self.runner.kv_bytes_per_block(),
-            max_position_embeddings=model.max_position_embeddings,
-        )
+        if model.task.sees_all:
+            size = size_without_cache(config, model.max_position_embeddings)
+        else:
+            size = choose_cache_size(
+                config,
+                device_memory=None if config.kv_cache_memory else _device_memory(self.runner, config),
+                bytes_per_block=self.runner.kv_bytes_per_block(),
+                max_position_embeddings=model.max_position_embeddings,
+            )
         limits = Limits(
             max_model_len=size.max_model_len,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_queued_tokens=config.max_num_queued_tokens,
             max_batch_weight=profile.max_batch_weight.most if profile else None,
+            whole_prompts=model.task.sees_all,
         )
         blocks_per_slot = -(-size.max_model_len // config.block_size)
         try:
@@ -97,7 +109,7 @@ class Engine:
         self.blocks = BlockManager(
             size.num_blocks,
             config.block_size,
-            enable_prefix_caching=config.enable_prefix_caching,
+            enable_prefix_caching=config.enable_prefix_caching and not model.task.sees_all,
             make_allocator=self.runner.block_allocator,
         )
         self.grammars = Grammars(
@@ -181,10 +193,17 @@ class Engine:
             extra=extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt),
             adapter=None if request.adapter is None else self.adapters.find(request.adapter),
             pooling=request.pooling,
+            reading=request.reading,
+            second_start=request.second_start,
             part_of=request.part_of,
             max_queue_seconds=request.max_queue_seconds,
         )
-        refusal = self._unknown_token(sequence) or self._unknown_adapter(request) or self.scheduler.add(sequence)
+        refusal = (
+            self._cannot_do(sequence)
+            or self._unknown_token(sequence)
+            or self._unknown_adapter(request)
+            or self.scheduler.add(sequence)
+        )
         if refusal is None:
             self.grammars.add(sequence)
             self.thinking.add(sequence)
@@ -433,6 +452,17 @@ class Engine:
         if self._under_way is not None:
             self._planning.begins(self.step_cost.predict_least(StepWork.of(self._under_way.batch)))
 
+    def _cannot_do(self, sequence: Sequence) -> Refusal | None:
+        """What the model was not made for; who serves it says so earlier, and how to ask instead."""
+        task = self.runner.model_config.task
+        if sequence.pooling is None and not task.generates:
+            return Refusal(FinishReason.ERROR, "this model generates no text")
+        if sequence.pooling is Pooling.CLS and not task.sees_all:
+            return Refusal(FinishReason.ERROR, "this model's first token sees none of the others")
+        if sequence.reading is Reading.LABELS and not task.labels:
+            return Refusal(FinishReason.ERROR, "this model has no classifier")
+        return None
+
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:
         """An id outside the vocabulary would otherwise end the whole engine inside the model."""
         token_ids = [*sequence.token_ids, *chain(*sequence.sampling.named_token_ids.values())]
@@ -463,6 +493,8 @@ class Engine:
             weight_bytes=runner.weight_bytes,
             kv_cache_bytes=self.blocks.num_blocks * runner.kv_bytes_per_block(),
             adapters=tuple(self.adapters.seconds),
+            task=runner.model_config.task,
+            shares_prefixes=self.blocks.enable_prefix_caching,
             start_seconds=start_seconds,
         )
 

@@ -10,6 +10,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.sequences import SampledToken
 from fairlead_engine.speculative.same_tokens import check_same_tokens
+from fairlead_engine.types import ModelTask
 
 Launched = TypeVar("Launched")
 """A batch under way: a runner's own business, handed from its `launch` to its `collect`."""
@@ -26,6 +27,8 @@ class RunnerModel(Protocol):
     def max_position_embeddings(self) -> int: ...
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
+    @property
+    def task(self) -> ModelTask: ...
 
 
 class Runner(Protocol[Launched]):
@@ -64,7 +67,7 @@ class Runner(Protocol[Launched]):
     def weight_bytes(self) -> int: ...
 
     def kv_bytes_per_block(self) -> int:
-        """Bytes of cache that one block takes."""
+        """Bytes of cache that one block takes; 0 = the model keeps nothing."""
         ...
 
     def memory_for_cache(
@@ -137,16 +140,20 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
     """The model of `config`, loaded. Raises ModelLoadError and ConfigError."""
     # Both imports pull in torch, which only the process that computes may load.
     from fairlead_engine.demo import resolve_model
+    from fairlead_engine.runner.encoder_runner import EncoderRunner, is_encoder
     from fairlead_engine.runner.model_runner import ModelRunner
 
+    folder = resolve_model(config.model)
+    if is_encoder(folder):
+        return EncoderRunner(folder, config)
     draft_folder = medusa_folder = None
     if config.speculative_method == "draft" and config.speculative_model:
         draft_folder = resolve_model(config.speculative_model)
-        check_same_tokens(resolve_model(config.model), draft_folder)
+        check_same_tokens(folder, draft_folder)
     elif config.speculative_method == "medusa" and config.speculative_model:
         medusa_folder = Path(config.speculative_model)
     return ModelRunner(
-        resolve_model(config.model),
+        folder,
         dtype=config.dtype,
         device=config.device,
         block_size=config.block_size,

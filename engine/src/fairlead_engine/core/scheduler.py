@@ -37,6 +37,8 @@ class Limits:
     max_batch_weight: int | None = None
     """Prompt and output tokens that all running sequences may come to have together; None = as many as the cache
     holds."""
+    whole_prompts: bool = False
+    """Whether a prompt is computed in one step or not at all; none is longer than a step then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +392,8 @@ class Scheduler:
             if has_parts or not self._is_ready(sequence) or not self._has_adapter(sequence):
                 position += 1
                 continue
+            if self.limits.whole_prompts and sequence.num_tokens > budget:
+                break
             matched = self._ready_prefix(sequence)
             if matched is None:  # what it will take when the prefix it waits for is there
                 num_uncached = sequence.num_tokens - sequence.num_expected_cached_tokens

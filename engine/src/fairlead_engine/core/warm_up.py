@@ -5,7 +5,7 @@ from typing import Any
 
 from fairlead_engine.batch import Batch
 from fairlead_engine.core.clock import Clock
-from fairlead_engine.core.runner import Runner
+from fairlead_engine.core.runner import Runner, RunnerModel
 from fairlead_engine.core.scheduler import Limits
 from fairlead_engine.core.step_cost import StepWork
 from fairlead_engine.sequences import ScheduledSequence, Sequence
@@ -23,10 +23,14 @@ def warm_up(
 
     Writes to blocks from 0 on, which nobody owns yet. Raises whatever the runner raises.
     """
-    sequences = list(_sequences(limits, block_size, num_blocks, runner.model_config.vocab_size))
+    sequences = list(_sequences(limits, block_size, num_blocks, runner.model_config))
     long, short = sequences[:1], sequences[1:]
     _run(runner, short or long, clock)  # the first pass pays for lazy initialisation: not measured
     measured = []
+    if limits.whole_prompts:
+        measured += [_run(runner, group, clock) for group in (long, short, long) if group]
+        runner.forget([sequence.request_id for sequence in sequences])
+        return measured
     for group in (long, short) if short else (long,):
         measured.append(_run(runner, group, clock))
         for sequence in group:
@@ -40,20 +44,21 @@ def warm_up(
     return measured
 
 
-def _sequences(limits: Limits, block_size: int, num_blocks: int, vocab_size: int) -> Iterator[Sequence]:
+def _sequences(limits: Limits, block_size: int, num_blocks: int, model: RunnerModel) -> Iterator[Sequence]:
     """One as long as a step may compute, and a few short ones, as far as the cache has room for them."""
     longest = min(limits.max_num_batched_tokens, limits.max_model_len - 1)
     lengths = [longest] + [min(_SHORT_TOKENS, longest)] * min(_NUM_SHORT, limits.max_num_seqs - 1)
-    end = 0
+    end, generates = 0, model.task.generates
     for index, length in enumerate(lengths):
         start, end = end, end + -(-(length + 1) // block_size)  # the decode writes one more token
         if end > num_blocks:
             return
         yield Sequence(
             request_id=f"warm-up-{index}",
-            token_ids=[token % vocab_size for token in range(length)],
+            token_ids=[token % model.vocab_size for token in range(length)],
             num_prompt_tokens=length,
-            sampling=SamplingParams(temperature=float(index % 2), ignore_eos=True),
+            sampling=SamplingParams(temperature=float(index % 2), ignore_eos=True, max_tokens=None if generates else 0),
+            pooling=None if generates else model.task.pooling,
             slot=index,
             block_table=list(range(start, end)),
         )

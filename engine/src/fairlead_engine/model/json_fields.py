@@ -60,6 +60,10 @@ class JsonFields:
             f"{self.path.name}: {self._prefix}{name} is {self._values.get(name)!r}, which this engine lacks; {remedy}",
         )
 
+    @property
+    def num_fields(self) -> int:
+        return len(self._values)
+
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
         return self._values.get(name) is not None

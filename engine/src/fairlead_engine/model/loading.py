@@ -16,6 +16,7 @@ from fairlead_engine.model.model_files import checkpoint_class, read_fields, rea
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import ALONE, Shard
+from fairlead_engine.model.task import read_task
 from fairlead_engine.model.weights import Watch, Weights
 
 
@@ -35,7 +36,8 @@ def read_config(folder: Path) -> ModelConfig:
     config: ModelConfig = ARCHITECTURES[architecture].parse(fields)
     path = folder / "generation_config.json"
     ends = JsonFields.read(path).token_ids("eos_token_id") if path.exists() else ()
-    config = replace(config, architecture=architecture, eos_token_ids=ends or config.eos_token_ids)
+    task = read_task(fields, architecture, sees_all=False)
+    config = replace(config, architecture=architecture, eos_token_ids=ends or config.eos_token_ids, task=task)
     if any(token_id >= config.vocab_size for token_id in config.eos_token_ids):
         raise fields.invalid("eos_token_id", f"must be below vocab_size ({config.vocab_size})")
     return config if config.eos_token_ids else replace(config, eos_token_ids=_tokenizer_end(folder, config))

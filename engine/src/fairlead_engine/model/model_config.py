@@ -15,6 +15,7 @@ from fairlead_engine.model.quantization.source import StoredWeights
 from fairlead_engine.model.quantization.stored import parse_quantization
 from fairlead_engine.model.rope import RopeConfig, RopeKind, yarn_scale
 from fairlead_engine.model.windows import no_windows
+from fairlead_engine.types import GENERATES, ModelTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class ModelConfig:
     """Tokens that end an output; empty when neither checkpoint nor tokenizer names any."""
     quantization: StoredWeights | None = None
     """How the checkpoint's weights are quantised; None = they are floats."""
+    task: ModelTask = GENERATES
+    """What it was made for; filled in with `architecture`."""
 
     def for_context(self, longest: int | None) -> "ModelConfig":
         """The same for an engine whose sequences have so many tokens at most; None = as many as it was made for."""

@@ -24,7 +24,7 @@ from fairlead_engine.runner.dummy_steps import StepLimits, blocks_of_largest, ev
 from fairlead_engine.runner.guesser import Guesser
 from fairlead_engine.runner.medusa_heads import MedusaHeads
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
-from fairlead_engine.runner.pooler import Pooler
+from fairlead_engine.runner.pooler import Pooler, write_vectors
 from fairlead_engine.runner.progress import Progress
 from fairlead_engine.runner.ranks import Ranks
 from fairlead_engine.runner.readback import Readback
@@ -268,9 +268,7 @@ class ModelRunner:
         launched.readback.wait()
         for item, logprobs in launched.scores:
             item.prompt_logprobs += logprobs.read()
-        for item, vector in launched.vectors:
-            if bool(vector.isfinite().all()):
-                item.embedding = vector.numpy().astype("<f4").tobytes()
+        write_vectors(launched.vectors)
         sampled, batch = launched.chosen.read(), launched.batch
         if launched.drafts is not None:
             drafts = iter(launched.drafts.tolist())

@@ -1,39 +1,70 @@
-"""Vectors from hidden states: sums over what each step computes of a prompt, scaled to length 1 at its end."""
+"""Vectors from hidden states: what each step computes of a prompt is summed up, and something is made of it at its end.
 
-from collections.abc import Iterable, Sequence
+Knows what of the hidden states belongs to whom, and the model's classifier where it has one; not how they are computed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from fairlead_engine.sequences import ScheduledSequence
+from fairlead_engine.types import Pooling, Reading
+
+_EMBEDDING_TYPE = "<f4"
 
 
 class Pooler:
-    """Remembers the sums of prompts that are computed in chunks, until they are forgotten, and nothing else.
+    """Remembers the sums of prompts that are computed in chunks, until they are forgotten, and nothing else."""
 
-    A mean and a sum have the same direction, so that both ways of pooling are one.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, classifier: Callable[[Tensor], Tensor] | None = None) -> None:
+        """`classifier`: from vectors [rows, hidden] to float32 [rows, labels]."""
+        self._classifier = classifier
         self._sums: dict[str, Tensor] = {}
 
     def pool(self, items: Sequence[ScheduledSequence], hidden: Tensor) -> list[tuple[ScheduledSequence, Tensor]]:
-        """Adds the hidden states [rows, hidden], item by item. The items that `embed` and their vectors [hidden],
-        which are complete. Sums are float32."""
+        """Adds the hidden states [rows, hidden], item by item. The items that `embed` and what is read off their
+        vectors, which are complete: float32 [hidden], or [labels]. Sums are float32."""
         first = 0
-        vectors: list[tuple[ScheduledSequence, Tensor]] = []
+        found: list[tuple[ScheduledSequence, Tensor]] = []
         for item in items:
-            request_id = item.sequence.request_id
-            total = hidden[first : first + len(item.pools)].float().sum(0)
+            sequence, rows = item.sequence, hidden[first : first + len(item.pools)].float()
             first += len(item.pools)
-            if (before := self._sums.get(request_id)) is not None:
-                total = before + total
-            self._sums[request_id] = total
+            before = self._sums.get(sequence.request_id)
+            if sequence.pooling is Pooling.MAX:
+                total = rows.amax(0) if before is None else torch.maximum(before, rows.amax(0))
+            else:
+                total = rows.sum(0) if before is None else before + rows.sum(0)
+            self._sums[sequence.request_id] = total
             if item.embeds:
-                vectors.append((item, torch.nn.functional.normalize(total, dim=0)))
-        return vectors
+                is_mean = sequence.pooling is Pooling.MEAN
+                found.append((item, total / sequence.num_prompt_tokens if is_mean else total))
+        return self._read(found)
+
+    def _read(self, found: list[tuple[ScheduledSequence, Tensor]]) -> list[tuple[ScheduledSequence, Tensor]]:
+        """What is made of the vectors. The classifier is asked once for all."""
+        labelled = [vector for item, vector in found if item.sequence.reading is Reading.LABELS]
+        if not labelled:
+            return [(item, _vector(item, vector)) for item, vector in found]
+        assert self._classifier is not None, "labels are asked only of a model that has some"
+        labels = iter(self._classifier(torch.stack(labelled)))
+        return [
+            (item, next(labels) if item.sequence.reading is Reading.LABELS else _vector(item, vector))
+            for item, vector in found
+        ]
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drops the sums of these requests."""
         for request_id in request_ids:
             self._sums.pop(request_id, None)
+
+
+def write_vectors(vectors: Iterable[tuple[ScheduledSequence, Tensor]]) -> None:
+    """Writes what is on the host into the items, but a vector that is not finite."""
+    for item, vector in vectors:
+        if bool(vector.isfinite().all()):
+            item.embedding = vector.numpy().astype(_EMBEDDING_TYPE).tobytes()
+
+
+def _vector(item: ScheduledSequence, vector: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(vector, dim=0) if item.sequence.reading is Reading.UNIT else vector

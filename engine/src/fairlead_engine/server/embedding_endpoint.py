@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fairlead_engine.errors import RequestError
 from fairlead_engine.server.detokenizer import TextDelta
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generate_endpoints import PromptEndpoint
@@ -14,7 +15,7 @@ from fairlead_engine.server.generation import Generation
 from fairlead_engine.server.prompts import embedding_prompts
 from fairlead_engine.server.schemas import EmbeddingRequest
 from fairlead_engine.server.served_model import ServedModel
-from fairlead_engine.types import Pooling, SamplingParams, SequenceOutput
+from fairlead_engine.types import Kind, Pooling, Reading, SamplingParams, SequenceOutput
 from fairlead_protocol.messages import HEADER_CACHED_TOKENS
 
 
@@ -36,9 +37,20 @@ class EmbeddingEndpoint(PromptEndpoint[EmbeddingRequest]):
     """`POST /v1/embeddings`."""
 
     schema = EmbeddingRequest
+    kind = Kind.EMBED
 
-    def pooling(self, request: EmbeddingRequest) -> Pooling:
-        return Pooling(request.pooling or Pooling.LAST)
+    def check(self, request: EmbeddingRequest, model: ServedModel) -> None:
+        if request.pooling == Pooling.CLS and not model.info.task.sees_all:
+            raise RequestError(
+                "pooling",
+                "pooling = 'cls' is of no use here: this model's first token sees none of the others; leave it out",
+            )
+
+    def pooling(self, request: EmbeddingRequest, model: ServedModel) -> Pooling:
+        return Pooling(request.pooling or model.info.task.pooling)
+
+    def reading(self, model: ServedModel) -> Reading:
+        return model.info.task.reading
 
     def sampling(self, request: EmbeddingRequest, model: ServedModel) -> SamplingParams:
         return SamplingParams(max_tokens=0)
@@ -74,9 +86,14 @@ def written(vectors: Sequence[bytes], encoding_format: str | None) -> msgspec.Ra
     millisecond."""
     entries = []
     for index, vector in enumerate(vectors):
-        values = array("f", vector)
-        if sys.byteorder == "big":
-            values.byteswap()
-        embedding = base64.b64encode(vector).decode() if encoding_format == "base64" else values.tolist()
+        embedding = base64.b64encode(vector).decode() if encoding_format == "base64" else vector_of(vector)
         entries.append({"object": "embedding", "index": index, "embedding": embedding})
     return msgspec.Raw(msgspec.json.encode(entries))
+
+
+def vector_of(little_endian: bytes) -> list[float]:
+    """Numbers of a vector of float32 as the engine writes it."""
+    values = array("f", little_endian)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tolist()

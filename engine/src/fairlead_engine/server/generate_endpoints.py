@@ -26,7 +26,7 @@ from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import grammar, wish_of
 from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
-from fairlead_engine.types import Grammar, Pooling, SamplingParams, ThinkingBudget
+from fairlead_engine.types import Grammar, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
 from fairlead_protocol.messages import HEADER_DISPATCH
 
 Request = TypeVar("Request", bound=PromptRequest)
@@ -37,6 +37,7 @@ class PromptEndpoint(ABC, Generic[Request]):
     """The way of one request; the APIs differ in the steps below."""
 
     schema: type[Request]
+    kind = Kind.GENERATE
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -56,6 +57,7 @@ class PromptEndpoint(ABC, Generic[Request]):
             request = decode(body, self.schema)
             exchange.held.release()
             model.adapter(request.model)  # 404 here
+            model.check_kind(self.kind)
             check(request)
             self.check(request, model)
             sampling = self.sampling(request, model)
@@ -71,7 +73,8 @@ class PromptEndpoint(ABC, Generic[Request]):
                 request,
                 prompts,
                 sampling,
-                pooling=self.pooling(request),
+                pooling=self.pooling(request, model),
+                reading=self.reading(model),
                 make_reader=lambda prompt: self.reader(request, prompt, sampling, model),
                 request_id=exchange.request_id,
                 arrival_time=arrival_time,
@@ -99,9 +102,13 @@ class PromptEndpoint(ABC, Generic[Request]):
         """How long answers may reason; None = as long as they want to."""
         return None
 
-    def pooling(self, request: Request) -> Pooling | None:
-        """What is made of the hidden states; None = text is generated."""
+    def pooling(self, request: Request, model: ServedModel) -> Pooling | None:
+        """What vector is made of the hidden states; None = text is generated."""
         return None
+
+    def reading(self, model: ServedModel) -> Reading:
+        """What is made of that vector."""
+        return Reading.UNIT
 
     @abstractmethod
     def sampling(self, request: Request, model: ServedModel) -> SamplingParams:

@@ -364,7 +364,7 @@ class EmbeddingRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, k
     input: Annotated[
         str | list[Any],
         Parameter(
-            "A text, several texts, token ids, or several lists of token ids: each gets a vector of length 1.",
+            "A text, several texts, token ids, or several lists of token ids: each gets a vector.",
             By.GATEWAY,
         ),
     ]
@@ -377,10 +377,10 @@ class EmbeddingRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, k
     pooling: Annotated[
         str | None,
         Parameter(
-            "Of the last hidden states: the last token's, or the mean over all. For a mean every token is computed, "
-            "whatever is cached.",
+            "Of the last hidden states: the last token's, their mean, of each element the largest, or, of encoders, "
+            "the first token's. Over all tokens every one is computed, whatever is cached.",
             one_of=tuple(Pooling),
-            default="`last`",
+            default="as the model's makers say; else `cls` of encoders, `last` of others",
         ),
     ] = None
     dimensions: Annotated[

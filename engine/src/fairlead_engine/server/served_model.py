@@ -18,13 +18,19 @@ from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.server.tool_use import AnswerGrammars
-from fairlead_engine.types import EngineInfo, SamplingParams
+from fairlead_engine.types import EngineInfo, Kind, SamplingParams
 from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.prompts import AnswerLimit, PromptError, PromptFields, PromptTooLong
 from fairlead_protocol.tokenizing import PromptTokenizer
+
+_ABILITIES = {
+    Kind.GENERATE: "generate text (/v1/chat/completions, /v1/completions)",
+    Kind.EMBED: "make embeddings (/v1/embeddings)",
+    Kind.CLASSIFY: "classify texts (LLM.classify)",
+}
 
 
 class ModelFiles:
@@ -94,6 +100,14 @@ class ServedModel:
             error = UnknownAdapter(adapter, self._adapters())
             raise NotFound(error.field, error.message, error.code)
         return adapter
+
+    def check_kind(self, kind: Kind) -> None:
+        """Raises `RequestError`, which says what to ask instead, for what the model was not made for."""
+        kinds = self.info.task.kinds
+        if kind not in kinds:
+            able = " and ".join(_ABILITIES[each] for each in kinds)
+            sentence = f"the model {self.name!r} does not {_ABILITIES[kind]}; what it does is to {able}"
+            raise RequestError("model", sentence, "unsupported_operation")
 
     def prompts(self, fields: PromptFields) -> Iterator[tuple[str, list[int]]]:
         """Each prompt of a request: its place there and its token ids. Raises `RequestError`; none is tokenised where
@@ -172,6 +186,7 @@ class ServedModel:
             device=info.device,
             architecture=info.architecture,
             adapters=adapters,
+            shares_prefixes=info.shares_prefixes,
         )
         return msgspec.json.encode(message)
 

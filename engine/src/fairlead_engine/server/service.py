@@ -18,7 +18,7 @@ from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.sampling import for_choice
 from fairlead_engine.server.schemas import EmbeddingRequest, PromptRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
-from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, Pooling, SamplingParams
+from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, Pooling, Reading, SamplingParams
 from fairlead_protocol import messages
 from fairlead_protocol.http.bodies import BodyReader
 from fairlead_protocol.lanes import Lanes, Pacer
@@ -188,6 +188,7 @@ class Service:
         sampling: SamplingParams,
         *,
         pooling: Pooling | None,
+        reading: Reading,
         make_reader: Callable[[list[int]], OutputReader],
         request_id: str,
         arrival_time: float,
@@ -213,6 +214,7 @@ class Service:
                 adapter=model.adapter(request.model),
                 priority=request.priority or 0,
                 pooling=pooling,
+                reading=reading,
                 part_of=part_of,
                 max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,
             )

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.encoders.encoder_registry import ENCODERS, find_encoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.families.gemma2 import GEMMA2
 from fairlead_engine.model.families.gemma3 import GEMMA3
@@ -40,6 +41,12 @@ def find_architecture(fields: JsonFields) -> str:
 
     Raises ModelLoadError with reason UnsupportedArchitecture, which lists what is supported.
     """
+    if (encoder := find_encoder(fields)) is not None:
+        raise ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+            f"config.json names {encoder}, an encoder: it makes vectors of texts, or classifies them, and generates "
+            "none, which is needed here",
+        )
     names, model_type = fields.texts("architectures"), fields.text("model_type")
     for name, family in ARCHITECTURES.items():
         if name in names or (not names and family.model_type == model_type):
@@ -47,5 +54,5 @@ def find_architecture(fields: JsonFields) -> str:
     raise ModelLoadError(
         ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
         f"config.json names the architecture {', '.join(names) or model_type or 'none'}; supported are "
-        f"{', '.join(ARCHITECTURES)}. Choose a model of one of these.",
+        f"{', '.join((*ARCHITECTURES, *ENCODERS))}. Choose a model of one of these.",
     )

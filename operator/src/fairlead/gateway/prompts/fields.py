@@ -46,6 +46,8 @@ _DECODERS = {
 }
 _salt: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(CacheSalt | None)
 _number: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
+_OVER_ALL = (b'"mean"', b'"max"')
+"""What `pooling` says where every token is computed."""
 NO_LIMIT = AnswerLimit.of(None)
 
 
@@ -156,7 +158,7 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
         return RawPrompt(num_bytes, None, well_formed=False)
     if isinstance(fields, TextPrompts) and num_prompts(fields.content) > MAX_PROMPTS:
         return RawPrompt(num_bytes, None, well_formed=True, field=fields.FIELD)
-    reads_all = schema is EmbeddingPrompt and bytes(request.fields.get("pooling", b"")) == b'"mean"'
+    reads_all = schema is EmbeddingPrompt and bytes(request.fields.get("pooling", b"")) in _OVER_ALL
     return RawPrompt(
         num_bytes, fields, well_formed=True, extra=extra, limit=_limit(request, schema), reads_all=reads_all
     )

@@ -99,7 +99,8 @@ class Tokenising:
     def finish(self) -> None:
         """Encodes what was not known, and hashes. Raises PromptError."""
         with self._timed():
-            extra, reads_all = self._raw.extra, self._raw.reads_all
+            extra = self._raw.extra
+            reads_all = self._raw.reads_all or not self._model.shares_prefixes
             prompts = []
             for part, encoding in self._parts:
                 ids = self._ids(part, encoding)

@@ -36,6 +36,8 @@ class ModelTokenizer(CachingTokenizer):
         """Of the engine that takes the longest prompts, in tokens."""
         self.block_sizes = {info.block_size}
         """Tokens per block of its engines' caches."""
+        self.shares_prefixes = info.shares_prefixes
+        """Whether these spare a prompt what another has in common with it."""
 
 
 class Tokenizers:

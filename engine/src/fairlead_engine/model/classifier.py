@@ -1,0 +1,70 @@
+"""The classifier on top of a model: from the vector of a prompt to a number for each label."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.linear import Linear
+
+
+class Outcome(StrEnum):
+    """What is made of the labels' logits."""
+
+    SIGMOID = "sigmoid"
+    """Each becomes a probability by itself."""
+    SOFTMAX = "softmax"
+    """They share what is likely."""
+    PLAIN = "plain"
+    """They are what is told."""
+
+
+_ACTIVATIONS = {"Sigmoid": Outcome.SIGMOID, "Identity": Outcome.PLAIN}
+"""As cross-encoders of sentence-transformers name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """A projection, behind a layer of its own where there is one."""
+
+    dense: Linear | None
+    activation: Callable[[Tensor], Tensor]
+    """Behind `dense`."""
+    projection: Linear
+    outcome: Outcome
+    dtype: torch.dtype
+    """Of the weights."""
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """vectors [rows, hidden] → float32 [rows, labels]."""
+        vectors = vectors.to(self.dtype)
+        if self.dense is not None:
+            vectors = self.activation(self.dense(vectors))
+        logits = self.projection(vectors).float()
+        if self.outcome is Outcome.SIGMOID:
+            return logits.sigmoid()
+        return logits.softmax(-1) if self.outcome is Outcome.SOFTMAX else logits
+
+
+def read_outcome(fields: JsonFields, num_labels: int) -> Outcome:
+    """As `config.json` says: what a cross-encoder was trained with, or the kind of problem; else one label is a
+    probability by itself, and several share theirs. Raises ModelLoadError for another activation."""
+    newer = fields.section("sentence_transformers")
+    if newer is not None and newer.has("activation_fn"):
+        return _named(newer, "activation_fn")
+    if fields.has("sbert_ce_default_activation_function"):
+        return _named(fields, "sbert_ce_default_activation_function")
+    problem = fields.text("problem_type")
+    if problem == "regression":
+        return Outcome.PLAIN
+    return Outcome.SIGMOID if num_labels == 1 or problem == "multi_label_classification" else Outcome.SOFTMAX
+
+
+def _named(fields: JsonFields, name: str) -> Outcome:
+    outcome = _ACTIVATIONS.get((fields.text(name) or "").rpartition(".")[2])
+    if outcome is None:
+        raise fields.unsupported(name, f"supported are {' and '.join(_ACTIVATIONS)}")
+    return outcome

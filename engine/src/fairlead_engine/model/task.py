@@ -1,0 +1,103 @@
+"""What a checkpoint was made for: to generate, to make vectors of texts and how, or to classify; from its files.
+
+How a vector is made of hidden states is said by sentence-transformers' files, `modules.json` and what it names.
+"""
+
+import json
+from pathlib import Path
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.types import ModelTask, Pooling, Reading
+
+CLASSIFIER = "ForSequenceClassification"
+"""What the names of architectures end with that classify."""
+
+_POOLINGS = {
+    "pooling_mode_cls_token": Pooling.CLS,
+    "pooling_mode_mean_tokens": Pooling.MEAN,
+    "pooling_mode_max_tokens": Pooling.MAX,
+    "pooling_mode_lasttoken": Pooling.LAST,
+    "pooling_mode_mean_sqrt_len_tokens": None,
+    "pooling_mode_weightedmean_tokens": None,
+}
+"""As `1_Pooling/config.json` spells them; None = no runner reads it."""
+_DEFAULT_LABELS = 2
+
+
+def read_task(fields: JsonFields, architecture: str, *, sees_all: bool) -> ModelTask:
+    """`fields`: those of `config.json`; `sees_all`: see `ModelTask`.
+
+    Raises ModelLoadError: ModelConfigInvalid, or UnsupportedArchitecture for a way to make vectors that is not known.
+    """
+    pooling = Pooling.CLS if sees_all else Pooling.LAST
+    if architecture.endswith(CLASSIFIER):
+        return ModelTask(generates=False, sees_all=sees_all, pooling=pooling, labels=_labels(fields))
+    modules = _modules(fields.path.parent)
+    if modules is None:
+        return ModelTask(generates=not sees_all, sees_all=sees_all, pooling=pooling)
+    reading = Reading.RAW
+    for module in modules:
+        kind = (module.text("type") or "").rpartition(".")[2]
+        if kind == "Pooling":
+            pooling = _pooling(fields.path.parent, module)
+        elif kind == "Normalize":
+            reading = Reading.UNIT
+        elif kind != "Transformer":
+            raise module.unsupported("type", "vectors are those of Transformer, Pooling and Normalize")
+    return ModelTask(generates=not sees_all, sees_all=sees_all, pooling=pooling, reading=reading)
+
+
+def longest_prompt(folder: Path, num_positions: int) -> int:
+    """How many tokens a prompt may have: as many as there are positions, or as the makers of the vectors say."""
+    path = folder / "sentence_bert_config.json"
+    if not path.exists():
+        return num_positions
+    return min(num_positions, JsonFields.read(path).positive_int("max_seq_length", num_positions))
+
+
+def _labels(fields: JsonFields) -> tuple[str, ...]:
+    if (named := fields.section("id2label")) is not None:
+        ids = [str(index) for index in range(named.num_fields)]
+        if any(not named.has(each) for each in ids):
+            raise fields.invalid("id2label", "must have a text for each of the numbers from 0 on")
+        return tuple(named.text(each) or "" for each in ids)
+    return tuple(f"LABEL_{index}" for index in range(fields.positive_int("num_labels", _DEFAULT_LABELS)))
+
+
+def _pooling(folder: Path, module: JsonFields) -> Pooling:
+    name = module.text("path") or ""
+    if Path(name).name != name:
+        raise module.invalid("path", "must be a folder beside modules.json")
+    fields = JsonFields.read(folder / name / "config.json")
+    if (word := fields.text("pooling_mode")) is not None:
+        words = {"lasttoken": Pooling.LAST, **{each.value: each for each in Pooling}}
+        if word not in words:
+            raise fields.unsupported("pooling_mode", f"supported are {', '.join(words)}")
+        return words[word]
+    wanted = [mode for mode in _POOLINGS if fields.boolean(mode, False)]
+    pooling = _POOLINGS[wanted[0]] if len(wanted) == 1 else None
+    if pooling is None:
+        known = [mode for mode, each in _POOLINGS.items() if each is not None]
+        raise ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+            f"{fields.path} asks for {' and '.join(wanted) or 'no way of pooling'}; exactly one of {', '.join(known)} "
+            "is supported",
+        )
+    return pooling
+
+
+def _modules(folder: Path) -> list[JsonFields] | None:
+    """None where there are none."""
+    path = folder / "modules.json"
+    if not path.exists():
+        return None
+    try:
+        modules = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadError(
+            ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} cannot be read as JSON ({error}); fetch it again"
+        ) from error
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ModelLoadError(ModelLoadReason.MODEL_CONFIG_INVALID, f"{path} must be a list of objects; fetch it again")
+    return [JsonFields(path, module) for module in modules]

@@ -1,0 +1,59 @@
+"""Tiny encoders with random weights as transformers writes them, and a WordPiece tokenizer that tells pairs apart.
+
+Needs transformers, which the packages do not: it is the reference for what an encoder's files look like.
+"""
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCAB_SIZE = 128
+_SIZES = {"vocab_size": VOCAB_SIZE, "initializer_range": 0.4, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_BERT = {
+    **_SIZES, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "max_position_embeddings": 96,
+}  # fmt: skip
+_DISTILBERT = {**_SIZES, "dim": 48, "hidden_dim": 80, "n_layers": 3, "n_heads": 4, "max_position_embeddings": 96}
+ENCODER_FAMILIES = ("bert", "roberta", "xlm-roberta", "distilbert")
+
+
+def write_encoder(folder: Path, family: str, *, classifies: bool = False, **fields: Any) -> Path:
+    """Weights and `config.json`; `classifies`: with a classifier on top. `fields`: more of the configuration."""
+    torch.manual_seed(3)
+    sizes = _DISTILBERT if family == "distilbert" else _BERT
+    kinds = {"type_vocab_size": 1} if "roberta" in family else {}
+    config = transformers.AutoConfig.for_model(family, **{**sizes, **kinds, **fields})
+    make = transformers.AutoModelForSequenceClassification if classifies else transformers.AutoModel
+    model = make.from_config(config)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if name.endswith("bias"):
+                tensor.normal_(std=0.2)
+    model.eval().save_pretrained(folder)
+    return folder
+
+
+def write_word_pieces(folder: Path) -> None:
+    """`tokenizer.json` as BERT has it: letters, pieces of words, and `[CLS] A [SEP] B [SEP]` for pairs."""
+    entries = [*SPECIAL, *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
+    entries += [*string.digits, *".,!?", "the", "fair", "##lead", "line", "ship"]
+    backend = tokenizers.Tokenizer(models.WordPiece({entry: at for at, entry in enumerate(entries)}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", entries.index("[CLS]")), ("[SEP]", entries.index("[SEP]"))],
+    )
+    backend.add_special_tokens(SPECIAL)
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "[CLS]", "sep_token": "[SEP]"})
+    )

@@ -1,0 +1,82 @@
+"""An encoder behind HTTP, by itself and behind a gateway: the official client's embeddings, and what is refused."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import openai
+import pytest
+import torch
+import transformers
+
+from fairlead.routing.replica import Replica
+from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_word_pieces
+from fairlead_protocol.tokenizing import PromptTokenizer
+from fairlead_testing.gateways import make_pool, running_gateway
+
+TEXTS = ["The fairlead guides a line.", "ship 42!", "the the the"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_encoder(tmp_path_factory.mktemp("models") / "bert", "bert")
+    write_word_pieces(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(folder: Path, tmp_path_factory: pytest.TempPathFactory, start_engine_in: Any) -> Iterator[Any]:
+    starter = start_engine_in(tmp_path_factory.mktemp("served"))
+    try:
+        engine = starter("--model", str(folder), "--served-name", "tiny", "--dtype", "float32")
+        engine.wait_ready()
+        yield engine
+    finally:
+        starter.kill()
+
+
+def check_client(client: openai.OpenAI, folder: Path) -> None:
+    tokenizer = PromptTokenizer.from_folder(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    for pooling in ("cls", "mean"):
+        more = {} if pooling == "cls" else {"extra_body": {"pooling": pooling}}
+        reply = client.embeddings.create(model="tiny", input=TEXTS, **more)
+        for text, each in zip(TEXTS, reply.data, strict=True):
+            with torch.inference_mode():
+                states = model(input_ids=torch.tensor([tokenizer.encode(text)])).last_hidden_state[0]
+            wanted = torch.nn.functional.normalize(states[0] if pooling == "cls" else states.mean(0), dim=0)
+            assert (torch.tensor(each.embedding) - wanted).abs().max() < 1e-4
+        assert reply.usage.prompt_tokens == sum(len(tokenizer.encode(text)) for text in TEXTS)
+    with pytest.raises(openai.BadRequestError, match="does not generate text") as refused:
+        client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "ahoy"}])
+    assert "/v1/embeddings" in refused.value.message
+    assert refused.value.code == "unsupported_operation"
+    with pytest.raises(openai.BadRequestError, match="at most 96 tokens") as refused:
+        client.embeddings.create(model="tiny", input=[5] * 97)
+    assert len(client.embeddings.create(model="tiny", input=[5] * 96).data) == 1
+
+
+async def test_the_official_client_gets_the_references_vectors_directly_and_through_a_gateway(
+    encoder: Any, folder: Path
+) -> None:
+    parts = urlsplit(encoder.url)
+    replica = Replica(uid="one", name="one", host=str(parts.hostname), port=int(parts.port or 0))
+    async with running_gateway(make_pool([replica], name="tiny"), follow=True) as (gateway, _, url):
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(30):
+            while gateway.datastore.load("one", loop.time()) is None or not all(pool.digests for pool in gateway.pools):
+                await asyncio.sleep(0.01)
+
+        def ask(base_url: str) -> None:
+            with openai.OpenAI(api_key="none", base_url=f"{base_url}/v1", max_retries=0) as client:
+                check_client(client, folder)
+
+        await asyncio.to_thread(ask, encoder.url)
+        await asyncio.to_thread(ask, url)
+        [pool] = gateway.pools
+        assert pool.router.in_flight.total == 0
+    model = (await asyncio.to_thread(httpx.get, f"{encoder.url}/fairlead/v1/model")).json()
+    assert (model["architecture"], model["shares_prefixes"], model["max_model_len"]) == ("BertModel", False, 97)
