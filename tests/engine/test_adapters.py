@@ -18,12 +18,13 @@ from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import AdapterError, ConfigError
 from fairlead_engine.model.lora.adapted_linear import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
-from fairlead_engine.types import EngineRequest, Pooling
+from fairlead_engine.types import EngineRequest, Grammar, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import ALL, write_random_adapter
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.launches import Launches
+from fairlead_engine_testing.letters import write_letters
 
 TOLERANCE = 1e-3
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj")
@@ -222,6 +223,36 @@ def test_company_places_and_preemption_change_no_answer(
             assert found[name][1] == pytest.approx(logprobs, abs=2e-3)
             assert found[name][2] == pytest.approx(vector, abs=1e-4)
         assert engine.blocks.num_free == engine.blocks.num_blocks
+
+
+@pytest.mark.parametrize("num_slots", [1, 5])
+def test_features_meet_in_one_batch_and_each_answer_is_what_it_is_alone(
+    num_slots: int, model: Path, adapters: dict[str, Path]
+) -> None:
+    """Adapters, drafts, grammars, penalties and vectors, in chunks, with prefixes in common and a cache too small."""
+    write_letters(model)
+    common: dict[str, Any] = {"max_loras": num_slots, "max_cpu_loras": 2, "max_num_seqs": 6}
+    config = config_of(model, adapters, **common, max_num_batched_tokens=24, speculative_method="ngram")
+    runner = load_runner(config)
+    engine = Engine(replace(config, kv_cache_memory=34 * runner.kv_bytes_per_block()), runner)
+    requests = []
+    for index, adapter in enumerate([None, *adapters, None, *adapters]):
+        prompt = [5, 6, 7, 8] * 5 + [2 + index % 3]
+        kind = [
+            {},
+            {"grammar": Grammar("start: /[a-d]{3,20}/")},
+            {"frequency_penalty": 0.7},
+            {"pooling": Pooling.MEAN},
+        ][index % 4]
+        most = {"max_tokens": 0} if "pooling" in kind else {"max_tokens": 24, "ignore_eos": "grammar" not in kind}
+        requests.append(make_request(str(index), prompt, adapter=adapter, **kind, **most))
+    found = serve(engine, requests)
+    alone = Engine(replace(config, speculative_method=None, enable_prefix_caching=False), runner)
+    for request in requests:
+        tokens, _, vector = serve(alone, [request])[request.request_id]
+        assert found[request.request_id][0] == tokens
+        assert found[request.request_id][2] == pytest.approx(vector, abs=1e-4)
+    assert engine.load.num_draft_tokens > 0 and engine.load.num_masks > 0
 
 
 @pytest.mark.parametrize("settings", [{}, {"quantization": "int8-weight-only"}], ids=str)
