@@ -212,7 +212,15 @@ def _limits() -> Iterator[LimitCase]:
     yield LimitCase("spec.engine.enablePrefixCaching", {"engine": {"enablePrefixCaching": "yes"}})
     yield LimitCase("spec.engine.extraArgs", {"engine": {"extraArgs": ["a"] * 65}})
     yield LimitCase("spec.engine.extraArgs[0]", {"engine": {"extraArgs": [1]}})
+    yield LimitCase("spec.engine.speculative.method", {"engine": {"speculative": {"method": "magic"}}})
+    yield LimitCase(
+        "spec.engine.speculative.numTokens", {"engine": {"speculative": {"method": "ngram", "numTokens": 33}}}
+    )
     yield LimitCase("spec.engine.env[0].name", {"engine": {"env": [{"name": "1A"}]}})
+    yield LimitCase("spec.engine.speculative.method", {"engine": {"speculative": {"method": "magic"}}})
+    yield LimitCase(
+        "spec.engine.speculative.numTokens", {"engine": {"speculative": {"method": "ngram", "numTokens": 33}}}
+    )
     yield LimitCase("spec.engine.env[0].name", {"engine": {"env": [{"value": "1"}]}})
     yield LimitCase("spec.engine.env[1]", {"engine": {"env": [{"name": "A"}, {"name": "A"}]}})
     yield LimitCase("spec.engine.env[0].valueFrom", {"engine": {"env": [{"name": "A", "valueFrom": "x"}]}})
@@ -255,6 +263,7 @@ FULL = deployment(
         "maxLoras": 2,
         "maxLoraRank": 8,
         "maxCpuLoras": 4,
+        "speculative": {"method": "ngram", "numTokens": 3},
         "extraArgs": ["--seed", "7"],
         "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
     },
