@@ -31,6 +31,16 @@ ROUTED_DIVERGENCE, ROUTED_ERROR, ROUTED_DISAGREEMENT = 0.004, 0.005, 0.03
 that token's logits are another network's."""
 
 
+of_each_family = pytest.mark.parametrize(
+    "family",
+    [
+        family if family in ("llama", "qwen3", "mixtral") else pytest.param(family, marks=pytest.mark.slow)
+        for family in FAMILIES
+    ],
+)
+"""Those that have linear layers, norms of heads, and experts; the others are made of the same."""
+
+
 def bounds(family: str, dense: tuple[float, float, float]) -> tuple[float, float, float]:
     """Those of a family: most divergence, most error, least agreement."""
     divergence, error, agreement = dense
@@ -49,7 +59,7 @@ def run(capsys, *flags: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@of_each_family
 def test_errors_of_every_format_stay_within_bounds(family: str, tmp_path: Path, capsys) -> None:
     folder = write_random_checkpoint(tmp_path, FAMILIES[family]())
     told = json.loads(run(capsys, "--model", str(folder), "--dtype", "float32", "--json"))
@@ -92,7 +102,7 @@ def test_the_table_has_a_line_for_each_format(folder: Path, capsys) -> None:
     assert "18 positions" in lines[-1]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@of_each_family
 def test_errors_of_every_format_of_the_cache_stay_within_bounds(family: str, tmp_path: Path, capsys) -> None:
     folder = write_random_checkpoint(tmp_path, FAMILIES[family]())
     flags = ["--model", str(folder), "--dtype", "float32", "--json", "--kv-cache-dtype"]
