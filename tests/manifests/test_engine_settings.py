@@ -55,7 +55,8 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
     assert engine == EngineConfig(
         model="demo://dinghy", served_name="dinghy", dtype="bfloat16", quantization="int8",
         max_model_len=4096, max_num_seqs=8, max_num_batched_tokens=256, max_num_queued_tokens=1024,
-        speculative_method="ngram", num_speculative_tokens=3, max_loras=2, max_lora_rank=8, max_cpu_loras=6, adapter_folder="/adapters",
+        speculative_method="ngram", num_speculative_tokens=3,
+        max_loras=2, max_lora_rank=8, max_cpu_loras=6, adapter_folder="/adapters",
         enable_prefix_caching=False, block_size=32,
         kv_cache_dtype="int8",
         kv_cache_memory=3 * 2**29, num_threads=engine.num_threads,
