@@ -180,7 +180,9 @@ def random_requests(draw: random.Random, adapters: dict[str, Path], longest: int
         prompt += [draw.randrange(2, 60) for _ in range(length - len(prompt))]
         common: dict[str, Any] = {"adapter": draw.choice([None, *adapters]), "arrival_time": float(draw.random())}
         if draw.random() < 0.2:
-            yield make_request(str(index), prompt, max_tokens=0, pooling=draw.choice(list(Pooling)), **common)
+            yield make_request(
+                str(index), prompt, max_tokens=0, pooling=draw.choice([Pooling.LAST, Pooling.MEAN]), **common
+            )
             continue
         sampling = draw.choice(
             [{}, {}, {"temperature": 1.0, "seed": 3}, {"frequency_penalty": 1.5}, {"prompt_logprobs": 0}]
