@@ -9,7 +9,7 @@ import yaml
 
 from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.adapters import mounted_claims, placed_adapters
+from fairlead.manifests.adapter_folders import mounted_claims, placed_adapters
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.source import CannotBuild

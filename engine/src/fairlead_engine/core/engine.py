@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.config import EngineConfig
-from fairlead_engine.core.adapters import Adapters
+from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size, size_without_cache
 from fairlead_engine.core.clock import Clock

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from fairlead_engine.core.adapters import folder_below
+from fairlead_engine.core.adapter_places import folder_below
 from fairlead_engine.core.block_changes import BlockChanges
 from fairlead_engine.core.clients import Channel, Clients
 from fairlead_engine.core.engine import Engine

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead_engine.batch import Batch, Decodes
-from fairlead_engine.core.adapters import Adapters
+from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots

@@ -6,7 +6,7 @@ from fairlead.api.conditions import Reason
 from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment, broken_rules
 from fairlead.controller.capabilities import BASIC, Capabilities
 from fairlead.controller.observe import Observed
-from fairlead.manifests.adapters import PlacedAdapter, placed_adapters
+from fairlead.manifests.adapter_folders import PlacedAdapter, placed_adapters
 from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.source import CannotBuild

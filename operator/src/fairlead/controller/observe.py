@@ -17,7 +17,7 @@ from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
-from fairlead.manifests.adapters import mounted_claims
+from fairlead.manifests.adapter_folders import mounted_claims
 from fairlead.manifests.source import claim_of
 
 ChildKey = tuple[str, str]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from fairlead.controller.adapters import AdapterLoader, Loaded
+from fairlead.controller.adapter_loader import AdapterLoader, Loaded
 from fairlead.controller.applier import Applied, Applier
 from fairlead.controller.capabilities import Capabilities
 from fairlead.controller.desired import Desired, desired

@@ -13,7 +13,7 @@ from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, R
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas
 from fairlead.autoscaler.recommendation import counted
-from fairlead.controller.adapters import AdapterState
+from fairlead.controller.adapter_loader import AdapterState
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_rolling, is_seen

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
-from fairlead.manifests.adapters import adapter_folder
+from fairlead.manifests.adapter_folders import adapter_folder
 from fairlead.manifests.common import Manifest, child, selector_labels
 from fairlead.manifests.engine import config_map, engine_cpus, engine_deployment, engine_flags, engine_pod
 from fairlead.manifests.source import model_source

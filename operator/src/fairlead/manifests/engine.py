@@ -16,7 +16,7 @@ from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
-from fairlead.manifests.adapters import claim_mount
+from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.overlay import merge
 from fairlead.manifests.source import CannotBuild, ModelSource

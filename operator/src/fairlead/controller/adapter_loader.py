@@ -21,7 +21,7 @@ from fairlead.controller.observe import Observed
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.worker import Key
 from fairlead.kube.client import JsonObject
-from fairlead.manifests.adapters import PlacedAdapter
+from fairlead.manifests.adapter_folders import PlacedAdapter
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import TransportError, cause_of
 from fairlead_protocol.http.origin import parse
