@@ -19,7 +19,7 @@ from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.model_runner import ModelRunner
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.quantized_checkpoints import (
     WEIGHTS,
     is_quantized,
@@ -27,12 +27,13 @@ from fairlead_engine_testing.quantized_checkpoints import (
     write_dequantized,
     write_finegrained_fp8,
     write_gptq,
+    write_mxfp4,
 )
 
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 ROUND_ACTIVATIONS = ("int8", "fp8")
-WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
+WITH_EXPERTS = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
 
 
 def serve(folder: Path, prompts: Sequence[list[int]], per_step: int = 100, budget: int = 256, **settings) -> list:
@@ -245,6 +246,18 @@ def test_scales_of_a_weight_are_read_beside_measured_ones_of_activations(by_outp
     change_config(stored, "activation_scheme", value="static")
     change_config(stored, "quant_method", value="fbgemm_fp8" if by_output else "fp8")
     assert serve(stored, PROMPTS) == wanted
+
+
+def test_4_bit_floats_of_experts_mean_what_transformers_makes_of_them(reference, tmp_path: Path, caplog) -> None:
+    fields = gpt_oss_fields(intermediate_size=128, max_position_embeddings=256)
+    stored = write_mxfp4(write_random_checkpoint(tmp_path / "floats", fields), tmp_path / "stored")
+    caplog.set_level("INFO")
+    outputs = serve(stored, PROMPTS)
+    assert "MXFP4 weights become 8-bit integers while they are loaded" in caplog.text
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        reference.check_greedy(stored, prompt, output)
+    with pytest.raises(ConfigError, match=r"quantization: int8 contradicts the checkpoint, whose weights are mxfp4"):
+        serve(stored, PROMPTS, quantization="int8")
 
 
 def dequantized_blocks(stored: Path, target: Path, block: tuple[int, int] | None) -> Path:

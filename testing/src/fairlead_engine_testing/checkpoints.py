@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from fairlead_engine.model import ModelConfig, read_config
+from fairlead_engine.model.families.gpt_oss import GptOssConfig
 from fairlead_engine.model.families.mixtral import MixtralConfig
 from fairlead_engine.model.families.qwen2_moe import Qwen2MoeConfig, QwenExpertsConfig
 
@@ -79,6 +80,15 @@ def gemma3_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Gemma3ForCausalLM", "gemma3_text"), **_GELU, **own, **layers, **rope, **changes}
 
 
+def gpt_oss_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny gpt-oss, with changes; its gates are clamped often."""
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 0.5}
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "truncate": False}
+    own = {"head_dim": 16, "sliding_window": 20, "attention_bias": True, "rope_theta": 150_000.0, "rope_scaling": rope}
+    layers = {"layer_types": ["sliding_attention", "full_attention"]}
+    return {**_fields("GptOssForCausalLM", "gpt_oss"), **experts, **own, **layers, **changes}
+
+
 def qwen3_moe_fields(**changes: Any) -> dict[str, Any]:
     """The `config.json` of a tiny Qwen3-MoE, with changes."""
     experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
@@ -95,6 +105,7 @@ def qwen2_moe_fields(**changes: Any) -> dict[str, Any]:
 FAMILIES = {
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
+    "gpt_oss": gpt_oss_fields,
     "llama": llama_fields,
     "qwen2": qwen2_fields,
     "qwen3": qwen3_fields,
@@ -156,7 +167,10 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         if family in ("Gemma3ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
-        if isinstance(config, MixtralConfig):
+        if isinstance(config, GptOssConfig):
+            yield f"{prefix}.self_attn.sinks", (config.num_heads,)
+            yield from _stacked_experts(f"{prefix}.mlp", config)
+        elif isinstance(config, MixtralConfig):
             yield f"{prefix}.block_sparse_moe.gate.weight", (config.num_experts, hidden)
             for number in range(config.num_experts):
                 yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
@@ -177,6 +191,14 @@ def _qwen_experts(prefix: str, config: QwenExpertsConfig) -> Iterator[tuple[str,
     if isinstance(config, Qwen2MoeConfig):
         yield from _linears(f"{prefix}.shared_expert", _gated(hidden, config.shared_expert_size), False)
         yield f"{prefix}.shared_expert_gate.weight", (1, hidden)
+
+
+def _stacked_experts(prefix: str, config: GptOssConfig) -> Iterator[tuple[str, Shape]]:
+    num, hidden, inner = config.num_experts, config.hidden_size, config.intermediate_size
+    yield from _linears(prefix, {"router": (num, hidden)}, True)
+    for name, shape in (("gate_up_proj", (hidden, 2 * inner)), ("down_proj", (inner, hidden))):
+        yield f"{prefix}.experts.{name}", (num, *shape)
+        yield f"{prefix}.experts.{name}_bias", (num, shape[1])
 
 
 def _gated(hidden: int, inner: int) -> dict[str, Shape]:

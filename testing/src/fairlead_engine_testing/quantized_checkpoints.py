@@ -23,13 +23,38 @@ _BITS = {"int4-weight-only": 4}
 
 
 def is_quantized(name: str) -> bool:
-    """Whether the tensor is the weight of a linear layer, but for the output projection's and routers'."""
-    return name.endswith(("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight"))
+    """Whether the tensor is the weight of a linear layer, or of several experts', but for the output projection's and
+    routers'."""
+    linear = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")
+    return name.endswith((*linear, ".experts.gate_up_proj", ".experts.down_proj"))
 
 
 def write_dequantized(folder: Path, target: Path, name: str) -> Path:
     """The checkpoint in `folder` with every weight replaced by what is left of it in the format."""
-    return _rewrite(folder, target, {}, lambda key, weight: {key: FORMATS[name].quantize(weight).dequantized()})
+
+    def meant(key: str, weight: Tensor) -> dict[str, Tensor]:
+        if weight.ndim == 3:  # transposed, and stacked
+            return {key: torch.stack([FORMATS[name].quantize(each.t()).dequantized().t() for each in weight])}
+        return {key: FORMATS[name].quantize(weight).dequantized()}
+
+    return _rewrite(folder, target, {}, meant)
+
+
+def write_mxfp4(folder: Path, target: Path) -> Path:
+    """As gpt-oss is stored: each group of 32 inputs rounded to 4-bit floats times a power of two."""
+    steps = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+    def stored(key: str, weight: Tensor) -> dict[str, Tensor]:
+        if weight.ndim == 2:
+            return {key: weight}
+        groups = weight.transpose(1, 2).reshape(len(weight), weight.shape[2], -1, 32)
+        exponents = (groups.abs().amax(-1) / 6.0).log2().ceil().int()
+        scaled = torch.ldexp(groups, -exponents.unsqueeze(-1))
+        codes = (scaled.abs().unsqueeze(-1) - steps).abs().argmin(-1) + 8 * (scaled < 0)
+        blocks = codes[..., ::2] + 16 * codes[..., 1::2]
+        return {f"{key}_blocks": blocks.to(torch.uint8), f"{key}_scales": (exponents + 127).to(torch.uint8)}
+
+    return _rewrite(folder, target, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, stored)
 
 
 def write_compressed_tensors(folder: Path, target: Path, name: str) -> Path:

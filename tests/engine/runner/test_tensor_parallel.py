@@ -33,6 +33,7 @@ from fairlead_engine.types import EngineRequest, Grammar, Pooling, SamplingParam
 from fairlead_engine_testing.checkpoints import (
     gemma2_fields,
     gemma3_fields,
+    gpt_oss_fields,
     llama_fields,
     mixtral_fields,
     olmo2_fields,
@@ -58,6 +59,7 @@ FAMILIES = {
     "phi3": phi3_fields(num_key_value_heads=1),
     "gemma2": gemma2_fields(),
     "gemma3": gemma3_fields(num_key_value_heads=1),
+    "gpt_oss": gpt_oss_fields(),
     "qwen2_moe": qwen2_moe_fields(num_hidden_layers=3, decoder_sparse_step=2),
     "qwen3_moe": qwen3_moe_fields(),
 }

@@ -1,5 +1,6 @@
 """The gates of gated feed-forward layers (arXiv 2002.05202)."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,3 +19,10 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
     """GeGLU: gelu(gate) * up, with the tanh that approximates it, in the same shapes."""
     gate, up = gate_up.chunk(2, dim=-1)
     return functional.gelu(gate, approximate="tanh").mul_(up)
+
+
+def clamped_swiglu(gate_up: Tensor, alpha: float, limit: float) -> Tensor:
+    """gpt-oss's: gate * sigmoid(alpha * gate) * (up + 1) [rows, size], both within `limit`, the gate from above alone.
+    They lie by turns in [rows, 2 x size], gate first."""
+    gate, up = gate_up[:, ::2].clamp(max=limit), gate_up[:, 1::2].clamp(-limit, limit)
+    return torch.sigmoid(alpha * gate).mul_(gate).mul_(up.add_(1.0))

@@ -37,6 +37,15 @@ class _Part(NamedTuple):
     """Of the other."""
 
 
+class _Slab(NamedTuple):
+    """Where a tensor is that others are stacked with."""
+
+    name: str
+    place: int
+    num_slabs: int
+    is_transposed: bool
+
+
 class Checkpoint:
     """The tensors of one folder, converted to one dtype and device as they are read. Use as a context manager.
 
@@ -51,6 +60,7 @@ class Checkpoint:
         self._file_of: dict[str, str] = {}
         self._read: set[str] = set()
         self._parts: dict[str, _Part] = {}
+        self._slabs: dict[str, _Slab] = {}
         self._open = ExitStack()
 
     def __enter__(self) -> "Checkpoint":
@@ -134,6 +144,13 @@ class Checkpoint:
         found: Tensor = self._files[self._file_of[name]].get_tensor(name)
         return found.to(self.device)
 
+    def unstack(self, name: str, into: Sequence[str], *, is_transposed: bool) -> None:
+        """The tensor of that name, if there is one, holds these, one above the other in a dimension of its own, and
+        transposed if so: from here on they are found."""
+        if name in self._file_of:
+            for index, slab in enumerate(into):
+                self._slabs[slab] = _Slab(name, index, len(into), is_transposed)
+
     def skip(self, name: str) -> None:
         """Lets a tensor be left over, if it is there."""
         self._read.add(name)
@@ -146,7 +163,7 @@ class Checkpoint:
 
     def has(self, name: str) -> bool:
         """Whether there is a tensor of that name."""
-        return name in self._file_of
+        return name in self._file_of or name in self._slabs
 
     def check_all_read(self, *, unless: str | None = None) -> None:
         """Refuses tensors that nobody asked for, `unless` excepted: a model that ignores weights computes nonsense."""
@@ -167,6 +184,8 @@ class Checkpoint:
         dtypes: Collection[torch.dtype],
         part: tuple[slice, ...] = (),
     ) -> Tensor:
+        if (slab := self._slabs.get(name)) is not None:
+            return self._slab(slab, shapes, dtypes, part)
         if (place := self._parts.get(name)) is not None:
             rows = (part or (WHOLE,))[0].indices(shapes[0][0])
             name, part = place.name, (slice(place.first + rows[0], place.first + rows[1]), *part[1:])
@@ -217,6 +236,16 @@ class Checkpoint:
         whole = all(each == WHOLE for each in part)
         found: Tensor = stored.get_tensor(name) if whole else stored.get_slice(name)[part]
         return found
+
+    def _slab(
+        self, slab: _Slab, shapes: Sequence[tuple[int, ...]], dtypes: Collection[torch.dtype], part: tuple[slice, ...]
+    ) -> Tensor:
+        part = part + (WHOLE,) * (len(shapes[0]) - len(part))
+        if slab.is_transposed:
+            shapes, part = [shape[::-1] for shape in shapes], part[::-1]
+        stacks = [(slab.num_slabs, *shape) for shape in shapes]
+        found = self._find(slab.name, stacks, dtypes, (slice(slab.place, slab.place + 1), *part)).squeeze(0)
+        return found.t() if slab.is_transposed else found
 
     def _file(self, name: str, opening: ExitStack) -> Any:
         if name not in self._files:

@@ -4,6 +4,7 @@ They hold weights and nothing else: which tokens there are, and where their keys
 What they compute beside matrix products is in `kernels/`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.expert_product import expert_product, pair_up
-from fairlead_engine.kernels.gates import gelu_mul, silu_mul
+from fairlead_engine.kernels.gates import silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.route_top_k import route_top_k
@@ -88,15 +89,16 @@ class FeedForward(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GatedFeedForward:
-    """down(silu(gate(x)) * up(x)), with gate and up in one product; or gelu in place of silu."""
+    """down(silu(gate(x)) * up(x)), with gate and up in one product; or another gate in silu's place."""
 
     gate_up: Linear
     down: Linear
-    is_gelu: bool = False
+    combine: Callable[[Tensor], Tensor] | None = None
+    """From gate and up, as the weight has them [rows, 2 x size], to [rows, size]; None = `silu_mul`."""
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down((gelu_mul if self.is_gelu else silu_mul)(self.gate_up(x)))
+        return self.down((self.combine or silu_mul)(self.gate_up(x)))
 
 
 @dataclass(frozen=True, slots=True)

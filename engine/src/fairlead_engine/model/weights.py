@@ -186,9 +186,10 @@ class Weights:
         norms_heads: bool = False,
         norms_projections: bool = False,
         is_fused: bool = False,
+        has_sinks: bool = False,
     ) -> Attention:
         """A layer's `self_attn`. Its `q_norm` and `k_norm` are for each head, or for all heads at once. `is_fused`: its
-        three projections are stored as one, `qkv_proj`."""
+        three projections are stored as one, `qkv_proj`. `has_sinks`: a score of each head, `sinks`."""
         config, window = self._config, self._config.windows[layer_index(prefix)]
         prefix = f"{prefix}.self_attn"
         heads, kv_heads = self.shard.part(config.num_heads), self.shard.key_heads(config.num_kv_heads)
@@ -208,6 +209,7 @@ class Weights:
                 self.norm(f"{prefix}.k_norm", kv_size, kv_part),
             )
             projection_norm = ProjectionNorm(*norms, self.shard)
+        sinks = self._sinks(f"{prefix}.sinks", heads) if has_sinks else None
         return Attention(
             qkv=self.linear(projections, config.hidden_size, bias=qkv_bias, row_parts=[query_part, kv_part, kv_part]),
             output=self.linear(
@@ -217,7 +219,7 @@ class Weights:
             num_heads=heads.stop - heads.start,
             num_kv_heads=kv_heads.stop - kv_heads.start,
             head_dim=config.head_dim,
-            scoring=Scoring(window=window, soft_cap=config.soft_cap),
+            scoring=Scoring(window=window, soft_cap=config.soft_cap, sinks=sinks),
             query_scale=config.query_scale,
             is_local=bool(window) and config.local_rope is not None,
             projection_norm=projection_norm,
@@ -233,7 +235,7 @@ class Weights:
         up: str = "up_proj",
         down: str = "down_proj",
         sums: bool = True,
-        is_gelu: bool = False,
+        combine: Callable[[Tensor], Tensor] | None = None,
         fused: str | None = None,
     ) -> GatedFeedForward:
         """The gated feed-forward of that name, as wide as `inner` or the configuration says; its three projections may
@@ -247,7 +249,7 @@ class Weights:
         return GatedFeedForward(
             gate_up=self.linear(gate_up, hidden, bias=bias, row_parts=[part, part], sums=sums),
             down=self.linear({f"{prefix}.{down}": hidden}, inner, bias=bias, column_part=part, sums=sums),
-            is_gelu=is_gelu,
+            combine=combine,
         )
 
     def experts(
@@ -325,7 +327,8 @@ class Weights:
             offset = self._checkpoint.stacked([f"{name}.bias" for name in names], rows, row_parts=row_parts)
             self._count(offset, sum(rows))
         is_summed = self.shard.size > 1 and column_part != WHOLE and sums
-        own_offset = None if is_summed else offset  # or each rank would add it
+        is_part = self.shard.size > 1 and column_part != WHOLE
+        own_offset = None if is_summed or (is_part and self.shard.rank) else offset  # or each rank would add it
         formats = {name: self._format_of(name, is_sensitive) for name in names}
         linear: Linear
         if not any(formats.values()):
@@ -410,6 +413,19 @@ class Weights:
 
     def _format_of(self, name: str, is_sensitive: bool) -> WeightFormat | None:
         return self._source.format_of(self._checkpoint, self._checkpoint.place(name, 0)[0], is_sensitive)
+
+    def unstack(self, name: str, layers: Sequence[str], *, is_transposed: bool) -> None:
+        """A tensor holds the weights of these layers, and others theirs biases and whatever quantised ones consist of:
+        from here on each is found under its layer's name. `is_transposed`: floats are [in_features, out_features]."""
+        for kind, end in (("weight", ""), ("bias", "_bias"), ("blocks", "_blocks"), ("scales", "_scales")):
+            of_layers = [f"{layer}.{kind}" for layer in layers]
+            self._checkpoint.unstack(f"{name}{end}", of_layers, is_transposed=is_transposed and kind == "weight")
+
+    def _sinks(self, name: str, heads: slice) -> Tensor:
+        """float32 [heads of this rank]."""
+        sinks = self._checkpoint.tensor(name, self._config.num_heads)[heads]
+        self._count(sinks, self._config.num_heads)
+        return sinks.float()
 
     def norm(self, name: str, size: int, part: slice = WHOLE) -> RMSNorm:
         """`part`: what this rank has of it."""

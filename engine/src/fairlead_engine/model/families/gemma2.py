@@ -4,6 +4,7 @@ window in every other layer. Normalisations are stored as what they differ from 
 from functools import partial
 from typing import Any
 
+from fairlead_engine.kernels.gates import gelu_mul
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
@@ -49,7 +50,7 @@ def soft_cap(fields: JsonFields, name: str, default: float) -> float:
 def build(weights: Weights, config: ModelConfig) -> Decoder:
     return weights.decoder(
         attention=weights.attention,
-        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp", is_gelu=True),
+        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp", combine=gelu_mul),
         norms=NORMS,
     )
 

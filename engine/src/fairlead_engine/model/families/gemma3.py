@@ -3,6 +3,7 @@ see a window, and positions in these that turn faster."""
 
 from dataclasses import replace
 
+from fairlead_engine.kernels.gates import gelu_mul
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.families.gemma2 import NORMS, gemma_shape, soft_cap
@@ -36,7 +37,7 @@ def _local_rope(fields: JsonFields) -> RopeConfig:
 def build(weights: Weights, config: ModelConfig) -> Decoder:
     return weights.decoder(
         attention=lambda prefix: weights.attention(prefix, norms_heads=True),
-        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp", is_gelu=True),
+        feed_forward=lambda prefix: weights.feed_forward(f"{prefix}.mlp", combine=gelu_mul),
         norms=NORMS,
     )
 

@@ -7,6 +7,7 @@ from fairlead_engine.model.encoders.encoder_registry import ENCODERS, find_encod
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.families.gemma2 import GEMMA2
 from fairlead_engine.model.families.gemma3 import GEMMA3
+from fairlead_engine.model.families.gpt_oss import GPT_OSS
 from fairlead_engine.model.families.llama import LLAMA
 from fairlead_engine.model.families.mistral import MISTRAL
 from fairlead_engine.model.families.mixtral import MIXTRAL
@@ -22,6 +23,7 @@ from fairlead_engine.model.json_fields import JsonFields
 ARCHITECTURES: dict[str, ModelFamily[Any]] = {
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "GptOssForCausalLM": GPT_OSS,
     "LlamaForCausalLM": LLAMA,
     "MistralForCausalLM": MISTRAL,
     "MixtralForCausalLM": MIXTRAL,

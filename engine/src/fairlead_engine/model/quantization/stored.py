@@ -5,7 +5,7 @@ from collections.abc import Callable
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.model.gguf import gguf_checkpoint
 from fairlead_engine.model.json_fields import JsonFields
-from fairlead_engine.model.quantization import awq, compressed_tensors, finegrained_fp8, gptq
+from fairlead_engine.model.quantization import awq, compressed_tensors, finegrained_fp8, gptq, mxfp4
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.source import Rounded, StoredWeights, WeightSource
 
@@ -16,6 +16,7 @@ METHODS: dict[str, Callable[[JsonFields], StoredWeights]] = {
     "fp8": finegrained_fp8.parse,
     "gguf": gguf_checkpoint.parse,
     "gptq": gptq.parse,
+    "mxfp4": mxfp4.parse,
 }
 """As `quant_method` spells them."""
 
