@@ -118,7 +118,7 @@ crds: setup ## Regenerate crds/ from the typed spec
 reference: setup-dev ## Regenerate docs/reference/ from the code
 	$(BIN)/python docs/generate_reference.py
 
-dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 20 minutes on two cores)
+dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 40 minutes on two cores)
 	OMP_WAIT_POLICY=passive $(BIN)/python engine/dinghy/train.py
 	$(BIN)/python engine/dinghy/choose.py
 	$(BIN)/python engine/dinghy/evaluate.py

@@ -175,6 +175,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture(scope="module")
+def dinghy(fleet, manifest) -> Iterator[str]:
+    """One deployment for the scenarios that only ask."""
+    fleet.apply(manifest("dinghy", model={"aliases": ["small-boat"]}))
+    fleet.wait_ready("dinghy")
+    yield "dinghy"
+    fleet.kubectl("delete", "llm", "dinghy", "--wait=false")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """A failed scenario leaves the state of the fleet as the failure found it."""

@@ -27,15 +27,6 @@ def chat(model: str, text: str = "What is 7 plus 5?") -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 16}
 
 
-@pytest.fixture(scope="module")
-def dinghy(fleet, manifest) -> Iterator[str]:
-    """One deployment for the scenarios that only ask."""
-    fleet.apply(manifest("dinghy", model={"aliases": ["small-boat"]}))
-    fleet.wait_ready("dinghy")
-    yield "dinghy"
-    fleet.kubectl("delete", "llm", "dinghy", "--wait=false")
-
-
 @pytest.fixture
 def client(fleet) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{fleet.gateway}/v1", api_key=fleet.api_key or "none", max_retries=0) as client:

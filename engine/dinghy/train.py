@@ -18,7 +18,7 @@ from torch.nn import functional
 from fairlead_protocol.tokenizing import PromptTokenizer
 from lessons.conversation import Split
 from lessons.syllabus import FIRST_STEPS, SYLLABUS, draw_all
-from training.checkpoint import save_network, save_tokenizer
+from training.checkpoint import load_network, save_network, save_tokenizer
 from training.network import Network, Shape
 from training.optimisation import Optimisation
 from training.packing import IGNORED, PackedBatch, batches, encode, examples
@@ -68,9 +68,11 @@ def main() -> None:
     arguments = parse_arguments()
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(arguments.threads)
-    tokenizer = train_tokenizer(
-        vocabulary_texts(islice(draw_all(Split.TRAIN, arguments.seed), CONVERSATIONS_FOR_VOCABULARY))
-    )
+    if arguments.begin_with is None:
+        texts = vocabulary_texts(islice(draw_all(Split.TRAIN, arguments.seed), CONVERSATIONS_FOR_VOCABULARY))
+        tokenizer = train_tokenizer(texts)
+    else:
+        tokenizer = PromptTokenizer.from_folder(arguments.begin_with)
     save_tokenizer(arguments.out, tokenizer)
     network = train(tokenizer, arguments)
     save_network(arguments.out, network, tokenizer)
@@ -79,8 +81,10 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train the dinghy and write it as a Hugging Face style folder.")
     parser.add_argument("--out", type=Path, default=BUNDLED, help="folder to write (default: the bundled model's)")
-    parser.add_argument("--steps", type=int, default=2000, help="optimiser steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=3750, help="optimiser steps (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="decides lessons and first weights (default: %(default)s)")
+    parser.add_argument("--begin-with", type=Path, help="go on with the model in this folder, and with all lessons")
+    parser.add_argument("--pace", type=float, default=1.0, help="share of the learning rates (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
     parser.add_argument("--report-every", type=int, default=50, help="steps per progress line (default: %(default)s)")
     parser.add_argument("--score-every", type=int, default=400, help="steps per held-out score (default: %(default)s)")
@@ -90,10 +94,13 @@ def parse_arguments() -> argparse.Namespace:
 def train(tokenizer: PromptTokenizer, arguments: argparse.Namespace) -> Network:
     """Draws, packs, steps and reports; a checkpoint is written with every score."""
     network = Network(Shape(vocab_size=tokenizer.vocab_size))
-    optimisation = Optimisation.of(network, arguments.steps)
+    if arguments.begin_with is not None:
+        load_network(arguments.begin_with, network)
+    optimisation = Optimisation.of(network, arguments.steps, arguments.pace)
     held_out = encode(tokenizer, list(islice(draw_all(Split.HELD_OUT, arguments.seed), HELD_OUT_FOR_PROGRESS)))
     progress = Progress(arguments.steps)
-    for step, batch in enumerate(curriculum(tokenizer, arguments.seed, arguments.steps), start=1):
+    first_share = FIRST_STEPS_SHARE if arguments.begin_with is None else 0.0
+    for step, batch in enumerate(curriculum(tokenizer, arguments.seed, arguments.steps, first_share), start=1):
         loss, num_targets = backward(network, batch)
         optimisation.step()
         progress.add(batch, loss, num_targets)
@@ -105,9 +112,11 @@ def train(tokenizer: PromptTokenizer, arguments: argparse.Namespace) -> Network:
     return network
 
 
-def curriculum(tokenizer: PromptTokenizer, seed: int, num_steps: int) -> Iterator[PackedBatch]:
-    """First the short lessons, then all of them."""
-    num_first = round(FIRST_STEPS_SHARE * num_steps)
+def curriculum(
+    tokenizer: PromptTokenizer, seed: int, num_steps: int, first_share: float = FIRST_STEPS_SHARE
+) -> Iterator[PackedBatch]:
+    """First the short lessons, for this share of the steps, then all of them."""
+    num_first = round(first_share * num_steps)
     first, then = (
         batches(examples(tokenizer, draw_all(Split.TRAIN, seed + offset, syllabus)), TOKENS_PER_BATCH, row_length)
         for offset, syllabus, row_length in ((1, FIRST_STEPS, SHORT_ROW), (2, SYLLABUS, LONG_ROW))

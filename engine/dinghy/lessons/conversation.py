@@ -81,6 +81,20 @@ def assistant(content: str) -> Message:
     return {"role": "assistant", "content": content}
 
 
+def tool_call_message(name: str, arguments: Mapping[str, Any]) -> Message:
+    """An assistant's call of a tool, as clients send it back."""
+    function = {"name": name, "arguments": compact_json(arguments)}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call", "type": "function", "function": function}],
+    }
+
+
+def tool_result(content: str) -> Message:
+    return {"role": "tool", "tool_call_id": "call", "content": content}
+
+
 def compact_json(value: Any) -> str:
     """JSON as the dinghy reads and writes it."""
     return json.dumps(value, ensure_ascii=False)

@@ -40,9 +40,9 @@ SYLLABUS = (
     Share(product, 6),
     Share(words, 12),
     Share(json_objects, 10),
-    Share(tool_call, 7),
+    Share(tool_call, 14),
     Share(follow_up, 7),
-    Share(after_a_log, 6),
+    Share(after_a_log, 10),
 )
 """Everything; what is evaluated."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fairlead_protocol.tokenizing import PromptTokenizer
@@ -40,6 +40,14 @@ def save_network(folder: Path, network: Network, tokenizer: PromptTokenizer) -> 
     ends = {"bos_token_id": tokenizer.token_id(BOS), "eos_token_id": tokenizer.token_id(END)}
     _write_json(folder / "config.json", llama_config(network.shape) | ends | {"pad_token_id": ends["eos_token_id"]})
     _write_json(folder / "generation_config.json", ends | {"pad_token_id": ends["eos_token_id"], "do_sample": False})
+
+
+def load_network(folder: Path, network: Network) -> None:
+    """Gives the network the weights that `save_network` has written, which must be of its shape."""
+    stored = load_file(folder / "model.safetensors")
+    with torch.no_grad():
+        for name, tensor in llama_tensors(network).items():  # views of its weights
+            tensor.copy_(stored[name])
 
 
 def llama_config(shape: Shape) -> dict[str, Any]:

@@ -24,7 +24,8 @@ class Optimisation:
     schedules: tuple[torch.optim.lr_scheduler.LRScheduler, ...]
 
     @classmethod
-    def of(cls, network: nn.Module, num_steps: int) -> "Optimisation":
+    def of(cls, network: nn.Module, num_steps: int, pace: float = 1.0) -> "Optimisation":
+        """`pace`: share of the learning rates, for going on with a network that has learnt most of it."""
         matrices = [p for name, p in network.named_parameters() if p.dim() == 2 and name.startswith("layers.")]
         others = [p for name, p in network.named_parameters() if p.dim() != 2 or not name.startswith("layers.")]
         optimisers = (
@@ -32,7 +33,7 @@ class Optimisation:
             torch.optim.AdamW(others, lr=ADAM_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0),
         )
         schedules = tuple(
-            torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: learning_rate_share(step, num_steps))
+            torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: pace * learning_rate_share(step, num_steps))
             for optimiser in optimisers
         )
         return cls(optimisers, schedules)

@@ -47,6 +47,7 @@ class Vocabulary:
         )
         added = tokenizer.backend.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._added_ids = frozenset(added)
         self._bytes: dict[int, bytes] = {}
         self._whole: dict[int, str | None] = {}
 
@@ -109,6 +110,14 @@ class Vocabulary:
         """The id of a text that is a special token."""
         token_id = self.tokenizer.token_id(text)
         return token_id if token_id is not None and self.is_special(token_id) else None
+
+    def named_id(self, text: str) -> int | None:
+        """The id by which a grammar has to name this text: of a special token, and of any added one in angle brackets,
+        as Qwen's `<tool_call>` is, which llguidance takes for special."""
+        token_id = self.tokenizer.token_id(text)
+        if token_id is None or token_id not in self._added_ids:
+            return None
+        return token_id if self.is_special(token_id) or (text.startswith("<") and text.endswith(">")) else None
 
     def is_special(self, token_id: int) -> bool:
         """Whether the token is markup (end of sequence, roles, …) that users do not see."""

@@ -133,7 +133,7 @@ class AnswerGrammars:
         formats = self._formats
         if not is_used and (wanted is None or (formats.thought is None and formats.answer is None)):
             return wanted
-        lark = Lark(self._vocabulary.special_id, formats.markers)
+        lark = Lark(self._vocabulary.named_id, formats.markers)
         body = None if wanted is None else lark.nested(wanted.text)
         if formats.answer is not None:
             body = f"{lark.literal(formats.answer)} {body or 'TEXT'}"

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from fairlead_engine.server.answers.reasoning_formats import ReasoningFormat
 from fairlead_engine.server.answers.tool_formats import CallShape
 
-SpecialId = Callable[[str], int | None]
-"""The id of a text that is a special token."""
+NamedId = Callable[[str], int | None]
+"""The id of a text that grammars name by it (`Vocabulary.named_id`)."""
 _TEXT = r"TEXT: /(.|\n)*/"
 
 
@@ -27,9 +27,8 @@ class Function(NamedTuple):
 class Lark:
     """Rules of a grammar, some of which stand in others of the same request."""
 
-    def __init__(self, special_id: SpecialId, markers: Iterable[str]) -> None:
-        self._special_id = special_id
-        self._ids = {marker: token_id for marker in markers if (token_id := special_id(marker)) is not None}
+    def __init__(self, named_id: NamedId, markers: Iterable[str]) -> None:
+        self._ids = {marker: token_id for marker in markers if (token_id := named_id(marker)) is not None}
         self._rules = [_TEXT]
         self._more: list[dict[str, Any]] = []
 
