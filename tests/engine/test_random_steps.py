@@ -88,7 +88,8 @@ def random_request(draw: random.Random, name: str, longest: int, prefixes: list[
     common = {"arrival_time": draw.random(), "priority": draw.choice([-1, 0, 0, 0, 1])}
     common["part_of"] = draw.choice([None, None, "one"])
     if draw.random() < 0.1:
-        return make_request(name, prompt, max_tokens=0, pooling=draw.choice(list(Pooling)), **common)
+        pooling = draw.choice([each for each in Pooling if each is not Pooling.CLS])  # which an encoder has
+        return make_request(name, prompt, max_tokens=0, pooling=pooling, **common)
     most = min(longest - len(prompt), draw.choice([0, 1, 5, 12, 30, 60]))
     choices: dict[str, list[Any]] = {
         "temperature": [1.0, 1.5], "top_p": [0.5, 0.9], "top_k": [1, 3, 20], "min_p": [0.1], "seed": [0, 1],
