@@ -1,6 +1,6 @@
 """An adapter as scheduling knows it: a name, a folder, and where it is. No tensors, no I/O.
 
-`core.adapters` makes and moves them; sequences have one; the runner reads in which slot of the device it is.
+`core.adapter_places` makes and moves them; sequences have one; the runner reads in which slot of the device it is.
 """
 
 from dataclasses import dataclass

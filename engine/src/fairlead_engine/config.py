@@ -117,7 +117,7 @@ class EngineConfig:
     """Who guesses the tokens that come next, which a step then computes beside the next one and keeps as far as they
     are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer), draft (a
     smaller model) or medusa (heads beside the model). Answers stay the same. Steps then do not overlap
-    (`async_scheduling`), and requests with a grammar are not guessed for. None = nobody."""
+    (`async_scheduling`), and requests with a grammar or a thinking budget are not guessed for. None = nobody."""
     speculative_model: str | None = None
     """Folder of the smaller model, for draft, whose tokenizer must be the model's; its weights come as stored, and its
     keys and values take their part of the cache's memory. Or that of the heads, for medusa."""

@@ -31,6 +31,7 @@ from fairlead_engine.sequences import SampledToken, ScheduledSequence
 _NEEDLESS = {
     "quantization": "an encoder's weights are computed as they are stored",
     "kv_cache_memory": "an encoder keeps no keys and values",
+    "head_quantization": "an encoder has no output projection",
     "speculative_method": "an encoder generates nothing",
     "profile": "an encoder's costs are learnt from its steps",
 }

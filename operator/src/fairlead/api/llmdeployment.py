@@ -401,7 +401,8 @@ class LLMDeploymentSpec:
         Constraints(max_items=64, list_type="map", list_map_keys=("name",), rules=rules.ADAPTERS),
     ] = ()
     """LoRA adapters that are served beside the model itself. Engines load and unload them while they run: replicas are
-    replaced only for a claim that is not mounted yet, and for the first one where engine.maxLoras is not set."""
+    replaced only for a claim that is not mounted yet, or is deleted, and, where engine.maxLoras is not set, for the
+    first one and when the last one goes."""
     engine: Annotated[Engine, Constraints(rules=rules.ENGINE)] = field(default_factory=Engine)
     """How the engine runs the model."""
     resources: Annotated[Resources, Constraints(rules=rules.RESOURCES)] = field(default_factory=Resources)
