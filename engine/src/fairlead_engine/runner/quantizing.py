@@ -87,6 +87,7 @@ def quantize(folder: Path, target: Path, orders: Orders, texts: Tensor | None, t
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         with torch.inference_mode(), Checkpoint(folder, torch.float32, device) as checkpoint:
+            _check_apart(folder, watched, checkpoint)
             reading = None if texts is None else Reading(model, texts)
             made = _Rounding(checkpoint, grid, orders.method, config, dtype)
             files = _Files(partial)
@@ -111,6 +112,15 @@ def quantize(folder: Path, target: Path, orders: Orders, texts: Tensor | None, t
         raise ConfigError("out", f"{error.filename or target} cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check_apart(folder: Path, watched: Sequence[WatchedLinear], checkpoint: Checkpoint) -> None:
+    """Raises ConfigError where a layer's weight is no tensor of its own."""
+    stored = checkpoint.names()
+    stacked = next((name for each in watched for name in each.names if f"{name}.weight" not in stored), None)
+    if stacked is not None:
+        problem = f"{folder} stores {stacked} in one tensor with others of its kind, which are not rounded apart"
+        raise ConfigError("model", problem, "serve it with --quantization, which rounds while weights are loaded")
 
 
 class _Rounding:
