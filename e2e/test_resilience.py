@@ -21,10 +21,11 @@ def model(fleet, deployed_for_all: Callable[..., str], shared_name: str) -> str:
 
 
 def stream(fleet, model: str, num_tokens: int) -> Generator[str, None, None]:
-    """The `data:` payloads of a long completion, as they come."""
+    """The `data:` payloads of a long completion, as they come: one for each token that has a text."""
     address = urlsplit(fleet.gateway)
     body = {
         "model": model, "prompt": "The log says", "stream": True, "max_tokens": num_tokens, "ignore_eos": True,
+        "skip_special_tokens": False,
     }  # fmt: skip
     with closing(http.client.HTTPConnection(address.hostname, address.port, timeout=60)) as connection:
         connection.request("POST", "/v1/completions", json.dumps(body), fleet.headers)

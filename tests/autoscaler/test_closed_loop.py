@@ -31,7 +31,8 @@ def fleet(
 
 
 def scaled(by: float) -> StepCost:
-    return StepCost(**{name: by * getattr(COST, name) for name in StepCost.__struct_fields__ if name != "residual"})
+    seconds = set(StepCost.__struct_fields__) - {"residual", "tokens_per_decode"}
+    return StepCost(**{name: by * getattr(COST, name) for name in seconds})
 
 
 @pytest.mark.parametrize("seed", range(2))

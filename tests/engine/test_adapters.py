@@ -1,6 +1,7 @@
 """Adapters on real models: what peft computes, in any company, wherever they are, however steps go."""
 
 import json
+import os
 import random
 import warnings
 from collections.abc import Iterator
@@ -349,6 +350,11 @@ def break_tensors(change: Any) -> Any:
     return apply
 
 
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 NAME = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 BROKEN: dict[str, tuple[Any, str]] = {
     "rank": (break_config(r=128), r"adapter_config.json: r is 128, .*at most 64; see --max-lora-rank"),
@@ -363,6 +369,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "nothing": (break_config(target_modules=[]), "target_modules names nothing"),
     "pissa": (break_config(init_lora_weights="pissa_niter_4"), "init_lora_weights is 'pissa_niter_4'"),
     "left out": (break_config(target_modules=["k_proj"]), "_proj.* belongs to a module that target_modules"),
+    "a pipe": (lambda folder: make_pipe(folder / "adapter_config.json"), "is no file"),
     "no json": (lambda folder: (folder / "adapter_config.json").write_text("{"), "cannot be read as JSON"),
     "no config": (lambda folder: (folder / "adapter_config.json").unlink(), "adapter_config.json cannot be read"),
     "no weights": (lambda folder: (folder / "adapter_model.safetensors").unlink(), "has no adapter_model.safetensors"),

@@ -231,7 +231,7 @@ def test_the_step_cost_is_known_from_warm_up_and_follows_the_clock() -> None:
     run_checked(engine)
     load = engine.load
     assert load.last_step_seconds == pytest.approx(0.001)
-    assert set(load.step_cost.__struct_fields__) == {*StepWork._fields, "residual"}
+    assert set(load.step_cost.__struct_fields__) == {*StepWork._fields, "residual", "tokens_per_decode"}
 
 
 class Recorder:

@@ -4,6 +4,7 @@ import pytest
 
 from fairlead_engine.batch import Batch
 from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.core.decoding import DecodingSlots
 from fairlead_engine.core.scheduler import Limits, Scheduler
 from fairlead_engine.sequences import SampledToken, Sequence
 from fairlead_engine.types import FinishReason, SamplingParams
@@ -348,3 +349,12 @@ def test_a_runner_that_samples_in_the_wrong_place_is_caught() -> None:
     batch = scheduler.schedule()
     with pytest.raises(AssertionError, match="sample exactly"):
         scheduler.commit(batch, [SampledToken(TOKEN)])
+
+
+def test_a_table_that_drafts_made_longer_than_needed_promises_nobody_a_block() -> None:
+    slots = DecodingSlots(2, block_size=4)
+    for slot, num_blocks in enumerate((9, 1)):
+        sequence = make_sequence(f"s{slot}", 3)
+        sequence.slot, sequence.block_table, sequence.max_num_tokens = slot, list(range(num_blocks)), 100
+        slots.begin(sequence, 3)
+    assert slots.num_reserved_blocks() == 1

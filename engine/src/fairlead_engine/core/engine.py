@@ -29,7 +29,6 @@ from fairlead_engine.core.thinking import ThinkingBudgets
 from fairlead_engine.core.warm_up import warm_up
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, ConfigError, KVCacheTooSmall
-from fairlead_engine.model.model_files import read_tokenizer_json
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting, RunnerProposer
 from fairlead_engine.speculative.ngram import NGramProposer
@@ -113,7 +112,7 @@ class Engine:
             make_allocator=self.runner.block_allocator,
         )
         self.grammars = Grammars(
-            lambda: read_tokenizer_json(resolve_model(config.model)),
+            lambda: _read_tokenizer(config),
             vocab_size=model.vocab_size,
             eos_token_ids=model.eos_token_ids,
             cores=cores,
@@ -160,9 +159,9 @@ class Engine:
             self._watch.start()
         began = self.clock.monotonic()
         batch, step = self.scheduler.schedule(), None  # decides tokens; never touches tensors
+        self.adapters.place()  # for no batch, too: what waits to be placed cannot be dropped from the host's memory
         if batch:
             batch.masks = self._masks(batch)
-            self.adapters.place()
             with self._watch.launching():
                 step = _Step(batch, self.runner.launch(batch))  # forward and draw; the device may be at it
         if self.config.async_scheduling:
@@ -223,7 +222,7 @@ class Engine:
         adapter = self.adapters.unload(name)
         for sequence in self.scheduler.sequences():
             if sequence.adapter is adapter:
-                self.scheduler.rename(sequence, extra_bytes(adapter=f"{name}\0{adapter.key}"))
+                self.scheduler.rename(sequence, sequence.extra + f"\0{adapter.key}".encode())
         self.blocks.retract_adapter(name)
 
     def abort(self, request_id: str) -> None:
@@ -524,6 +523,12 @@ def _drafting(config: EngineConfig) -> Drafting | None:
     is_ngram = config.speculative_method == "ngram"
     proposer = NGramProposer(*config.lookup_lengths) if is_ngram else RunnerProposer()
     return Drafting(proposer, config.num_speculative_tokens)
+
+
+def _read_tokenizer(config: EngineConfig) -> str:
+    from fairlead_engine.model.model_files import read_tokenizer_json  # its package pulls in torch
+
+    return read_tokenizer_json(resolve_model(config.model))
 
 
 def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:

@@ -120,6 +120,8 @@ class _Config:
         return not self._targets or any(_is_named(module, each) for each in self._targets)
 
     def _read(self, path: Path) -> dict[str, Any]:
+        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+            raise AdapterError(f"{path} is no file; give a folder that PEFT has saved")
         try:
             with path.open("rb") as file:
                 text = file.read(_MOST_CONFIG_BYTES + 1)
@@ -218,10 +220,13 @@ def _placed(
     down = _tensor(file, f"{_PREFIX}{name}.lora_A.weight", (rank, module.in_features), config)
     up = _tensor(file, f"{_PREFIX}{name}.lora_B.weight", (module.out_features, rank), config)
     up = (up * config.scale_of(name)).T
+    for whole in (down, up):  # not a rank's part of it alone: all ranks have to judge alike
+        if not bool(whole.to(slots.dtype).isfinite().all()):
+            raise AdapterError(f"{config.weights}: tensors of {name} hold what is no finite number in {slots.dtype}")
     if rank > slots.rank:
         raise config.wrong("rank_pattern", f"has {rank}, and adapters here have at most {slots.rank}")
     for place in module.places:
-        yield place, _held(down[:, place.columns], name, config, slots), _held(up[:, place.rows], name, config, slots)
+        yield place, _held(down[:, place.columns], slots), _held(up[:, place.rows], slots)
 
 
 def _tensor(file: Any, key: str, shape: tuple[int, int], config: _Config) -> Tensor:
@@ -237,8 +242,6 @@ def _tensor(file: Any, key: str, shape: tuple[int, int], config: _Config) -> Ten
     return tensor.float()
 
 
-def _held(part: Tensor, name: str, config: _Config, slots: AdapterSlots) -> Tensor:
+def _held(part: Tensor, slots: AdapterSlots) -> Tensor:
     tensor = part.to(slots.dtype).contiguous()
-    if not bool(tensor.isfinite().all()):
-        raise AdapterError(f"{config.weights}: tensors of {name} hold what is no finite number in {slots.dtype}")
     return tensor.pin_memory() if slots.device.type == "cuda" else tensor
