@@ -42,11 +42,11 @@ def chats() -> list[str]:
     ]
 
 
-def test_gptq_errs_less_than_rounding_to_nearest_and_awq_not_much_more(chats, tmp_path: Path, capsys) -> None:
+def test_awq_and_gptq_err_less_than_rounding_to_nearest(chats, tmp_path: Path, capsys) -> None:
     """On text that they have not seen, in four bits."""
     tokenizer = PromptTokenizer.from_folder(resolve_model("demo://dinghy"))
     (tmp_path / "seen.txt").write_text("".join(chats[::2]))
-    unseen = [tokenizer.encode(text, add_special_tokens=False)[:64] for text in chats[1::8]]
+    unseen = [tokenizer.encode(text, add_special_tokens=False)[:64] for text in chats[1::2]]
     reference, divergences = logits(resolve_model("demo://dinghy")), {}
     for method in ("rtn", "awq", "gptq"):
         flags = ["--model", "demo://dinghy", "--out", str(tmp_path / method), "--format", "int4-weight-only"]
@@ -55,7 +55,7 @@ def test_gptq_errs_less_than_rounding_to_nearest_and_awq_not_much_more(chats, tm
         assert main(["quantize", *flags]) == 0
         divergences[method] = compare(logits(tmp_path / method), reference, unseen).mean_kl_divergence
     assert "layer 4 of 4: errors of outputs" in capsys.readouterr().err
-    assert divergences["awq"] < 2 * divergences["rtn"], divergences  # it looks at each layer by itself
+    assert divergences["awq"] < divergences["rtn"], divergences
     assert divergences["gptq"] < 0.7 * divergences["rtn"], divergences
     files = {file.name for file in (tmp_path / "gptq").iterdir()}
     assert files == {file.name for file in resolve_model("demo://dinghy").iterdir()}

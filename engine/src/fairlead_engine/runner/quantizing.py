@@ -28,6 +28,8 @@ METHODS = ("rtn", "awq", "gptq")
 _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}
 """Whose outputs a layer's inputs are, times what others say: attention's weights, or an activated gate."""
 _READ_NO_NORM = (".o_proj", ".down_proj")
+_MULTIPLIED = (".q_proj", ".k_proj")
+"""Whose outputs are multiplied with one another: what the largest elements say counts there, and they are not cut off."""
 _MOST_BYTES = 4 * 2**30
 """Of a file."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -152,7 +154,7 @@ class _Rounding:
                 weight = weights[name]
                 scales = self._grid.scales(weight, self._dtype)
                 seen = None if each.seen is None else each.seen.moments
-                if self._method == "awq" and seen is not None:
+                if self._method == "awq" and seen is not None and not name.endswith(_MULTIPLIED):
                     scales = clipped_scales(weight, scales, self._grid, seen).to(self._dtype).float()
                 if self._method == "gptq" and seen is not None:
                     rounded = compensate(weight, scales, self._grid, seen)
