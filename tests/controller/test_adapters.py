@@ -5,14 +5,18 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fairlead.api import names
+from fairlead.controller.adapter_loader import AdapterLoader, Silent
 from fairlead.controller.operator import Operator
+from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS
+from fairlead.manifests.adapter_folders import PlacedAdapter
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.local_api import local_api_server
 from fairlead_testing.operators import NAMESPACE, PATIENCE_SECONDS, READY, Fleet, condition, fleet_at, running_operator
@@ -136,3 +140,32 @@ async def test_an_engine_that_starts_again_gets_its_adapters_again(sea: Sea) -> 
         while sea.engines[pod].adapters != ("poet",):
             await asyncio.sleep(0.05)
     assert sea.engines[pod].adapter_calls == [("load", "poet"), ("load", "poet")]
+
+
+async def test_an_engine_that_does_not_answer_is_asked_for_one_of_its_adapters_in_a_look() -> None:
+    """Or its LLMDeployment would wait for each, and others for that."""
+
+    class Mute:
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        async def served(self, pod: JsonObject) -> set[str]:
+            return set()
+
+        async def load(self, pod: JsonObject, name: str, path: str) -> None:
+            self.asked.append(name)
+            raise Silent("its engine cannot be asked: no answer in time")
+
+        async def unload(self, pod: JsonObject, name: str) -> None:
+            raise AssertionError("it has none")
+
+    pod = {"metadata": {"name": "dinghy-0", "uid": "u"}, "status": {"podIP": "127.0.0.1"}}
+    body = {"metadata": {"namespace": NAMESPACE, "name": "dinghy"}}
+    observed: Any = SimpleNamespace(body=body, pods=[pod], diagnoses=[SimpleNamespace(stage=Stage.READY)])
+    placed = [PlacedAdapter(name, f"dinghy:{name}", "", f"/adapters/{name}") for name in ("cook", "pirate", "poet")]
+    wanted: Any = SimpleNamespace(obstacle=None, deployment=object(), adapters=placed)
+    engine = Mute()
+    loaded = await AdapterLoader(engine).bring(observed, wanted)
+    assert engine.asked == ["cook"]
+    assert loaded.adapters is not None and loaded.is_unfinished
+    assert all("no answer in time" in each.message for each in loaded.adapters)

@@ -57,8 +57,8 @@ class _WithinVocabulary(SlotTokens):
 class DraftModel:
     """Guesses for one model; of one rank, and launched operation by operation.
 
-    Keys and values of what was computed without drafts are made up for when it next has something to do: a step in
-    which nobody has drafts and no prompt is computed costs it nothing. It may lack those of an answer's last tokens
+    Keys and values of what a sequence computed without drafts are made up for when it next has some: who has none costs
+    it nothing, and one that is tried again lacks those of a few steps. It may lack those of an answer's last tokens
     when others share their block, and then guesses worse for them.
     """
 
@@ -87,15 +87,14 @@ class DraftModel:
         if not batch.chunks:
             self._part.learn(plan.new_blocks)
             return None
-        num_decodes = len(batch.decodes)
-        num_drafts = np.zeros(len(batch), np.int64)
-        num_drafts[num_decodes:] = [len(item.drafts) for item in batch.chunks]
-        goes_on = num_drafts > 0
-        goes_on[:num_decodes] = True
-        known = plan.context_lens - num_drafts
-        starts = np.where(goes_on, np.minimum(self._ends[plan.slots], known - 1), known - plan.num_queries)
-        self._ends[plan.slots] = known + np.maximum(num_drafts - 1, 0)
-        first = _plan(plan.slots, known - starts, known, (num_drafts > 0).astype(np.int64))
+        num_drafts = np.array([len(item.drafts) for item in batch.chunks], np.int64)
+        slots, ends, num_queries = (
+            each[len(batch.decodes) :] for each in (plan.slots, plan.context_lens, plan.num_queries)
+        )
+        known = ends - num_drafts
+        starts = np.where(num_drafts > 0, np.minimum(self._ends[slots], known - 1), known - num_queries)
+        self._ends[slots] = known + np.maximum(num_drafts - 1, 0)
+        first = _plan(slots, known - starts, known, (num_drafts > 0).astype(np.int64))
         first = msgspec.structs.replace(first, new_tokens=plan.new_tokens, new_blocks=plan.new_blocks)
         self._compute(first, guessed, 0, sampler)
         for place in range(1, int(num_drafts.max(initial=0))):

@@ -40,6 +40,10 @@ class Refused(Exception):
     """The engine does not do it, or cannot be reached; the text says why."""
 
 
+class Silent(Refused):
+    """It cannot be reached, or does not answer in time."""
+
+
 class EngineAdapters(Protocol):
     """The adapters of one engine. Methods raise Refused."""
 
@@ -82,7 +86,7 @@ class HttpEngineAdapters:
                 if response.status >= 400:
                     raise Refused(_sentence(answer) or f"its engine answers HTTP {response.status}")
         except (TransportError, TimeoutError) as error:
-            raise Refused(f"its engine cannot be asked: {cause_of(error)}") from error
+            raise Silent(f"its engine cannot be asked: {cause_of(error)}") from error
         try:
             return dict(msgspec.json.decode(answer))
         except (msgspec.DecodeError, TypeError, ValueError):
@@ -138,6 +142,8 @@ class _OnPod:
     served: set[str]
     refused: dict[str, str] = field(default_factory=dict)
     """By name, in the engine's words."""
+    is_silent: bool = False
+    """It did not answer when it was asked last."""
 
 
 class AdapterLoader:
@@ -192,6 +198,10 @@ class AdapterLoader:
         for name, path in listed.items():
             if name not in on_pod.served and name not in on_pod.refused:
                 await self._change(pod, "load", name, path, on_pod)
+                if on_pod.is_silent:  # each of the others would be waited for as long
+                    rest = {each for each in listed if each not in on_pod.served}
+                    on_pod.refused |= dict.fromkeys(rest - on_pod.refused.keys(), on_pod.refused[name])
+                    break
             if name in on_pod.served:
                 paths[name] = path
         for name in paths.keys() - listed.keys() - on_pod.served:
@@ -209,6 +219,7 @@ class AdapterLoader:
             logger.info("%s: %sed the adapter %s", pod["metadata"]["name"], verb, name)
         except Refused as refused:
             on_pod.refused[name] = str(refused)
+            on_pod.is_silent = isinstance(refused, Silent)
             logger.warning("%s does not %s the adapter %s: %s", pod["metadata"]["name"], verb, name, refused)
 
 
