@@ -15,6 +15,8 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
+from fairlead_engine.runner.draft_model import DraftModel
+from fairlead_engine.runner.step_plan import StepPlan
 from fairlead_engine.types import EngineLoad, EngineRequest, Grammar
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, qwen3_fields, write_random_checkpoint
@@ -111,6 +113,30 @@ def test_a_cache_for_two_models_holds_fewer_tokens(folders: dict[str, Path]) -> 
     alone, draft = (load_runner(config_of(folders[name])).kv_bytes_per_block() for name in ("llama", "small"))
     both = config_of(folders["llama"], speculative_method="draft", speculative_model=str(folders["small"]))
     assert load_runner(both).kv_bytes_per_block() == alone + draft
+
+
+def test_who_has_no_drafts_costs_the_draft_model_nothing_when_a_prompt_comes(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or all that was decoded until then would be made up for in one pass."""
+    num_rows = []
+
+    def compute(self: DraftModel, plan: StepPlan, *rest: Any) -> None:
+        num_rows.append(int(plan.num_queries.sum()))
+        kept(self, plan, *rest)
+
+    kept = DraftModel._compute
+    monkeypatch.setattr(DraftModel, "_compute", compute)
+    config = config_of(folders["llama"], speculative_method="draft", speculative_model=str(folders["small"]))
+    engine = Engine(config)
+    assert engine.add(make_request("a", [2, 3], max_tokens=40, grammar=Grammar("start: /[a-e]{40}/"))) is None
+    while engine.load.generation_tokens < 30:
+        engine.step()
+    num_rows.clear()
+    assert engine.add(make_request("b", [4, 5, 6], max_tokens=1)) is None
+    while engine.has_work():
+        engine.step()
+    assert num_rows == [3]
 
 
 def test_a_model_with_other_tokens_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
