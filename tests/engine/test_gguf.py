@@ -20,8 +20,8 @@ from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.gguf.gguf_blocks import BLOCKS
 from fairlead_engine.model.gguf.gguf_file import GgufFile
 from fairlead_engine.model.gguf.gguf_tokenizer import read_gguf_tokenizer
-from fairlead_engine.model.model_files import read_tokenizer
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint

@@ -1,7 +1,6 @@
 """An engine that has adapters says so, takes requests for them, and refuses those for others by name."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +153,7 @@ def test_a_server_loads_and_unloads_under_traffic(
         for thread in threads:
             thread.join()
     assert not failed
-    time.sleep(0.1)
-    assert engine.metric("fairlead_engine_adapters") == 1
+    engine.wait_until(lambda: engine.metric("fairlead_engine_adapters") == 1, "telling of one adapter")
     assert engine.metric("fairlead_engine_adapters_on_device") <= 1
     assert engine.metric("fairlead_engine_adapter_reads_total") >= 4
     assert engine.metric("fairlead_engine_adapter_placements_total") >= 5

@@ -32,6 +32,7 @@ from fairlead_engine.errors import AdapterError, ConfigError, KVCacheTooSmall
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting, RunnerProposer
 from fairlead_engine.speculative.ngram import NGramProposer
+from fairlead_engine.tokenizer_files import read_tokenizer_json
 from fairlead_engine.types import (
     EngineInfo,
     EngineLoad,
@@ -112,7 +113,7 @@ class Engine:
             make_allocator=self.runner.block_allocator,
         )
         self.grammars = Grammars(
-            lambda: _read_tokenizer(config),
+            lambda: read_tokenizer_json(resolve_model(config.model)),
             vocab_size=model.vocab_size,
             eos_token_ids=model.eos_token_ids,
             cores=cores,
@@ -523,12 +524,6 @@ def _drafting(config: EngineConfig) -> Drafting | None:
     is_ngram = config.speculative_method == "ngram"
     proposer = NGramProposer(*config.lookup_lengths) if is_ngram else RunnerProposer()
     return Drafting(proposer, config.num_speculative_tokens)
-
-
-def _read_tokenizer(config: EngineConfig) -> str:
-    from fairlead_engine.model.model_files import read_tokenizer_json  # its package pulls in torch
-
-    return read_tokenizer_json(resolve_model(config.model))
 
 
 def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:

@@ -12,12 +12,13 @@ from fairlead_engine.model.gguf.gguf_file import SUFFIX
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
-from fairlead_engine.model.model_files import checkpoint_class, read_fields, read_tokenizer
+from fairlead_engine.model.model_files import checkpoint_class, read_fields
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.task import read_task
 from fairlead_engine.model.weights import Watch, Weights
+from fairlead_engine.tokenizer_files import read_tokenizer
 
 
 def read_config(folder: Path) -> ModelConfig:

@@ -11,20 +11,20 @@ from typing import Any
 
 import msgspec
 
-from fairlead_engine.errors import ModelLoadError, ModelLoadReason, RequestError
+from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY, AnswerFormats
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.server.tool_use import AnswerGrammars
+from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_engine.types import EngineInfo, Kind, SamplingParams
 from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
-from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
 from fairlead_protocol.prompts import AnswerLimit, PromptError, PromptFields, PromptTooLong
-from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
+from fairlead_protocol.tokenizing import PromptTokenizer
 
 _ABILITIES = {
     Kind.GENERATE: "generate text (/v1/chat/completions, /v1/completions)",
@@ -45,18 +45,7 @@ class ModelFiles:
     @classmethod
     def read(cls, folder: Path) -> "ModelFiles":
         """Raises `ModelLoadError` (TokenizerInvalid, ModelConfigInvalid)."""
-        return cls(_read_tokenizer(folder), model_defaults(folder))
-
-
-def _read_tokenizer(folder: Path) -> PromptTokenizer:
-    if folder.suffix == ".gguf":  # what reads these files loads torch, which this process is otherwise without
-        from fairlead_engine.model.model_files import read_tokenizer
-
-        return read_tokenizer(folder)
-    try:
-        return PromptTokenizer.from_folder(folder)
-    except (TokenizerError, ChatTemplateError) as error:
-        raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, str(error)) from error
+        return cls(read_tokenizer(folder), model_defaults(folder))
 
 
 class ServedModel:

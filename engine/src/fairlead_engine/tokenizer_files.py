@@ -1,0 +1,31 @@
+"""A model's tokenizer, whichever file holds it: a folder's `tokenizer.json`, or one GGUF file.
+
+Both processes read it. What reads GGUF files loads torch, which the HTTP process is otherwise without.
+"""
+
+from pathlib import Path
+
+from fairlead_engine.demo import GGUF
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_protocol.chat import ChatTemplateError
+from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
+
+
+def read_tokenizer(model: Path) -> PromptTokenizer:
+    """Tokenizer and chat template. Raises ModelLoadError (TokenizerInvalid, CheckpointInvalid)."""
+    if model.suffix == GGUF:
+        from fairlead_engine.model.gguf.gguf_file import GgufFile
+        from fairlead_engine.model.gguf.gguf_tokenizer import read_gguf_tokenizer
+
+        return read_gguf_tokenizer(GgufFile(model))
+    try:
+        return PromptTokenizer.from_folder(model)
+    except (TokenizerError, ChatTemplateError) as error:
+        raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, str(error)) from error
+
+
+def read_tokenizer_json(model: Path) -> str:
+    """The tokenizer alone, as it is written. Raises OSError, or ModelLoadError."""
+    if model.suffix == GGUF:
+        return read_tokenizer(model).tokenizer_json
+    return (model / "tokenizer.json").read_text(encoding="utf-8")
