@@ -13,16 +13,35 @@ from fairlead_engine.kernels.attention.choice import BACKENDS
 from fairlead_engine.types import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 
+IN_KERNELS = ("gemma2", "gpt_oss", "llama", "qwen3")
+"""Families between which attention differs: soft caps and windows, sinks, none of it, heads that are normed. Kernels do
+not know families, and their interpreter takes minutes for each; `runner/test_parity.py` has all of them."""
+SERVED = [(family, backend) for family in FAMILIES for backend in BACKENDS if backend != "triton"]
+SERVED += [(family, "triton") for family in IN_KERNELS]
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def folder(request, tmp_path_factory) -> Path:
-    fields = FAMILIES[request.param](max_position_embeddings=256)
-    return write_random_checkpoint(tmp_path_factory.mktemp("models") / request.param, fields)
 
-
-@pytest.fixture(params=BACKENDS)
-def backend(request) -> str:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(each, id="-".join(each), marks=[pytest.mark.slow] if each[1] == "triton" else [])
+        for each in SERVED
+    ],
+)
+def served(request) -> tuple[str, str]:
+    """A family and what computes its attention."""
     return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(served, tmp_path_factory) -> Path:
+    family, _ = served
+    fields = FAMILIES[family](max_position_embeddings=256)
+    return write_random_checkpoint(tmp_path_factory.mktemp("models") / family, fields)
+
+
+@pytest.fixture
+def backend(served) -> str:
+    return served[1]
 
 
 def make_engine(folder: Path, **settings) -> Engine:
