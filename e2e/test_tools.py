@@ -5,6 +5,8 @@ The dinghy has learnt to call tools; that its arguments keep to schemas is the e
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,17 +126,27 @@ def test_langchain_calls_tools(fleet, dinghy: str) -> None:
     assert (call["name"], call["args"]) == ("get_weather", {"city": "Oslo"})
 
 
-def test_litellm_calls_tools(fleet, dinghy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm
+LITELLM = """
+import json, sys
+import litellm
 
-    address = {"api_base": f"{fleet.gateway}/v1", "api_key": fleet.api_key or "none"}
-    reply = litellm.completion(model=f"openai/{dinghy}", messages=ASKED, tools=[WEATHER], temperature=0, **address)
-    [call] = reply.choices[0].message.tool_calls
-    assert json.loads(call.function.arguments) == {"city": "Oslo"}
-    chunks = litellm.completion(
-        model=f"openai/{dinghy}", messages=ASKED, tools=[WEATHER], temperature=0, stream=True, **address
-    )
-    whole = litellm.stream_chunk_builder([*chunks], messages=ASKED)
-    [call] = whole.choices[0].message.tool_calls
-    assert json.loads(call.function.arguments) == {"city": "Oslo"}
+order = json.load(sys.stdin)
+[call] = litellm.completion(**order).choices[0].message.tool_calls
+whole = litellm.stream_chunk_builder([*litellm.completion(**order, stream=True)], messages=order["messages"])
+[streamed] = whole.choices[0].message.tool_calls
+print(json.dumps([json.loads(each.function.arguments) for each in (call, streamed)]))
+"""
+
+
+def test_litellm_calls_tools(fleet, dinghy: str) -> None:
+    """In a process of its own: it leaves an event loop behind."""
+    order = {
+        "model": f"openai/{dinghy}", "messages": ASKED, "tools": [WEATHER], "temperature": 0,
+        "api_base": f"{fleet.gateway}/v1", "api_key": fleet.api_key or "none",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", LITELLM], env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        input=json.dumps(order), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [{"city": "Oslo"}, {"city": "Oslo"}]
