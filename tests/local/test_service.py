@@ -6,7 +6,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from fairlead_local.service import Address, service
+from fairlead_local.service import Address, Endpoints, listening, service
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -37,6 +37,15 @@ async def ask(port: int, text: bytes = b"hello\n") -> bytes:
     return answer
 
 
+@asynccontextmanager
+async def serving(endpoints: Endpoints) -> AsyncIterator[int]:
+    """The Service of `endpoints`; yields its port."""
+    listener = listening("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    async with service(endpoints, listener):
+        yield port
+
+
 def run(story: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
         async with asyncio.timeout(20):
@@ -50,7 +59,7 @@ def test_connections_go_to_each_endpoint_in_turn_and_bytes_pass() -> None:
         async with (
             backend(naming(b"a")) as a,
             backend(naming(b"b")) as b,
-            service(lambda: [a, b], "127.0.0.1", 0) as port,
+            serving(lambda: [a, b]) as port,
         ):
             answers = [await ask(port) for _ in range(4)]
         assert answers == [b"a:hello\n", b"b:hello\n", b"a:hello\n", b"b:hello\n"]
@@ -62,7 +71,7 @@ def test_an_endpoint_that_left_gets_no_new_connection_but_keeps_what_it_has() ->
     async def story() -> None:
         async with backend(naming(b"a")) as a, backend(naming(b"b")) as b:
             endpoints = [a]
-            async with service(lambda: endpoints, "127.0.0.1", 0) as port:
+            async with serving(lambda: endpoints) as port:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(b"begun ")
                 while not await connected(writer):
@@ -86,7 +95,7 @@ def test_an_endpoint_that_refuses_is_passed_over() -> None:
     async def story() -> None:
         async with backend(naming(b"gone")) as gone:
             pass
-        async with backend(naming(b"a")) as a, service(lambda: [gone, a], "127.0.0.1", 0) as port:
+        async with backend(naming(b"a")) as a, serving(lambda: [gone, a]) as port:
             assert [await ask(port) for _ in range(3)] == [b"a:hello\n"] * 3
 
     run(story)
@@ -94,7 +103,7 @@ def test_an_endpoint_that_refuses_is_passed_over() -> None:
 
 def test_without_an_endpoint_the_client_is_let_go() -> None:
     async def story() -> None:
-        async with service(list, "127.0.0.1", 0) as port:
+        async with serving(list) as port:
             try:
                 answer = await ask(port)
             except ConnectionError:
@@ -117,7 +126,7 @@ def test_a_client_that_leaves_is_noticed_behind_and_large_answers_arrive_whole()
                 left.set()
             writer.close()
 
-        async with backend(large) as a, service(lambda: [a], "127.0.0.1", 0) as port:
+        async with backend(large) as a, serving(lambda: [a]) as port:
             assert len(await ask(port, b"large\n")) == size
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"wait\n")
@@ -138,7 +147,7 @@ def test_a_broken_answer_does_not_end_like_a_whole_one() -> None:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
             writer.transport.abort()
 
-        async with backend(dying) as a, service(lambda: [a], "127.0.0.1", 0) as port:
+        async with backend(dying) as a, serving(lambda: [a]) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"hello\n")
             try:

@@ -40,14 +40,35 @@ def ready_gateways(operations: Operations) -> list[Address]:
     )
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that has the port; 0 takes a free one. Who connects waits until it is served. Raises OSError when the
+    port is taken."""
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def free_port(host: str) -> int:
+    """A port that nobody has now."""
+    with listening(host, 0) as probe:
+        found: int = probe.getsockname()[1]
+        return found
+
+
 @asynccontextmanager
-async def service(endpoints: Endpoints, host: str, port: int) -> AsyncIterator[int]:
-    """Forwards connections while the context lasts; yields the port. Raises OSError when it is taken."""
+async def service(endpoints: Endpoints, listener: socket.socket) -> AsyncIterator[None]:
+    """Forwards the listener's connections while the context lasts, and closes it."""
     turns, clients = itertools.count(), set[_Client]()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Client(endpoints, turns, clients), host, port, backlog=BACKLOG)
+    server = await loop.create_server(lambda: _Client(endpoints, turns, clients), sock=listener, backlog=BACKLOG)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield
     finally:
         server.close()
         for client in tuple(clients):

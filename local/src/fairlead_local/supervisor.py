@@ -37,7 +37,7 @@ from fairlead_local.kubelet.keeper import keeper
 from fairlead_local.kubelet.kubelet import Kubelet, KubeletFolders, running_kubelet
 from fairlead_local.kubelet.process_table import ProcessRecords
 from fairlead_local.readiness import wait_until_ready
-from fairlead_local.service import ready_gateways, service
+from fairlead_local.service import free_port, listening, ready_gateways, service
 from fairlead_local.system import Ports, operator_settings, system_deployments
 
 _OPTIONS = WriteOptions(manager="fairlead-local")
@@ -97,8 +97,10 @@ async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet
     # First: the ports asked for may still be theirs.
     if leftovers := ProcessRecords(folder.records).stop_all(_LEFTOVER_GRACE_SECONDS):
         say(f"stopped {leftovers} processes that an earlier fleet left behind")
-    ports = _choose_ports(options)
     async with AsyncExitStack() as stack:
+        # Held from here on: a port found free now may be anybody's by the time the gateways are up.
+        listener = stack.enter_context(_gateways_port(options.gateway_port))
+        ports = Ports(gateway=listener.getsockname()[1], operator=free_port(HOST))
         stack.enter_context(keeper(folder.records))
         operations, api = await stack.enter_async_context(_control_plane(options))
         fleet = RunningFleet(api=api, gateway=f"http://{HOST}:{ports.gateway}")
@@ -108,7 +110,7 @@ async def _run(options: FleetOptions, say: Say, announce: Callable[[RunningFleet
             for manifest in options.manifests:
                 await apply_manifest(client, manifest)
                 say(f"applied {manifest.readable}")
-        async with _gateway_service(operations, ports.gateway):
+        async with service(lambda: ready_gateways(operations), listener):
             await wait_until_ready(operations, folder.path, SYSTEM_NAMESPACE, say)
             write_state(folder, Phase.READY, api=fleet.api, gateway=fleet.gateway)
             announce(fleet)
@@ -159,16 +161,6 @@ def _open_store(folder: FleetFolder) -> Store:
         raise FleetError(f"the objects kept in {folder.state} cannot be read ({error}): remove that folder") from error
 
 
-@asynccontextmanager
-async def _gateway_service(operations: Operations, port: int) -> AsyncIterator[None]:
-    async with AsyncExitStack() as stack:
-        try:
-            await stack.enter_async_context(service(lambda: ready_gateways(operations), HOST, port))
-        except OSError as error:
-            raise _port_error(error, port, "--gateway-port") from error
-        yield
-
-
 def _install(operations: Operations, options: FleetOptions, ports: Ports, fleet: RunningFleet) -> None:
     """The LLMDeployment API, then the programs that serve it."""
     definition = crd()
@@ -182,22 +174,12 @@ def _install(operations: Operations, options: FleetOptions, ports: Ports, fleet:
         operations.apply(DEPLOYMENTS, metadata["namespace"], metadata["name"], deployment, _OPTIONS, force=True)
 
 
-def _choose_ports(options: FleetOptions) -> Ports:
-    """The gateway's port as asked for, found free; any free ones for what only this machine's programs ask."""
+def _gateways_port(port: int) -> socket.socket:
+    """The gateways' port as asked for; 0: any free one. Raises FleetError."""
     try:
-        gateway = _free_port(options.gateway_port)
+        return listening(HOST, port)
     except OSError as error:
-        raise _port_error(error, options.gateway_port, "--gateway-port") from error
-    return Ports(gateway=gateway, operator=_free_port(0))
-
-
-def _free_port(port: int) -> int:
-    """Raises OSError when `port` is taken; 0 finds one that is free."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((HOST, port))
-        found: int = probe.getsockname()[1]
-        return found
+        raise _port_error(error, port, "--gateway-port") from error
 
 
 def _port_error(error: OSError, port: int, flag: str) -> FleetError:
