@@ -206,6 +206,23 @@ def test_a_grammar_that_explodes_ends_its_request_alone(load: Callable[..., LLM]
     assert (len(other.token_ids), other.message) == (8, None)
 
 
+def test_who_rules_every_token_out_takes_no_prefix_from_others(load: Callable[..., LLM]) -> None:
+    """It shows in the middle of an answer, whose prompt others share."""
+    llm, prompt = load(), list(range(2, 40))
+    a, b = llm.model.encode("a")[0], llm.model.encode("b")[0]
+    [before] = llm.generate([prompt], SamplingParams(temperature=0.0, max_tokens=2))
+    stuck = SamplingParams(
+        temperature=0.0, max_tokens=9, allowed_token_ids=(a, b), grammar=Grammar('start: "a" "c"', "guided_grammar")
+    )
+    [found] = llm.generate([prompt], stuck)
+    assert (found.finish_reason, found.token_ids) == (FinishReason.INVALID, [a])
+    assert "guided_grammar and allowed_token_ids leave no token to choose behind 1 tokens" in (found.message or "")
+    [after] = llm.generate([prompt], SamplingParams(temperature=0.0, max_tokens=2))
+    assert after.token_ids == before.token_ids
+    assert after.num_cached_tokens >= 32, "its prefix is still there"
+    llm.engine.check()
+
+
 def test_a_token_that_the_model_lacks_is_told(load: Callable[..., LLM]) -> None:
     llm = load()
     assert (

@@ -191,7 +191,7 @@ class LLM:
             return True
         if refusal.finish_reason is FinishReason.REJECTED and running:
             return False
-        raise RequestError("prompt", refusal.message or "the engine refused the prompt")
+        raise RequestError(refusal.field or "prompt", refusal.message or "the engine refused the prompt")
 
 
 class _Job:

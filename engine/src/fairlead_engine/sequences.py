@@ -197,6 +197,13 @@ class SampledToken(msgspec.Struct, frozen=True):
     token_id: int
     logprobs: TokenLogprobs | None = None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it is a token."""
+        return self.token_id >= 0
+
 
 NO_TOKEN = SampledToken(-1)
-"""In place of a token where none can be chosen: the logits are not finite, or everything is ruled out."""
+"""In place of a token where none can be chosen since the model's logits are not finite,"""
+RULED_OUT = SampledToken(-2)
+"""and where the request rules out every token that there is."""

@@ -320,6 +320,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return self.temperature == 0.0
 
     @property
+    def ruling_out(self) -> tuple[str, ...]:
+        """Names of what rules tokens out whatever the model says, as clients write them."""
+        ruling_out = {
+            "" if self.grammar is None else self.grammar.field: self.grammar,
+            "allowed_token_ids": self.allowed_token_ids,
+            "bad_words": self.bad_words,
+            "min_tokens": self.min_tokens,
+            "thinking_token_budget": self.thinking,
+        }
+        return tuple(name for name, value in ruling_out.items() if value)
+
+    @property
     def named_token_ids(self) -> dict[str, tuple[int, ...]]:
         """Token ids that they hold, by parameter."""
         return {
@@ -448,6 +460,8 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """Wall-clock seconds when the first step with this sequence began; on its first output only."""
     message: str | None = None
     """For `FinishReason.ERROR`, `INVALID` and `REJECTED`: what happened, fit to show the client."""
+    field: str | None = None
+    """For `INVALID`: the request's field whose fault that is."""
 
 
 class EngineLoad(LoadFigures, kw_only=True, frozen=True):

@@ -10,7 +10,7 @@ from fairlead_engine.batch import Batch
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots
-from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.sequences import NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
 
 VOCAB = 50
@@ -91,10 +91,16 @@ def test_a_row_that_is_not_finite_gets_no_token_and_the_others_theirs(spoilt, sa
 
 
 def test_who_rules_every_token_out_gets_none():
-    (token,) = sample(
-        make_sampler(), make_logits(1), [make_sequence(greedy(stop_token_ids=tuple(range(VOCAB)), min_tokens=3))]
+    wants = greedy(stop_token_ids=tuple(range(VOCAB)), min_tokens=3)
+    (token,) = sample(make_sampler(), make_logits(1), [make_sequence(wants)])
+    assert token is RULED_OUT
+    logits = make_logits(3)
+    logits[1] = math.nan
+    found = sample(
+        make_sampler(), logits, [make_sequence(params, name=str(params)) for params in (wants, wants, greedy())]
     )
-    assert token is NO_TOKEN
+    assert found[:2] == [RULED_OUT, NO_TOKEN], "whose logits are no numbers is not to blame"
+    assert found[2].is_there
 
 
 def test_the_smallest_repetition_penalty_takes_the_likeliest_of_the_seen_tokens():

@@ -112,8 +112,13 @@ async def test_what_cannot_be_kept_to_is_refused_by_name(
 
 async def test_a_grammar_that_turns_out_impossible_is_the_requests_fault(start_app: Any) -> None:
     def fail(request: EngineRequest) -> list[SequenceOutput]:
-        message = "Current row has 2096 items; max is 2000"
-        ends = {"new_token_ids": [], "finish_reason": FinishReason.INVALID, "message": message}
+        message = "guided_grammar cannot be kept to: Current row has 2096 items; max is 2000"
+        ends = {
+            "new_token_ids": [],
+            "finish_reason": FinishReason.INVALID,
+            "message": message,
+            "field": "guided_grammar",
+        }
         return [SequenceOutput(request_id=request.request_id, **ends)]
 
     app = start_app(ScriptedEngine(fail))

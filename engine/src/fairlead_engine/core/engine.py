@@ -61,9 +61,7 @@ class _Step:
     """Its end was waited for while the next step was launched, of which not every token was allowed."""
 
 
-_NO_TOKEN = (
-    "no next token could be chosen: the model computed logits that are not finite, or the request rules every token out"
-)
+_NO_TOKEN = "no next token could be chosen: the model computed logits that are not finite"
 
 
 class Engine:
@@ -202,15 +200,14 @@ class Engine:
             self._cannot_do(sequence)
             or self._unknown_token(sequence)
             or self._unknown_adapter(request)
+            or self._nothing_left(sequence)
             or self.scheduler.add(sequence)
         )
         if refusal is None:
             self.grammars.add(sequence)
             self.thinking.add(sequence)
             return None
-        return SequenceOutput(
-            request_id=request.request_id, new_token_ids=[], finish_reason=refusal.reason, message=refusal.message
-        )
+        return _ended(request.request_id, refusal)
 
     def load_adapter(self, name: str, folder: Path, done: Callable[[AdapterError | None], None]) -> None:
         """Begins to load an adapter beside the steps; `done` hears the end of it, from `settle` or a step. Raises
@@ -272,14 +269,15 @@ class Engine:
         self, sequence: Sequence, token: SampledToken | None, item: ScheduledSequence | None = None
     ) -> SequenceOutput:
         """What a step did for a sequence; `item`: its share, where that was not a decode."""
+        if sequence.finish_reason is FinishReason.INVALID:
+            problem, grammar = self.grammars.problem(sequence), sequence.sampling.grammar
+            if problem is not None and grammar is not None:
+                refusal = Refusal(FinishReason.INVALID, f"{grammar.field} cannot be kept to: {problem}", grammar.field)
+            else:
+                refusal = _no_choice(sequence)
+            return _ended(sequence.request_id, refusal)
         if sequence.finish_reason is FinishReason.ERROR:
-            problem = self.grammars.problem(sequence)
-            return SequenceOutput(
-                request_id=sequence.request_id,
-                new_token_ids=[],
-                finish_reason=FinishReason.INVALID if problem else FinishReason.ERROR,
-                message=problem or _NO_TOKEN,
-            )
+            return _ended(sequence.request_id, Refusal(FinishReason.ERROR, _NO_TOKEN))
         tokens = item.chosen if item is not None and item.drafts else [token] if token is not None else []
         is_first = item is not None and item.end == sequence.num_prompt_tokens
         return SequenceOutput(
@@ -398,14 +396,8 @@ class Engine:
             problem = self.adapters.broken.get(sequence.adapter.key) if sequence.adapter is not None else None
             if problem is not None:
                 self.abort(sequence.request_id)
-                found.append(
-                    SequenceOutput(
-                        request_id=sequence.request_id,
-                        new_token_ids=[],
-                        finish_reason=FinishReason.ERROR,
-                        message=f"its adapter cannot be read any more: {problem}",
-                    )
-                )
+                message = f"its adapter cannot be read any more: {problem}"
+                found.append(_ended(sequence.request_id, Refusal(FinishReason.ERROR, message)))
         return found
 
     def _unknown_adapter(self, request: EngineRequest) -> Refusal | None:
@@ -413,7 +405,7 @@ class Engine:
         if request.adapter is None or self.adapters.find(request.adapter) is not None:
             return None
         error = UnknownAdapter(request.adapter, self.adapters.seconds)
-        return Refusal(FinishReason.INVALID, error.message)
+        return Refusal(FinishReason.INVALID, error.message, "model")
 
     def _masks(self, batch: Batch) -> Callable[[], TokenMasks] | None:
         """The tokens that are allowed in a batch that is about to be launched, where not all are. They depend on what
@@ -472,6 +464,17 @@ class Engine:
             return Refusal(FinishReason.ERROR, f"token id {wrong} is not in the vocabulary of {vocab_size} tokens")
         return None
 
+    def _nothing_left(self, sequence: Sequence) -> Refusal | None:
+        """Where it is plain from the beginning that no token can be chosen. What a grammar leaves shows as it goes."""
+        sampling, vocab_size = sequence.sampling, self.runner.model_config.vocab_size
+        if sampling.max_tokens == 0:
+            return None
+        ruled_out = {word[0] for word in sampling.bad_words if len(word) == 1}
+        if sampling.min_tokens and sampling.grammar is None:
+            ruled_out |= self.scheduler.end_token_ids_of(sampling)
+        is_left = any(token_id not in ruled_out for token_id in sampling.allowed_token_ids or range(vocab_size))
+        return None if is_left else _no_choice(sequence)
+
     def _info(self, limits: Limits, start_seconds: dict[str, float]) -> EngineInfo:
         runner = self.runner
         return EngineInfo(
@@ -514,6 +517,23 @@ class Engine:
             except AdapterError as error:
                 raise ConfigError("lora_modules", f"{name!r} cannot be loaded: {error.message}") from error
         self.adapters.place()
+
+
+def _ended(request_id: str, why: Refusal) -> SequenceOutput:
+    """The last output of a request that did not end well."""
+    return SequenceOutput(
+        request_id=request_id, new_token_ids=[], finish_reason=why.reason, message=why.message, field=why.field
+    )
+
+
+def _no_choice(sequence: Sequence) -> Refusal:
+    """It asks for an answer that cannot go on."""
+    names = sequence.sampling.ruling_out
+    message = (
+        f"{' and '.join(names)} leave no token to choose behind {sequence.num_output_tokens} tokens of the answer; "
+        "rule out less, or let the answer end"
+    )
+    return Refusal(FinishReason.INVALID, message, names[0] if names else None)
 
 
 def _drafting(config: EngineConfig) -> Drafting | None:

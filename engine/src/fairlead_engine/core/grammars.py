@@ -15,7 +15,7 @@ import numpy as np
 
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.core.clock import Clock
-from fairlead_engine.sequences import NO_TOKEN, SampledToken, Sequence
+from fairlead_engine.sequences import SampledToken, Sequence
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -115,7 +115,7 @@ class Grammars:
             return
         sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
         for sequence, token in zip(sequences, sampled, strict=True):
-            answer = self._answers.get(sequence) if token is not None and token is not NO_TOKEN else None
+            answer = self._answers.get(sequence) if token is not None and token.is_there else None
             if answer is None or answer.matcher is None or token is None:
                 continue
             if token.token_id in self._eos_token_ids and answer.matcher.is_accepting():

@@ -57,6 +57,7 @@ def merged(first: SequenceOutput, second: SequenceOutput) -> SequenceOutput:
         stop_token_id=second.stop_token_id,
         first_scheduled_time=first.first_scheduled_time or second.first_scheduled_time,
         message=second.message,
+        field=second.field,
     )
 
 

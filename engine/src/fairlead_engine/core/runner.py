@@ -125,7 +125,7 @@ class Runner(Protocol[Launched]):
         """Waits for it, in the order of the launches. One entry per item: a token where the item `samples`, None where
         it does not.
 
-        `NO_TOKEN` where it samples and the logits leave no choice. Fills `prompt_logprobs` of items that have something
+        `NO_TOKEN` or `RULED_OUT` where there is none to choose. Fills `prompt_logprobs` of items that have something
         in `scores`, and `embedding` of those that embed; of those with drafts `chosen` (`speculative.verification`),
         whose first token is told. The sequences may have moved on.
         """

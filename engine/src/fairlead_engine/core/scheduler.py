@@ -17,9 +17,9 @@ from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots
-from fairlead_engine.sequences import NO_SLOT, NO_TOKEN, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.sequences import NO_SLOT, NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting
-from fairlead_engine.types import FinishReason
+from fairlead_engine.types import FinishReason, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,8 @@ class Refusal:
 
     reason: FinishReason
     message: str
+    field: str | None = None
+    """The request's, whose fault it is."""
 
 
 @dataclass(slots=True)
@@ -261,8 +263,12 @@ class Scheduler:
         sequence.max_num_tokens = self.max_len
         if sampling.max_tokens is not None:
             sequence.max_num_tokens = min(self.max_len, sequence.num_prompt_tokens + sampling.max_tokens)
+        sequence.end_token_ids = self.end_token_ids_of(sampling)
+
+    def end_token_ids_of(self, sampling: SamplingParams) -> frozenset[int]:
+        """What ends an answer, once it is long enough."""
         ends = frozenset(sampling.stop_token_ids)
-        sequence.end_token_ids = ends if sampling.ignore_eos else ends | self.eos_token_ids
+        return ends if sampling.ignore_eos else ends | self.eos_token_ids
 
     def _look_up(self, sequence: Sequence) -> list[int]:
         """The cached prefix of a waiting sequence; notes what it is expected to be when the sequence gets to run."""
@@ -473,20 +479,21 @@ class Scheduler:
 
         `sampled` has one entry per item: a token exactly where the item `samples`. Returns the sequences that ended.
         One without a token, or with scores that are no numbers, ends with ERROR, and nobody reuses its blocks: what
-        spoilt its logits may be in them. Of one that was preempted since only the token counts: its blocks are
-        another's.
+        spoilt its logits may be in them. One that ruled every token out itself ends with INVALID, and its blocks are as
+        good as any. Of one that was preempted since only the token counts: its blocks are another's.
         """
         decodes, num_decodes = batch.decodes, len(batch.decodes)
-        spoilt = self._spoilt(batch, sampled)
-        for sequence in spoilt:
-            sequence.finish_reason = FinishReason.ERROR
-            self.blocks.retract(sequence)
-        if spoilt:
+        failed = self._failed(batch, sampled)
+        for sequence, reason in failed.items():
+            sequence.finish_reason = reason
+            if reason is FinishReason.ERROR:
+                self.blocks.retract(sequence)
+        if failed:
             rows = [row for row, sequence in enumerate(decodes.sequences) if sequence.finish_reason is None]
             decodes, tokens = decodes.pick(rows), [sampled[row] for row in rows]
         else:
             tokens = sampled[:num_decodes]
-        finished = spoilt + self._commit_decodes(decodes, [token.token_id for token in tokens if token is not None])
+        finished = [*failed] + self._commit_decodes(decodes, [token.token_id for token in tokens if token is not None])
         for item, token in zip(batch.chunks, sampled[num_decodes:], strict=True):
             if item.sequence.finish_reason is None and self._commit_chunk(item, token):
                 finished.append(item.sequence)
@@ -496,13 +503,15 @@ class Scheduler:
         self._remove(finished)
         return finished
 
-    def _spoilt(self, batch: Batch, sampled: list[SampledToken | None]) -> list[Sequence]:
-        """Those of which something that was computed is no number."""
-        found = [item.sequence for item in batch.chunks if item.reads_prompt and item.is_spoilt]
-        if NO_TOKEN in sampled:
-            rows = [row for row, token in enumerate(sampled) if token is NO_TOKEN]
+    def _failed(self, batch: Batch, sampled: list[SampledToken | None]) -> dict[Sequence, FinishReason]:
+        """Those of which something that was computed is no number, and those that leave nothing to choose."""
+        found = {item.sequence: FinishReason.ERROR for item in batch.chunks if item.reads_prompt and item.is_spoilt}
+        if NO_TOKEN in sampled or RULED_OUT in sampled:
             sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
-            found += [sequences[row] for row in rows if sequences[row] not in found]
+            for sequence, token in zip(sequences, sampled, strict=True):
+                if token is not None and not token.is_there:
+                    reason = FinishReason.ERROR if token == NO_TOKEN else FinishReason.INVALID
+                    found.setdefault(sequence, reason)
         return found
 
     def _commit_decodes(self, decodes: Decodes, token_ids: list[int]) -> list[Sequence]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead_engine.batch import Batch, TokenMasks
-from fairlead_engine.sequences import NO_TOKEN, SampledToken, Sequence
+from fairlead_engine.sequences import SampledToken, Sequence
 from fairlead_engine.types import ThinkingBudget
 
 _MOST_BEFORE = 8
@@ -106,7 +106,7 @@ class ThinkingBudgets:
             return
         sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
         for sequence, token in zip(sequences, sampled, strict=True):
-            thought = self._thoughts.get(sequence) if token is not None and token is not NO_TOKEN else None
+            thought = self._thoughts.get(sequence) if token is not None and token.is_there else None
             if thought is not None and token is not None and not thought.accept(token.token_id):
                 del self._thoughts[sequence]
 

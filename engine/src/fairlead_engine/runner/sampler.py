@@ -24,11 +24,12 @@ from fairlead_engine.runner.exclusions import rule_out_bad_words, rule_out_far, 
 from fairlead_engine.runner.penalties import is_penalised, penalise
 from fairlead_engine.runner.randomness import draw_key, uniforms
 from fairlead_engine.runner.repetitions import avoids_repetitions, penalise_repetitions
-from fairlead_engine.sequences import NO_TOKEN, SampledToken, ScheduledSequence
+from fairlead_engine.sequences import NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence
 from fairlead_engine.types import SamplingParams, TokenLogprobs
 
 _XTC = 0x5854_4300_0000_0000
 """Makes of who draws tokens who draws whether the likeliest are left out."""
+_NONE = {each.token_id: each for each in (NO_TOKEN, RULED_OUT)}
 Change = Callable[[Tensor, Many[int], Many[ScheduledSequence], Tensor], None]
 """Changes some rows of float32 logits [rows, vocab] in place, each for its item; gets the tokens of all slots, too."""
 _CHANGES: tuple[tuple[Callable[[SamplingParams], object], Change], ...] = (
@@ -78,7 +79,7 @@ class Chosen:
     """What a sampler has chosen for each row, before anybody has read it."""
 
     token_ids: Tensor
-    """int64 [rows]; -1 where there is no token."""
+    """int64 [rows]; where there is no token, that of `NO_TOKEN` or `RULED_OUT`."""
     logprobs: dict[int, Logprobs]
     """By row, of those that want them."""
 
@@ -88,10 +89,10 @@ class Chosen:
         return Chosen(place(self.token_ids), logprobs)
 
     def read(self) -> list[SampledToken]:
-        """One token for each row, `NO_TOKEN` where there is none."""
-        tokens = [NO_TOKEN if token_id < 0 else SampledToken(token_id) for token_id in self.token_ids.tolist()]
+        """One token for each row; `NO_TOKEN` or `RULED_OUT` where there is none."""
+        tokens = [SampledToken(token_id) if token_id >= 0 else _NONE[token_id] for token_id in self.token_ids.tolist()]
         for row, logprobs in self.logprobs.items():
-            if tokens[row] is not NO_TOKEN:
+            if tokens[row].is_there:
                 tokens[row] = SampledToken(tokens[row].token_id, *logprobs.read())
         return tokens
 
@@ -117,7 +118,7 @@ class Sampler:
         at its item's end.
 
         `slot_tokens` int32 [slots, columns] holds the sequences' tokens up to there. A row that is not finite where it
-        is largest gets no token; no other row notices.
+        is largest gets no token, and `RULED_OUT` where that is the request's doing; no other row notices.
         """
         self._note(batch)
         masks = batch.masks() if batch.masks is not None else None
@@ -127,6 +128,8 @@ class Sampler:
         logits, items = logits.float(), batch.choices
         adjusted = self._adjust(logits if masks is None else _masked(logits, masks), items, slot_tokens)
         token_ids = self._choose(adjusted, items)
+        if adjusted is not logits:
+            token_ids = _with_blame(token_ids, logits)
         logprobs = {
             row: rank_tokens(logits[row : row + 1], token_ids[row : row + 1].clamp(min=0), num_top)
             for row, item in enumerate(items)
@@ -264,6 +267,14 @@ def _bit_values(device: torch.device) -> Tensor:
 
 def _is_too_short(item: ScheduledSequence) -> bool:
     return item.num_output_tokens < item.sequence.sampling.min_tokens
+
+
+def _with_blame(token_ids: Tensor, logits: Tensor) -> Tensor:
+    """int64 [rows]: the same, with `RULED_OUT` in place of no token where the model's own logits would have had one."""
+    if is_on_host(token_ids) and bool((token_ids >= 0).all()):
+        return token_ids
+    is_ruled_out = (token_ids < 0) & logits.amax(-1).isfinite()
+    return token_ids.masked_fill(is_ruled_out, RULED_OUT.token_id)
 
 
 def _likeliest(logits: Tensor) -> Tensor:

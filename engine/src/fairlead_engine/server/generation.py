@@ -236,8 +236,7 @@ class Generation:
         if output.finish_reason is FinishReason.ERROR:
             raise EngineError(output.message or "the engine could not go on with this request")
         if output.finish_reason is FinishReason.INVALID:
-            field = grammar.field if (grammar := choice.request.sampling.grammar) is not None else None
-            raise RequestError(field, f"{field} cannot be kept to: {output.message}", "unsupported_value")
+            raise RequestError(output.field, output.message or "this cannot be done", "unsupported_value")
         now = time.time()
         choice.num_cached_tokens = max(choice.num_cached_tokens, output.num_cached_tokens)
         if output.first_scheduled_time is not None:

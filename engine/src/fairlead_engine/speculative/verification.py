@@ -9,16 +9,16 @@ rejection sampling of Leviathan et al. (2023): a draft stands with its probabili
 
 from collections.abc import Sequence
 
-from fairlead_engine.sequences import NO_TOKEN, SampledToken
+from fairlead_engine.sequences import SampledToken
 
 
 def verified(drafts: Sequence[int], chosen: Sequence[SampledToken]) -> list[SampledToken]:
     """The drafts that stand and the token behind them, at least one, of what was chosen behind the last known token
     and behind each draft (one more than drafts). Where no token could be chosen, what stands before it is all; that is
-    `NO_TOKEN` alone where nothing does."""
+    what stands in its place alone where nothing does."""
     found = [chosen[0]]
     for draft, behind in zip(drafts, chosen[1:], strict=True):
-        if found[-1].token_id != draft or behind is NO_TOKEN:
+        if found[-1].token_id != draft or not behind.is_there:
             break
         found.append(behind)
     return found
