@@ -10,6 +10,16 @@ NOT_PLACED = -1
 """In place of a slot."""
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterFacts:
+    """What reading a folder has told of an adapter."""
+
+    num_bytes: int
+    """That it takes in the memory of the host."""
+    num_virtual_tokens: int = 0
+    """Of a soft prompt; others have none."""
+
+
 @dataclass(slots=True, eq=False)
 class Adapter:
     """What one loading of a folder has brought. A name that is loaded again is another adapter."""
@@ -20,6 +30,8 @@ class Adapter:
     folder: Path
     num_bytes: int = 0
     """In the memory of the host."""
+    num_virtual_tokens: int = 0
+    """Of a soft prompt: they stand before the prompts of all that ask for it."""
     slot: int = NOT_PLACED
     """Of the device, where it is placed."""
     is_in_host: bool = False

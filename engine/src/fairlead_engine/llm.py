@@ -68,7 +68,13 @@ class LLM:
         config = EngineConfig(model=model, **settings)
         files = ModelFiles.read(resolve_model(model))
         self.engine = Engine(config, runner)
-        self.model = ServedModel(config.name, files, self.engine.info, adapters=lambda: self.engine.load.adapters)
+        self.model = ServedModel(
+            config.name,
+            files,
+            self.engine.info,
+            adapters=lambda: self.engine.load.adapters,
+            virtual_tokens=lambda: self.engine.adapters.virtual_tokens,
+        )
         self._ids = itertools.count()
 
     @property

@@ -37,6 +37,8 @@ class Sequence:
     """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
     adapter: Adapter | None = None
     """With which it is computed; it stays where it is while the sequence runs."""
+    num_virtual_tokens: int = 0
+    """Of its adapter's soft prompt: its first tokens, which stand for embeddings and are nobody's text."""
     pooling: Pooling | None = None
     """What is made of its hidden states (`EngineRequest.pooling`),"""
     reading: Reading = Reading.UNIT
@@ -95,9 +97,10 @@ class Sequence:
         hidden states are still to be read, over all tokens or for log-probabilities, which are those of the *next*
         token. The cache has keys and values, not hidden states."""
         reads_all = self.sampling.prompt_logprobs is not None or self.pooling in _OVER_ALL
-        if not reads_all or self.num_read_tokens >= self.num_prompt_tokens - 1:
+        num_read_tokens = self.num_virtual_tokens + self.num_read_tokens
+        if not reads_all or num_read_tokens >= self.num_prompt_tokens - 1:
             return len(self.token_ids) - 1
-        return self.num_read_tokens
+        return num_read_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:
@@ -157,7 +160,7 @@ class ScheduledSequence:
         self.embedding: bytes | None = None
         """That vector, filled in by the runner where this step `embeds`."""
         if sampling.prompt_logprobs is not None:
-            first = max(start, sequence.num_read_tokens) + 1
+            first = max(start, sequence.num_virtual_tokens + sequence.num_read_tokens) + 1
             self.scores = range(first, min(end + 1, sequence.num_prompt_tokens))
         if sequence.pooling is not None:
             if sequence.pooling in _OVER_ALL:
@@ -172,6 +175,11 @@ class ScheduledSequence:
     def num_choices(self) -> int:
         """How many tokens this step chooses: behind its last ones."""
         return self.samples + len(self.drafts)
+
+    @property
+    def virtual_tokens(self) -> range:
+        """Which of its adapter's virtual tokens this step computes: they are the first of the sequence."""
+        return range(self.start, min(self.end, self.sequence.num_virtual_tokens))
 
     @property
     def num_output_tokens(self) -> int:

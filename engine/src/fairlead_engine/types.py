@@ -482,6 +482,8 @@ class EngineLoad(LoadFigures, kw_only=True, frozen=True):
     """how many tokens those were,"""
     num_accepted_per_position: tuple[int, ...] = ()
     """and how many stood, of the first ones, of the second ones …; empty where there never are any."""
+    virtual_tokens: dict[str, int] = msgspec.field(default_factory=dict)
+    """Of those of `adapters` that are soft prompts: by name, how much of the context each takes."""
     num_adapters_on_device: int = 0
     num_adapters_placed: int = 0
     """Times an adapter was brought to the device,"""

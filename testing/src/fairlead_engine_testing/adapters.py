@@ -1,4 +1,4 @@
-"""Folders of LoRA adapters with random weights, as PEFT writes them."""
+"""Folders of adapters with random weights, as PEFT writes them: LoRA and soft prompts."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fairlead_engine.model import read_config
@@ -50,4 +51,31 @@ def write_random_adapter(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps(fields))
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_random_soft_prompt(
+    folder: Path,
+    model: Path,
+    *,
+    seed: int = 0,
+    num_virtual_tokens: int = 5,
+    dtype: torch.dtype = torch.float32,
+    **config: Any,
+) -> Path:
+    """Of the model in a folder, about as large as its own embeddings; `config` is what else the configuration says."""
+    base = read_config(model)
+    name = next(name for name, _ in tensor_shapes(base) if name.endswith("embed_tokens.weight"))
+    with safe_open(model / "model.safetensors", framework="pt") as file:
+        scale = float(file.get_tensor(name).float().std()) * base.embedding_scale
+    shape = (num_virtual_tokens, base.hidden_size)
+    prompt = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
+    fields = {
+        "peft_type": "PROMPT_TUNING", "task_type": "CAUSAL_LM", "num_virtual_tokens": num_virtual_tokens,
+        "token_dim": base.hidden_size, "num_transformer_submodules": 1, "num_layers": base.num_layers,
+        "num_attention_heads": base.num_heads, "base_model_name_or_path": str(model), **config,
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(fields))
+    save_file({"prompt_embeddings": prompt.to(dtype)}, folder / "adapter_model.safetensors")
     return folder

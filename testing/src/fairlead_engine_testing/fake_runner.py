@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead_engine.adapters import AdapterFacts
 from fairlead_engine.batch import Batch
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
@@ -93,15 +94,15 @@ class FakeRunner:
     def compile_steps(self, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int) -> None:
         """Nothing is."""
 
-    def read_adapter(self, key: int, folder: Path) -> "Future[int]":
+    def read_adapter(self, key: int, folder: Path) -> "Future[AdapterFacts]":
         """A folder that is called `broken` cannot be read."""
-        size: Future[int] = Future()
+        facts: Future[AdapterFacts] = Future()
         if folder.name == "broken":
-            size.set_exception(AdapterError(f"{folder} is broken"))
+            facts.set_exception(AdapterError(f"{folder} is broken"))
         else:
-            size.set_result(1000)
+            facts.set_result(AdapterFacts(1000))
         self.host_adapters[key] = folder.name
-        return size
+        return facts
 
     def place_adapter(self, key: int, slot: int) -> None:
         assert key in self.host_adapters, "an adapter is placed that was not read"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fairlead_engine_testing import ScriptedEngine
-from fairlead_engine_testing.adapters import write_random_adapter
+from fairlead_engine_testing.adapters import write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.scripted_engine import scripted_info
 
 CHAT = {"messages": [{"role": "user", "content": "ahoy"}]}
@@ -84,6 +84,23 @@ async def test_adapters_are_loaded_and_unloaded_by_vllms_names(start_app: Any) -
     )
 
 
+async def test_soft_prompts_count_against_the_context(start_app: Any) -> None:
+    app = start_app(ScriptedEngine(info=scripted_info(adapters=("soft",))))
+    app.engine.change_load(virtual_tokens={"soft": 200})
+    for most, num_tokens, param, said in (
+        (10, 56, "prompt", "takes 200 of this model's context of 256 tokens, and the prompt has 56; shorten it to at "),
+        (46, 11, "max_tokens", "takes 200 of this model's context of 256 tokens, the prompt 11; lower max_tokens to "),
+    ):
+        reply = await app.complete(model="tiny:soft", prompt=[5] * num_tokens, max_tokens=most)
+        error = reply.json()["error"]
+        assert (reply.status_code, error["param"], error["code"]) == (400, param, "context_length_exceeded")
+        assert said in error["message"] and error["message"].endswith(("at most 55", "at most 45"))
+        assert (await app.complete(prompt=[5] * num_tokens, max_tokens=most)).status_code == 200
+    assert (await app.complete(model="tiny:soft", prompt=[5] * 11, max_tokens=45)).status_code == 200
+    reply = await app.http.post("/v1/embeddings", json={"model": "tiny:soft", "input": "ahoy"})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+
+
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_server_loads_and_unloads_under_traffic(
     num_processes: int, start_engine: Any, checkpoint: Path, tmp_path: Path
@@ -92,6 +109,7 @@ def test_a_server_loads_and_unloads_under_traffic(
     for seed, name in enumerate(("one", "two", "three")):
         write_random_adapter(root / name, checkpoint, seed=seed)
     write_random_adapter(root / "wide", checkpoint, rank=17)
+    write_random_soft_prompt(root / "soft", checkpoint, num_virtual_tokens=9)
     (root / "link").symlink_to(tmp_path)
     engine = start_engine(
         "--model", str(checkpoint), "--served-name", "tiny", "--lora-modules", f"one={root / 'one'}",
@@ -138,6 +156,12 @@ def test_a_server_loads_and_unloads_under_traffic(
             assert gone.json()["status"] == "unloaded", gone.text
             engine.wait_until(lambda: ask("tiny:new").status_code == 404, "the end of new")
         assert texts[0] == texts[2] != texts[1]
+        assert post("/v1/load_lora_adapter", lora_name="soft", lora_path="soft").status_code == 200
+        assert answer("tiny:soft") not in (plain, *texts)
+        usages = [ask(name).json()["usage"]["prompt_tokens"] for name in ("tiny", "tiny:soft")]
+        assert usages[0] == usages[1], "a soft prompt is nobody's text"
+        assert post("/v1/unload_lora_adapter", lora_name="soft").status_code == 200
+        engine.wait_until(lambda: ask("tiny:soft").status_code == 404, "the end of soft")
         for path, said in (
             ("wide", "r is 17, and adapters here have at most 16"),
             ("nowhere", "adapter_config.json cannot be read"),

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairlead_engine.adapters import NOT_PLACED, Adapter
+from fairlead_engine.adapters import NOT_PLACED, Adapter, AdapterFacts
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.sequences import Sequence
@@ -29,7 +29,7 @@ class AdapterRunner(Protocol):
 
     @property
     def num_adapter_slots(self) -> int: ...
-    def read_adapter(self, key: int, folder: Path) -> Future[int]: ...
+    def read_adapter(self, key: int, folder: Path) -> Future[AdapterFacts]: ...
     def place_adapter(self, key: int, slot: int) -> None: ...
     def forget_adapter(self, key: int) -> None: ...
 
@@ -39,7 +39,7 @@ class _Reading:
     """An adapter on its way into the host's memory."""
 
     adapter: Adapter
-    size: Future[int]
+    facts: Future[AdapterFacts]
     began: float
     done: Callable[[AdapterError | None], None] | None = None
     """Told of the first reading, after which requests may ask for it."""
@@ -54,9 +54,13 @@ class Adapters:
     they were. So who claims is passed by those behind, and waits for no more than the ends of those that run.
     """
 
-    def __init__(self, runner: AdapterRunner, *, most_in_host: int, clock: Clock) -> None:
+    def __init__(
+        self, runner: AdapterRunner, *, most_in_host: int, clock: Clock, most_virtual_tokens: int | None = None
+    ) -> None:
+        """`most_virtual_tokens`: of one soft prompt, so that there is room for a prompt and an answer; None = any."""
         self._runner = runner
         self._most_in_host = most_in_host
+        self._most_virtual_tokens = most_virtual_tokens
         self._clock = clock
         self._slots: list[Adapter | None] = [None] * runner.num_adapter_slots
         self._by_name: dict[str, Adapter] = {}
@@ -69,6 +73,7 @@ class Adapters:
         self._claims = 0
         self._wanted: set[int] = set()
         self._seconds: dict[str, float] | None = None
+        self._virtual_tokens: dict[str, int] | None = None
         self._read_pace = self._place_pace = 0.0
         self.broken: dict[int, str] = {}
         """By key, those that can be read no more, and why; their sequences cannot go on."""
@@ -99,7 +104,7 @@ class Adapters:
             there = f"there are {', '.join(map(repr, sorted(self._by_name)))}" if self._by_name else "there is none"
             raise AdapterError(f"no adapter {name!r} is loaded; {there}")
         adapter.is_leaving = True
-        self._seconds = None
+        self._seconds = self._virtual_tokens = None
         self._drop_left(adapter)
         return adapter
 
@@ -109,7 +114,7 @@ class Adapters:
 
     def settle(self) -> None:
         """Notes what was read meanwhile."""
-        for key, reading in [(key, each) for key, each in self._reading.items() if each.size.done()]:
+        for key, reading in [(key, each) for key, each in self._reading.items() if each.facts.done()]:
             del self._reading[key]
             self._read_is_over(reading)
 
@@ -120,7 +125,7 @@ class Adapters:
     def wait(self, seconds: float = _PATIENCE_SECONDS) -> None:
         """Until one was read, or for a little."""
         if self._reading:
-            wait([each.size for each in self._reading.values()], seconds, FIRST_COMPLETED)
+            wait([each.facts for each in self._reading.values()], seconds, FIRST_COMPLETED)
 
     # -- sequences -------------------------------------------------------------------------------------------------
 
@@ -192,6 +197,14 @@ class Adapters:
         return self._seconds
 
     @property
+    def virtual_tokens(self) -> dict[str, int]:
+        """By name, of the soft prompts among them."""
+        if self._virtual_tokens is None:
+            found = self._by_name.items()
+            self._virtual_tokens = {name: each.num_virtual_tokens for name, each in found if each.num_virtual_tokens}
+        return self._virtual_tokens
+
+    @property
     def num_on_device(self) -> int:
         return sum(each is not None for each in self._slots)
 
@@ -216,13 +229,13 @@ class Adapters:
         return placing if adapter.is_in_host else placing + (adapter.read_seconds or self._read_pace)
 
     def _read(self, adapter: Adapter, done: Callable[[AdapterError | None], None] | None = None) -> None:
-        size = self._runner.read_adapter(adapter.key, adapter.folder)
-        self._reading[adapter.key] = _Reading(adapter, size, self._clock.monotonic(), done)
+        facts = self._runner.read_adapter(adapter.key, adapter.folder)
+        self._reading[adapter.key] = _Reading(adapter, facts, self._clock.monotonic(), done)
 
     def _read_is_over(self, reading: _Reading) -> None:
         adapter = reading.adapter
-        self._seconds = None
-        error = _error_of(reading.size)
+        self._seconds = self._virtual_tokens = None
+        error = self._error_of(reading)
         if error is not None:
             self._runner.forget_adapter(adapter.key)
             if reading.done is None:
@@ -233,7 +246,9 @@ class Adapters:
                 adapter.is_leaving = True
                 self._drop_left(adapter)
         else:
-            adapter.num_bytes, adapter.is_in_host = reading.size.result(), True
+            facts = reading.facts.result()
+            adapter.num_bytes, adapter.num_virtual_tokens = facts.num_bytes, facts.num_virtual_tokens
+            adapter.is_in_host = True
             adapter.read_seconds = self._clock.monotonic() - reading.began
             self.num_read += 1
             self.read_seconds += adapter.read_seconds
@@ -246,6 +261,22 @@ class Adapters:
             self._drop_left(adapter)
         if reading.done is not None:
             reading.done(error)
+
+    def _error_of(self, reading: _Reading) -> AdapterError | None:
+        """What went wrong in reading; nothing that is in a folder may end the engine. Sequences were made with the
+        virtual tokens that were there when it was read first."""
+        error = reading.facts.exception()
+        if error is None:
+            found, most = reading.facts.result().num_virtual_tokens, self._most_virtual_tokens
+            if most is not None and found > most:
+                return AdapterError(f"its {found} virtual tokens leave no room in the context; at most {most} do")
+            if reading.done is None and found != (before := reading.adapter.num_virtual_tokens):
+                return AdapterError(f"it had {before} virtual tokens when it was loaded, and has {found}")
+            return None
+        if isinstance(error, AdapterError):
+            return error
+        logger.error("an adapter could not be read", exc_info=error)
+        return AdapterError(f"it cannot be read ({type(error).__name__}: {error})")
 
     def _has_room(self) -> bool:
         """Whether the host's memory can take another one, be it in place of one that nobody before it waits for."""
@@ -323,15 +354,6 @@ def folder_below(root: str | None, folder: str) -> Path:
     if top not in path.parents:
         raise AdapterError("lora_path must be a folder below that of --adapter-folder, or relative to it")
     return path
-
-
-def _error_of(size: Future[int]) -> AdapterError | None:
-    """What went wrong in reading; nothing that is in a folder may end the engine."""
-    error = size.exception()
-    if error is None or isinstance(error, AdapterError):
-        return error
-    logger.error("an adapter could not be read", exc_info=error)
-    return AdapterError(f"it cannot be read ({type(error).__name__}: {error})")
 
 
 def _fading(pace: float, seconds: float, num_bytes: int) -> float:

@@ -116,7 +116,12 @@ class Engine:
             eos_token_ids=model.eos_token_ids,
             cores=cores,
         )
-        self.adapters = Adapters(self.runner, most_in_host=config.num_host_adapters, clock=self.clock)
+        self.adapters = Adapters(
+            self.runner,
+            most_in_host=config.num_host_adapters,
+            clock=self.clock,
+            most_virtual_tokens=size.max_model_len - 2,
+        )
         self.thinking = ThinkingBudgets(model.vocab_size)
         self.scheduler = Scheduler(
             self.blocks,
@@ -181,15 +186,20 @@ class Engine:
     def add(self, request: EngineRequest) -> SequenceOutput | None:
         """Queues a request. Returns its only output, REJECTED, INVALID or ERROR with a message, when it cannot be
         taken."""
+        adapter = None if request.adapter is None else self.adapters.find(request.adapter)
+        num_virtual_tokens = 0 if adapter is None else adapter.num_virtual_tokens
+        prompt = request.prompt_token_ids
+        # Penalties count who occurs at all: virtual tokens are written as one that does.
         sequence = Sequence(
             request_id=request.request_id,
-            token_ids=list(request.prompt_token_ids),
-            num_prompt_tokens=len(request.prompt_token_ids),
+            token_ids=[*prompt[:1] * num_virtual_tokens, *prompt],
+            num_prompt_tokens=(num_virtual_tokens if prompt else 0) + len(prompt),
+            num_virtual_tokens=num_virtual_tokens,
             sampling=request.sampling,
             arrival_time=request.arrival_time,
             priority=request.priority,
             extra=extra_bytes(adapter=request.adapter, cache_salt=request.cache_salt),
-            adapter=None if request.adapter is None else self.adapters.find(request.adapter),
+            adapter=adapter,
             pooling=request.pooling,
             reading=request.reading,
             second_start=request.second_start,
@@ -252,7 +262,7 @@ class Engine:
             SequenceOutput(
                 request_id=sequence.request_id,
                 new_token_ids=[token.token_id],
-                num_cached_tokens=sequence.num_cached_tokens,
+                num_cached_tokens=max(0, sequence.num_cached_tokens - sequence.num_virtual_tokens),
             )
             if sequence.finish_reason is None and token is not None and token.logprobs is None
             else self._output(sequence, token)
@@ -284,7 +294,7 @@ class Engine:
             request_id=sequence.request_id,
             new_token_ids=[each.token_id for each in tokens],
             finish_reason=sequence.finish_reason,
-            num_cached_tokens=sequence.num_cached_tokens,
+            num_cached_tokens=max(0, sequence.num_cached_tokens - sequence.num_virtual_tokens),
             logprobs=[each.logprobs for each in tokens if each.logprobs is not None] or None,
             prompt_logprobs=item.prompt_logprobs or None if item is not None else None,
             embedding=item.embedding if item is not None else None,
@@ -323,6 +333,7 @@ class Engine:
             num_draft_tokens=drafting.num_draft_tokens if drafting else 0,
             num_accepted_per_position=tuple(drafting.num_accepted_per_position) if drafting else (),
             adapters=self.adapters.seconds,
+            virtual_tokens=self.adapters.virtual_tokens,
             num_adapters_on_device=self.adapters.num_on_device,
             num_adapters_placed=self.adapters.num_placed,
             num_adapters_read=self.adapters.num_read,
@@ -453,6 +464,8 @@ class Engine:
             return Refusal(FinishReason.ERROR, "this model's first token sees none of the others")
         if sequence.reading is Reading.LABELS and not task.labels:
             return Refusal(FinishReason.ERROR, "this model has no classifier")
+        if sequence.pooling is not None and sequence.num_virtual_tokens:
+            return Refusal(FinishReason.ERROR, "no vectors are made with soft prompts; leave the adapter out")
         return None
 
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from fairlead_engine.adapters import AdapterFacts
 from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
@@ -97,9 +98,8 @@ class Runner(Protocol[Launched]):
         """Adapters that can be placed on the device at once."""
         ...
 
-    def read_adapter(self, key: int, folder: Path) -> Future[int]:
-        """Begins to read an adapter into the host's memory, beside the steps. The result is the bytes it takes there,
-        or an AdapterError."""
+    def read_adapter(self, key: int, folder: Path) -> Future[AdapterFacts]:
+        """Begins to read an adapter into the host's memory, beside the steps. The result may be an AdapterError."""
         ...
 
     def place_adapter(self, key: int, slot: int) -> None:

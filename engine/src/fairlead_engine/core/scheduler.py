@@ -227,9 +227,10 @@ class Scheduler:
         if sequence.request_id in self._sequences:
             return Refusal(FinishReason.ERROR, f"a request with the id {sequence.request_id!r} is running already")
         if sequence.num_tokens >= self.max_len:
+            virtual = f", {sequence.num_virtual_tokens} of them its adapter's" if sequence.num_virtual_tokens else ""
             return Refusal(
                 FinishReason.ERROR,
-                f"the prompt has {sequence.num_tokens} tokens; "
+                f"the prompt has {sequence.num_tokens} tokens{virtual}; "
                 f"at most {self.max_len - 1} leave room for an output within the context of {self.max_len}",
             )
         return None

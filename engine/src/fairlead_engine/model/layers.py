@@ -41,6 +41,17 @@ class ForwardInput:
     """Which tokens have adapters,"""
     adapted_reads: AdaptedRows | None = None
     """and which of `logit_rows`; None = none of them has."""
+    given: "GivenEmbeddings | None" = None
+    """Of tokens whose embeddings are not their own; None = there are none."""
+
+
+class GivenEmbeddings(NamedTuple):
+    """Embeddings that come from elsewhere, in place of those of some tokens."""
+
+    rows: Tensor
+    """int64 [given]: which tokens'."""
+    embeddings: Tensor
+    """[given, hidden]."""
 
 
 @dataclass(frozen=True, slots=True)

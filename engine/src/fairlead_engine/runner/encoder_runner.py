@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.adapters import AdapterFacts
 from fairlead_engine.batch import Batch
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.errors import AdapterError, ConfigError
@@ -104,7 +105,7 @@ class EncoderRunner:
 
     num_adapter_slots = 0
 
-    def read_adapter(self, key: int, folder: Path) -> "Future[int]":
+    def read_adapter(self, key: int, folder: Path) -> "Future[AdapterFacts]":
         """Nobody asks: there is no place for one."""
         raise AdapterError("an encoder takes no adapters")
 

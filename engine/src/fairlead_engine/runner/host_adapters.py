@@ -4,6 +4,7 @@ import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from fairlead_engine.adapters import AdapterFacts
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter
 from fairlead_engine.model.lora.peft_folder import read_adapter
 from fairlead_engine.runner.pinning import given_cores
@@ -18,12 +19,12 @@ class HostAdapters:
         self._reader = ThreadPoolExecutor(1, "adapter-reader", lambda: _run_on(cores))
         self._read: dict[int, Future[HostAdapter]] = {}
 
-    def read(self, key: int, folder: Path) -> Future[int]:
-        """Begins to read it; the result is its bytes, or an AdapterError."""
+    def read(self, key: int, folder: Path) -> Future[AdapterFacts]:
+        """Begins to read it; the result may be an AdapterError."""
         reading = self._read[key] = self._reader.submit(read_adapter, folder, self._slots)
-        size: Future[int] = Future()
-        reading.add_done_callback(lambda done: _tell(done, size))
-        return size
+        facts: Future[AdapterFacts] = Future()
+        reading.add_done_callback(lambda done: _tell(done, facts))
+        return facts
 
     def place(self, key: int, slot: int) -> None:
         """Into a slot of the device. Waits for it where another rank was faster to read it."""
@@ -34,11 +35,12 @@ class HostAdapters:
         del self._read[key]
 
 
-def _tell(done: Future[HostAdapter], size: Future[int]) -> None:
+def _tell(done: Future[HostAdapter], facts: Future[AdapterFacts]) -> None:
     if (error := done.exception()) is not None:
-        size.set_exception(error)
+        facts.set_exception(error)
     else:
-        size.set_result(done.result().num_bytes)
+        adapter = done.result()
+        facts.set_result(AdapterFacts(adapter.num_bytes, 0 if adapter.prompt is None else len(adapter.prompt)))
 
 
 def _run_on(cores: set[int]) -> None:

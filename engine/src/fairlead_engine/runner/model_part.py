@@ -100,7 +100,9 @@ class ModelPart:
         self.backend = BACKENDS[self.attention_backend]()
         slots = None
         if settings.max_loras:
-            slots = AdapterSlots(settings.max_loras, settings.max_lora_rank, self.dtype, self.device)
+            slots = AdapterSlots(
+                settings.max_loras, settings.max_lora_rank, self.dtype, self.device, hidden_size=self.config.hidden_size
+            )
         self.model = load_model(
             folder, self.config, self.dtype, self.device, settings.quantization, shard,
             slots=slots, head_quantization=settings.head_quantization,
@@ -178,13 +180,14 @@ class ModelPart:
             plan, self.backend, self._tables, self.tokens, self.device, self.model.slots
         )
         between = None
-        if self._graphs is not None and step.adapted is None:
+        if self._graphs is not None and step.adapted is None and step.given is None:
             between = self._graphs.between_attentions(len(step.positions))
         return self._read(plan, self.model(step, self._caches, between), sample_slots, sample_ends)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
         """A step that computes one token of each sequence, if there is a graph for it."""
-        if len(plan.slots) != plan.num_queries.sum() or not graphs.fits_decodes(len(plan.slots)):
+        is_of_decodes = len(plan.slots) == plan.num_queries.sum() and not plan.soft_rows
+        if not is_of_decodes or not graphs.fits_decodes(len(plan.slots)):
             return None
         self.tokens.add(plan.new_tokens)
         self._tables.update(plan.new_blocks)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fairlead_engine.adapters import AdapterFacts
 from fairlead_engine.batch import Batch
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
@@ -206,8 +207,8 @@ class ModelRunner:
         slots = self._part.model.slots
         return 0 if slots is None else slots.num_slots
 
-    def read_adapter(self, key: int, folder: Path) -> Future[int]:
-        """Begins to read an adapter into the host's memory, in a thread and on all ranks; tells its bytes there."""
+    def read_adapter(self, key: int, folder: Path) -> Future[AdapterFacts]:
+        """Begins to read an adapter into the host's memory, in a thread and on all ranks."""
         if self._ranks is not None:
             self._ranks.read_adapter(key, folder)
         return self._part.host_adapters.read(key, folder)

@@ -10,11 +10,11 @@ from fairlead_engine.adapters import NOT_PLACED
 from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.attention.backend import AttentionBackend, DeviceBatch
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model.layers import ForwardInput
+from fairlead_engine.model.layers import ForwardInput, GivenEmbeddings
 from fairlead_engine.model.lora.adapted_linear import AdaptedRows
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.runner.slot_tokens import SlotTokens
-from fairlead_engine.runner.step_plan import StepPlan
+from fairlead_engine.runner.step_plan import SoftRows, StepPlan
 
 
 class PreparedBatch(NamedTuple):
@@ -70,6 +70,7 @@ def prepare(
         attention=backend.prepare(device_batch, tables),
         adapted=_rows_on_device(adapter_slots, adapted[:2], num_rows) if is_adapted else None,
         adapted_reads=_rows_on_device(adapter_slots, adapted[2:], len(reads)) if is_adapted else None,
+        given=_soft_prompts(adapter_slots, plan.soft_rows, device) if plan.soft_rows else None,
     )
     return PreparedBatch(forward, sample_slots, sample_ends)
 
@@ -85,6 +86,14 @@ def _adapted(adapters: Numbers) -> tuple[Numbers, Numbers]:
     """The rows that have one, and whose slot."""
     rows = np.flatnonzero(adapters != NOT_PLACED)
     return rows, adapters[rows]
+
+
+def _soft_prompts(slots: AdapterSlots | None, soft_rows: list[SoftRows], device: torch.device) -> GivenEmbeddings:
+    """The virtual tokens of a step."""
+    assert slots is not None, "this model was loaded without slots for adapters"
+    rows = [np.arange(each.first_row, each.first_row + each.end - each.first) for each in soft_rows]
+    embeddings = [slots.prompt(each.slot)[each.first : each.end] for each in soft_rows]
+    return GivenEmbeddings(to_device(np.concatenate(rows), device), torch.cat(embeddings))
 
 
 def _rows_on_device(slots: AdapterSlots | None, adapted: list[Tensor], num_rows: int) -> AdaptedRows | None:

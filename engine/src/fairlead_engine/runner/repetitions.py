@@ -54,7 +54,8 @@ def _parts(items: Many[ScheduledSequence]) -> Iterator[slice]:
 
 def _num_looked_at(item: ScheduledSequence) -> int:
     last_n = item.sequence.sampling.dry_penalty_last_n
-    return min(item.end, MOST_LOOKED_BACK if last_n < 0 else last_n)
+    num_tokens = item.end - item.sequence.num_virtual_tokens
+    return min(num_tokens, MOST_LOOKED_BACK if last_n < 0 else last_n)
 
 
 def _penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], slot_tokens: Tensor) -> None:

@@ -30,6 +30,20 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     new_blocks: list[NewBlocks]
     adapters: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """The slot of each item's adapter, `NOT_PLACED` for none; empty where no item has one."""
+    soft_rows: "list[SoftRows]" = msgspec.field(default_factory=list)
+    """Rows whose embeddings are not those of their tokens, but of soft prompts."""
+
+
+class SoftRows(msgspec.Struct, frozen=True, array_like=True):
+    """Rows that are virtual tokens of one adapter, one after the other."""
+
+    first_row: int
+    slot: int
+    """Of the adapter."""
+    first: int
+    """Virtual token,"""
+    end: int
+    """and the one behind the last."""
 
 
 _NONE = np.empty(0, np.int64)
@@ -74,7 +88,8 @@ class SentSlots:
         is then, and where it stays."""
         for item in batch.chunks:
             adapter = item.sequence.adapter
-            self._adapters[item.sequence.slot] = NOT_PLACED if adapter is None else adapter.slot
+            changes_layers = adapter is not None and not adapter.num_virtual_tokens
+            self._adapters[item.sequence.slot] = adapter.slot if adapter is not None and changes_layers else NOT_PLACED
         found = self._adapters[slots]
         return found if (found != NOT_PLACED).any() else _NONE
 
@@ -100,6 +115,7 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
     score_rows: list[int] = []
     score_sizes: list[int] = []
     pool_rows: list[int] = []
+    soft_rows: list[SoftRows] = []
     row = len(decodes)
     for item in chunks:
         if item.reads_prompt:
@@ -107,6 +123,9 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
             score_rows += [offset + position - 1 for position in item.scores]  # logits tell of the next token
             score_sizes += [min(most_scored, item.scores.stop - position) for position in item.scores[::most_scored]]
             pool_rows += [offset + position for position in item.pools]
+        if virtual := item.virtual_tokens:
+            assert item.sequence.adapter is not None
+            soft_rows.append(SoftRows(row, item.sequence.adapter.slot, virtual.start, virtual.stop))
         row += item.num_tokens
     slots = np.concatenate((decodes.slots, slots))
     return StepPlan(
@@ -120,4 +139,5 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
         new_tokens=sent.new_tokens(batch),
         new_blocks=sent.new_blocks(batch),
         adapters=sent.adapters(batch, slots),
+        soft_rows=soft_rows,
     )

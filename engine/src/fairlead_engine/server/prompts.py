@@ -34,6 +34,9 @@ def completion_prompts(request: CompletionRequest, model: ServedModel) -> list[l
 
 def embedding_prompts(request: EmbeddingRequest, model: ServedModel) -> list[list[int]]:
     """The ids of each text whose vector is asked for. Raises `RequestError`."""
+    if model.num_virtual_tokens(request.model):
+        problem = "no vectors are made with soft prompts; leave the adapter out of model"
+        raise RequestError("model", problem, "unsupported_operation")
     fields = EmbeddingPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
     return _checked(fields, request, model)
 
@@ -98,5 +101,7 @@ def _checked(fields: PromptFields, request: PromptRequest, model: ServedModel) -
     for place, token_ids in prompts:
         model.check_prompt(token_ids, place)
         model.check_room(token_ids, request.answer_limit)
+        if num_virtual_tokens := model.num_virtual_tokens(request.model):
+            model.check_beside(num_virtual_tokens, token_ids, place, request.answer_limit)
         checked.append(token_ids)
     return checked

@@ -59,9 +59,11 @@ class ServedModel:
         created: int | None = None,
         formats: AnswerFormats = TEXT_ONLY,
         adapters: Callable[[], Collection[str]] = tuple,
+        virtual_tokens: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`created`: when it was loaded, as clients are told; Unix time, None = now. `formats`: what its answers have
-        besides text. `adapters`: the names of those that are there now."""
+        besides text. `adapters`: the names of those that are there now. `virtual_tokens`: of the soft prompts among
+        them."""
         self.name = name
         self.info = info
         self.tokenizer = files.tokenizer
@@ -76,6 +78,7 @@ class ServedModel:
         """Special tokens that such formats are made of."""
         self.created = int(time.time()) if created is None else created
         self._adapters = adapters
+        self._virtual_tokens = virtual_tokens
         self._protocol_json: tuple[list[str], bytes] | None = None
 
     @property
@@ -134,6 +137,24 @@ class ServedModel:
             limit.check(len(token_ids), self.info.max_model_len)
         except PromptError as error:
             raise request_error(error) from error
+
+    def num_virtual_tokens(self, model: str) -> int:
+        """That stand before the prompts of requests which write this in `model`: those of a soft prompt."""
+        virtual_tokens = self._virtual_tokens()
+        return virtual_tokens.get(self.adapter(model) or "", 0) if virtual_tokens else 0
+
+    def check_beside(self, num_virtual: int, token_ids: Sequence[int], field: str, limit: AnswerLimit) -> None:
+        """Raises `RequestError` where a soft prompt leaves too little room for a prompt and the answer asked for."""
+        room = self.info.max_model_len - num_virtual
+        beside = (
+            f"the adapter's soft prompt takes {num_virtual} of this model's context of {self.info.max_model_len} tokens"
+        )
+        if len(token_ids) >= room:
+            problem = f"{beside}, and the prompt has {len(token_ids)}; shorten it to at most {room - 1}"
+            raise RequestError(field, problem, "context_length_exceeded")
+        if limit.max_tokens is not None and len(token_ids) + limit.max_tokens > room:
+            problem = f"{beside}, the prompt {len(token_ids)}; lower {limit.field} to at most {room - len(token_ids)}"
+            raise RequestError(limit.field, problem, "context_length_exceeded")
 
     def check_token_ids(self, token_ids: Collection[int], field: str) -> None:
         """Raises `RequestError` for ids outside the vocabulary."""

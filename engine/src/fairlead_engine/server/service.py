@@ -95,7 +95,15 @@ class Service:
         formats = choose_formats(
             None if template is None else template.source, self.config.tool_call_parser, self.config.reasoning_parser
         )
-        self._model = ServedModel(self._name, files, info, created, formats, lambda: self.client.load.adapters)
+        self._model = ServedModel(
+            self._name,
+            files,
+            info,
+            created,
+            formats,
+            lambda: self.client.load.adapters,
+            lambda: self.client.load.virtual_tokens,
+        )
         self.stream.mirror.block_size = info.block_size
         self.metrics.watch(self.client, self.stream, info)
         self.lifecycle.ready()

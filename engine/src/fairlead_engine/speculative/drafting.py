@@ -29,8 +29,8 @@ class RunnerProposer:
     """Leaves the guessing to the runner, which has a model for it."""
 
     def propose(self, sequence: Sequence, most: int) -> list[int]:
-        """As many as may be, all `UNKNOWN`."""
-        return [UNKNOWN] * most
+        """As many as may be, all `UNKNOWN`; none where it would read a soft prompt that it does not have."""
+        return [] if sequence.num_virtual_tokens else [UNKNOWN] * most
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
         """Nothing is kept."""

@@ -15,10 +15,12 @@ _MOST_INDEXED = 4096
 class _Index:
     """Where each run of tokens of a few lengths was seen last."""
 
-    __slots__ = ("by_length", "num_seen")
+    __slots__ = ("by_length", "first", "num_seen")
 
-    def __init__(self, num_lengths: int) -> None:
-        self.num_seen = 0
+    def __init__(self, num_lengths: int, first: int) -> None:
+        self.first = first
+        """Where the text begins."""
+        self.num_seen = first
         """Tokens up to which runs are known."""
         self.by_length: list[dict[tuple[int, ...], int]] = [{} for _ in range(num_lengths)]
         """Run → the position behind it; the shortest length first."""
@@ -37,7 +39,7 @@ class NGramProposer:
         token_ids = sequence.token_ids
         index = self._indices.get(sequence)
         if index is None:
-            index = self._indices[sequence] = _Index(len(self._lengths))
+            index = self._indices[sequence] = _Index(len(self._lengths), sequence.num_virtual_tokens)
         if not self._catch_up(index, token_ids):
             return []
         for length, seen in zip(reversed(self._lengths), reversed(index.by_length), strict=True):
@@ -56,7 +58,7 @@ class NGramProposer:
         """Whether all runs are known but those that the last token ends: nothing has followed them yet."""
         first, end = index.num_seen + 1, min(len(token_ids), index.num_seen + 1 + _MOST_INDEXED)
         for length, seen in zip(self._lengths, index.by_length, strict=True):
-            for behind in range(max(first, length), end):
+            for behind in range(max(first, index.first + length), end):
                 seen[tuple(token_ids[behind - length : behind])] = behind
         index.num_seen = end - 1
         return end == len(token_ids)

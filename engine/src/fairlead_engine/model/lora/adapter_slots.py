@@ -40,18 +40,24 @@ class HostAdapter(NamedTuple):
 
     tensors: list[tuple[Place, Tensor, Tensor]]
     """[rank, in_features] and [rank, out_features], the latter scaled."""
+    prompt: Tensor | None = None
+    """[virtual tokens, hidden], of a soft prompt, which has no other tensors."""
 
     @property
     def num_bytes(self) -> int:
-        return sum(down.nbytes + up.nbytes for _, down, up in self.tensors)
+        of_prompt = 0 if self.prompt is None else self.prompt.nbytes
+        return of_prompt + sum(down.nbytes + up.nbytes for _, down, up in self.tensors)
 
 
 class AdapterSlots:
     """All of them. While the model computes, `now` says which rows of the next product have adapters."""
 
-    def __init__(self, num_slots: int, rank: int, dtype: torch.dtype, device: torch.device) -> None:
-        """`rank`: the largest that an adapter may have."""
+    def __init__(
+        self, num_slots: int, rank: int, dtype: torch.dtype, device: torch.device, *, hidden_size: int
+    ) -> None:
+        """`rank`: the largest that an adapter may have. `hidden_size`: of the model's embeddings."""
         self.num_slots = num_slots
+        self.hidden_size = hidden_size
         self.rank = rank
         self.dtype = dtype
         self.device = device
@@ -63,6 +69,7 @@ class AdapterSlots:
         """Projections that are stored as a part of another: that one, its rows, and where the part begins."""
         self._owners = torch.arange(num_slots, device=device).repeat_interleave(rank)
         """int64 [slots x rank]: whose column it is."""
+        self._prompts: list[Tensor | None] = [None] * num_slots
 
     @property
     def num_bytes(self) -> int:
@@ -103,8 +110,16 @@ class AdapterSlots:
         """Places an adapter; what was in the slot is gone. Steps that are launched already compute with that."""
         for linear in self._linears:
             linear.clear(slot)
+        prompt = adapter.prompt
+        self._prompts[slot] = None if prompt is None else prompt.to(self.device, non_blocking=True)
         for place, down, up in adapter.tensors:
             place.linear.put(place.projection, slot, down, up)
+
+    def prompt(self, slot: int) -> Tensor:
+        """[virtual tokens, hidden] of the soft prompt that is placed there."""
+        prompt = self._prompts[slot]
+        assert prompt is not None, "no soft prompt is placed in that slot"
+        return prompt
 
     def of_rows(self, rows: Tensor | None, slots: Tensor) -> AdaptedRows:
         """`slots` int64 [adapted]: whose adapter each of those rows has; below 0 = none, where `rows` are all."""

@@ -1,9 +1,9 @@
 """The folder of an adapter as PEFT writes it: `adapter_config.json` and `adapter_model.safetensors`.
 
-Everything that would compute something else than PEFT does is refused, by file and field.
+Low-rank adapters are read here, soft prompts in `soft_prompt.py`. Everything that would compute something else than
+PEFT does is refused, by file and field.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -11,22 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter, Module
+from fairlead_engine.model.lora.peft_files import CONFIG_FILE, FLOATS, PeftFiles
+from fairlead_engine.model.lora.soft_prompt import SOFT_PROMPTS, read_soft_prompt
 
-CONFIG_FILE = "adapter_config.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
-_PICKLE = "adapter_model.bin"
-_MOST_CONFIG_BYTES = 2**20
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(r"(?P<module>.+)\.lora_(?P<kind>[AB])\.weight")
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _PLAIN = re.compile(r"\^?[\w\\.]+\$?")
 """A pattern that is a name."""
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _HARMLESS = frozenset(
     {
         "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision",
@@ -51,29 +47,36 @@ _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Ways to begin that train against another base model than the one that is served."""
 
 
+_ELSEWHERE = {
+    "PREFIX_TUNING": "keys and values of every layer are not taken from a folder; train prompt tuning",
+    "MULTITASK_PROMPT_TUNING": "a prompt for each task is not told apart; train prompt tuning",
+    "CPT": "context that stands among the prompt is not kept apart; train prompt tuning",
+}
+"""Kinds of which somebody might think that they are served."""
+
+
 def read_adapter(folder: Path, slots: AdapterSlots) -> HostAdapter:
     """The rank's part of the adapter in `folder`. Raises AdapterError, naming file and field or tensor."""
-    config = _Config(folder, slots)
-    if not (folder / WEIGHTS_FILE).is_file():
-        has_pickle = (folder / _PICKLE).exists()
-        problem = f"{_PICKLE} may run code when it is read and is not; save the adapter as safetensors"
-        raise AdapterError(f"{folder} has no {WEIGHTS_FILE}" + (f": {problem}" if has_pickle else ""))
-    try:
-        with safe_open(folder / WEIGHTS_FILE, framework="pt") as file, torch.inference_mode():
-            return HostAdapter([*_tensors(file, config, slots)])
-    except (SafetensorError, OSError) as error:
-        raise AdapterError(f"{folder / WEIGHTS_FILE} cannot be read as safetensors ({error})") from error
+    files = PeftFiles(folder)
+    kind = files.fields.get("peft_type")
+    if kind in SOFT_PROMPTS:
+        return read_soft_prompt(files, slots)
+    if kind != "LORA":
+        served = ", ".join(("LORA", *SOFT_PROMPTS))
+        hint = _ELSEWHERE.get(kind) if isinstance(kind, str) else None
+        raise files.wrong("peft_type", f"is {kind!r}; only {served} are served" + (f": {hint}" if hint else ""))
+    config = _Config(files, slots)
+    with files.weights_open() as file, torch.inference_mode():
+        return HostAdapter([*_tensors(file, config, slots)])
 
 
 class _Config:
-    """`adapter_config.json`, checked."""
+    """`adapter_config.json` of a low-rank adapter, checked."""
 
-    def __init__(self, folder: Path, slots: AdapterSlots) -> None:
-        self._path = path = folder / CONFIG_FILE
-        self.weights = folder / WEIGHTS_FILE
-        self._fields = fields = self._read(path)
-        if (kind := fields.get("peft_type")) != "LORA":
-            raise self.wrong("peft_type", f"is {kind!r}; only LORA is served")
+    def __init__(self, files: PeftFiles, slots: AdapterSlots) -> None:
+        self.wrong = files.wrong
+        self.weights = files.weights
+        self._fields = fields = files.fields
         for name, value in fields.items():
             if name not in _HARMLESS and value not in (None, False, [], {}, ""):
                 raise self.wrong(name, f"is {value!r}: " + _ADVICE.get(name, "which this engine does not know"))
@@ -96,9 +99,6 @@ class _Config:
         if self._layers is not None and not all(type(each) is int for each in self._layers):
             raise self.wrong("layers_to_transform", "must be whole numbers")
 
-    def wrong(self, field: str, problem: str) -> AdapterError:
-        return AdapterError(f"{self._path}: {field} {problem}")
-
     def rank_of(self, module: str) -> int:
         return next((rank for key, rank in self._ranks.items() if _is_named(module, key)), self.rank)
 
@@ -118,19 +118,6 @@ class _Config:
         if any(_is_named(module, each) for each in self._excluded):
             return False
         return not self._targets or any(_is_named(module, each) for each in self._targets)
-
-    def _read(self, path: Path) -> dict[str, Any]:
-        if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-            raise AdapterError(f"{path} is no file; give a folder that PEFT has saved")
-        try:
-            with path.open("rb") as file:
-                text = file.read(_MOST_CONFIG_BYTES + 1)
-            fields = json.loads(text) if len(text) <= _MOST_CONFIG_BYTES else None
-        except (OSError, ValueError, RecursionError) as error:
-            raise AdapterError(f"{path} cannot be read as JSON ({error}); give a folder that PEFT has saved") from error
-        if not isinstance(fields, dict):
-            raise AdapterError(f"{path} must hold a JSON object of at most {_MOST_CONFIG_BYTES} bytes")
-        return fields
 
     def _positive_int(self, field: str, value: Any) -> int:
         if type(value) is not int or value < 1:
@@ -235,7 +222,7 @@ def _tensor(file: Any, key: str, shape: tuple[int, int], config: _Config) -> Ten
     if tuple(tensor.shape) != shape:
         problem = f"should have shape {list(shape)} by {CONFIG_FILE} and the model, but has {list(tensor.shape)}"
         raise AdapterError(f"{config.weights}: tensor {key} {problem}")
-    if tensor.dtype not in _FLOATS:
+    if tensor.dtype not in FLOATS:
         raise AdapterError(
             f"{config.weights}: tensor {key} holds {str(tensor.dtype).removeprefix('torch.')}, no floats"
         )
