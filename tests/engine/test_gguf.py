@@ -1,6 +1,8 @@
 """GGUF files, written and decoded by llama.cpp's own package: whole models, tokenizers, and files that are damaged."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
@@ -15,11 +17,11 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError
+from fairlead_engine.gguf_header.gguf_file import GgufFile
+from fairlead_engine.gguf_header.gguf_tokenizer import read_gguf_tokenizer
 from fairlead_engine.llm import LLM
 from fairlead_engine.model import load_model, read_config
 from fairlead_engine.model.gguf.gguf_blocks import BLOCKS
-from fairlead_engine.model.gguf.gguf_file import GgufFile
-from fairlead_engine.model.gguf.gguf_tokenizer import read_gguf_tokenizer
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
 from fairlead_engine.tokenizer_files import read_tokenizer
 from fairlead_engine.types import SamplingParams
@@ -216,6 +218,29 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gguf")
     floats = write_random_checkpoint(folder / "floats", llama_fields(intermediate_size=128, vocab_size=64))
     return write_gguf(floats, folder / "model.gguf", folder / "meant", {"_proj.weight": Kind.Q4_0})
+
+
+def test_tokenizers_are_read_without_torch(tmp_path: Path) -> None:
+    """As the HTTP process reads them, which is the smaller for it."""
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    for key, value in metadata_of_bytes().items():
+        writer.add_key_value(f"tokenizer.ggml.{key}", value, gguf.GGUFValueType.get_type(value))
+    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        write()
+    program = (
+        "import sys, pathlib\nfrom fairlead_engine.tokenizer_files import read_tokenizer\n"
+        f"tokenizer = read_tokenizer(pathlib.Path({str(tmp_path / 'model.gguf')!r}))\n"
+        "assert tokenizer.decode(tokenizer.encode('ahoy')) == 'ahoy'\n"
+        "sys.exit(' '.join(sorted({'torch', 'numpy'} & set(sys.modules))) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_is_not_read_is_refused_by_name(file: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A model's tokenizer, whichever file holds it: a folder's `tokenizer.json`, or one GGUF file.
 
-Both processes read it. What reads GGUF files loads torch, which the HTTP process is otherwise without.
+Both processes read it, and the HTTP process is without torch.
 """
 
 from pathlib import Path
@@ -14,8 +14,8 @@ from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 def read_tokenizer(model: Path) -> PromptTokenizer:
     """Tokenizer and chat template. Raises ModelLoadError (TokenizerInvalid, CheckpointInvalid)."""
     if model.suffix == GGUF:
-        from fairlead_engine.model.gguf.gguf_file import GgufFile
-        from fairlead_engine.model.gguf.gguf_tokenizer import read_gguf_tokenizer
+        from fairlead_engine.gguf_header.gguf_file import GgufFile
+        from fairlead_engine.gguf_header.gguf_tokenizer import read_gguf_tokenizer
 
         return read_gguf_tokenizer(GgufFile(model))
     try:

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.gguf_header.gguf_file import SUFFIX
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
-from fairlead_engine.model.gguf.gguf_file import SUFFIX
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig

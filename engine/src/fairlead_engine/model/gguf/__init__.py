@@ -1,5 +1,5 @@
-"""GGUF, the file of llama.cpp's models: one holds configuration, tokenizer and weights.
+"""The weights of GGUF files, which `fairlead_engine.gguf_header` finds in them.
 
-`gguf_file` reads its bytes, `gguf_blocks` knows how numbers are packed, `gguf_config` and `gguf_tokenizer` say what a
-folder's `config.json` and `tokenizer.json` would, and `gguf_checkpoint` has the tensors under Hugging Face's names.
+`gguf_blocks` knows how numbers are packed, `gguf_config` says what a folder's `config.json` would, and
+`gguf_checkpoint` has the tensors under Hugging Face's names.
 """

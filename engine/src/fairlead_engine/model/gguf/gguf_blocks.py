@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fairlead_engine.gguf_header.gguf_sizes import SIZES, StoredSize
+
 FLOATS = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """Types that are stored as they are, by ggml's number."""
 
@@ -31,14 +33,21 @@ class BlockType:
     """A type of tensors."""
 
     name: str
-    num_bytes: int
-    """Of a block."""
+    stored: StoredSize
     decode: Callable[[Tensor], Decoded]
-    size: int = 32
-    """Numbers in a block."""
     group_size: int = 32
     num_bits: int = 8
     """4 where values are from -8 to 7."""
+
+    @property
+    def size(self) -> int:
+        """Numbers in a block."""
+        return self.stored.size
+
+    @property
+    def num_bytes(self) -> int:
+        """Of a block."""
+        return self.stored.num_bytes
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
@@ -139,16 +148,16 @@ def _q6_k(blocks: Tensor) -> Decoded:
 
 
 BLOCKS = {
-    2: BlockType("Q4_0", 18, _q4_0, num_bits=4),
-    3: BlockType("Q4_1", 20, _q4_1, num_bits=4),
-    6: BlockType("Q5_0", 22, _q5_0),
-    7: BlockType("Q5_1", 24, _q5_1),
-    8: BlockType("Q8_0", 34, _q8_0),
-    10: BlockType("Q2_K", 84, _q2_k, size=256, group_size=16),
-    11: BlockType("Q3_K", 110, _q3_k, size=256, group_size=16),
-    12: BlockType("Q4_K", 144, _q4_k, size=256, num_bits=4),
-    13: BlockType("Q5_K", 176, _q5_k, size=256),
-    14: BlockType("Q6_K", 210, _q6_k, size=256, group_size=16),
+    2: BlockType("Q4_0", SIZES[2], _q4_0, num_bits=4),
+    3: BlockType("Q4_1", SIZES[3], _q4_1, num_bits=4),
+    6: BlockType("Q5_0", SIZES[6], _q5_0),
+    7: BlockType("Q5_1", SIZES[7], _q5_1),
+    8: BlockType("Q8_0", SIZES[8], _q8_0),
+    10: BlockType("Q2_K", SIZES[10], _q2_k, group_size=16),
+    11: BlockType("Q3_K", SIZES[11], _q3_k, group_size=16),
+    12: BlockType("Q4_K", SIZES[12], _q4_k, num_bits=4),
+    13: BlockType("Q5_K", SIZES[13], _q5_k),
+    14: BlockType("Q6_K", SIZES[14], _q6_k, group_size=16),
 }
 """By ggml's number."""
 OTHERS = {

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.gguf_header.gguf_file import SUFFIX, GgufFile, GgufTensor
 from fairlead_engine.model.checkpoint import Checkpoint
 from fairlead_engine.model.gguf.gguf_blocks import BLOCKS, FLOATS, OTHERS, BlockType
 from fairlead_engine.model.gguf.gguf_config import METHOD, config_fields
-from fairlead_engine.model.gguf.gguf_file import SUFFIX, GgufFile, GgufTensor
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.int4_weight_only import Int4WeightOnly
 from fairlead_engine.model.quantization.int8_weight_only import Int8WeightOnly

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.gguf_header.gguf_file import GgufFile
 from fairlead_engine.model.gguf.gguf_blocks import FLOATS
-from fairlead_engine.model.gguf.gguf_file import GgufFile
 from fairlead_engine.model.rope import RopeConfig, RopeKind, inverse_frequencies
 
 METHOD = "gguf"

@@ -5,7 +5,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.gguf.gguf_file import GgufFile
+from fairlead_engine.gguf_header.gguf_file import GgufFile
 from fairlead_protocol.chat import ChatTemplateError
 from fairlead_protocol.tokenizing import PromptTokenizer, TokenizerError
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from fairlead_engine.demo import GGUF
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.model.gguf.gguf_blocks import BLOCKS, FLOATS
+from fairlead_engine.gguf_header.gguf_sizes import SIZES
 
 SUFFIX = GGUF
 _MAGIC = b"GGUF"
@@ -81,12 +81,9 @@ class GgufFile:
         )
 
     def _check_size(self, name: str, tensor: GgufTensor) -> None:
-        if (block := BLOCKS.get(tensor.kind)) is not None:
-            row_bytes = -(-tensor.shape[-1] // block.size) * block.num_bytes
-        elif (dtype := FLOATS.get(tensor.kind)) is not None:
-            row_bytes = tensor.shape[-1] * dtype.itemsize
-        else:
+        if (stored := SIZES.get(tensor.kind)) is None:
             return  # refused by name when it is asked for
+        row_bytes = -(-tensor.shape[-1] // stored.size) * stored.num_bytes
         if tensor.offset + prod(tensor.shape[:-1]) * row_bytes > len(self._bytes):
             self.refuse(f"ends within {name}")
 
