@@ -2,6 +2,7 @@
 
 import random
 from concurrent.futures import Future
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,19 @@ import pytest
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import AdapterError
 from fairlead_engine.types import FinishReason
-from fairlead_engine_testing import FakeModelConfig, FakeRunner, make_request
+from fairlead_engine_testing import FakeClock, FakeModelConfig, FakeRunner, make_request
 from fairlead_engine_testing.fake_engine import fake_config
 
 MODEL = FakeModelConfig(vocab_size=8, max_position_embeddings=40, eos_token_ids=(0,))
 NAMES = "abcdef"
 
 
-def make(num_slots: int, modules: str = "", **settings: Any) -> tuple[Engine, FakeRunner]:
+def make(
+    num_slots: int, modules: str = "", clock: FakeClock | None = None, **settings: Any
+) -> tuple[Engine, FakeRunner]:
     runner = FakeRunner(MODEL, block_size=settings.get("block_size", 4), num_adapter_slots=num_slots)
     config = fake_config(lora_modules=modules or None, max_loras=num_slots, **settings)
-    return Engine(config, runner), runner
+    return Engine(config, runner, clock), runner
 
 
 def load(engine: Engine, name: str, folder: str) -> None:
@@ -146,14 +149,20 @@ def test_what_is_told_of_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine.load.adapters is engine.load.adapters, "nothing is counted anew while nothing changes"
 
 
-def test_an_adapter_that_can_be_read_no_more_ends_its_requests_alone() -> None:
-    engine, runner = make(1, "a=/a,b=/b,c=/c", max_cpu_loras=1)
+def run_while_b_fails(most: int) -> tuple[Engine, dict[str, tuple[FinishReason, str | None]], list[float]]:
+    """Of three requests, one of an adapter that cannot be read again so many times: how they end, and when it is tried
+    again."""
+    clock = FakeClock(0.0)
+    engine, runner = make(1, "a=/a,b=/b,c=/c", clock, max_cpu_loras=1)
     for name in "bac":
         assert engine.add(make_request(name, adapter=name, max_tokens=3)) is None
-    read = runner.read_adapter
+    read, tried_at = runner.read_adapter, list[float]()
 
     def fail(key: int, folder: Path) -> "Future[int]":
-        return read(key, Path("/broken") if folder.name == "b" else folder)
+        if folder.name != "b":
+            return read(key, folder)
+        tried_at.append(clock.now())
+        return read(key, Path("/broken") if len(tried_at) <= most else folder)
 
     runner.read_adapter = fail  # type: ignore[method-assign]
     ended = {}
@@ -162,6 +171,37 @@ def test_an_adapter_that_can_be_read_no_more_ends_its_requests_alone() -> None:
             if output.finish_reason is not None:
                 ended[output.request_id] = (output.finish_reason, output.message)
         engine.check()
+        clock.advance(0.125)
+    return engine, ended, tried_at
+
+
+def test_an_adapter_that_cannot_be_read_for_a_moment_is_not_lost() -> None:
+    engine, ended, tried_at = run_while_b_fails(3)
+    assert {reason for reason, _ in ended.values()} == {FinishReason.LENGTH}
+    assert set(engine.load.adapters) == {"a", "b", "c"}
+    waits = [after - before for before, after in pairwise(tried_at)]
+    assert waits == pytest.approx([0.25, 0.5, 1.0], abs=0.2)
+    assert not engine.adapters.is_awaited
+
+
+def test_who_leaves_takes_what_is_to_be_read_along() -> None:
+    engine, runner = make(1, "a=/a,b=/b", max_cpu_loras=1)
+    read = runner.read_adapter
+    runner.read_adapter = lambda key, folder: read(key, Path("/broken"))  # type: ignore[method-assign]
+    name = next(name for name in "ab" if not engine.adapters._by_name[name].is_in_host)
+    other = "ab".replace(name, "")
+    assert engine.add(make_request("r", adapter=name, max_tokens=3)) is None
+    while not engine.adapters._retries:
+        engine.step()
+    engine.abort("r")
+    engine.check()
+    assert not engine.adapters.is_awaited and not engine.has_work()
+    assert set(engine.load.adapters) == {name, other}
+
+
+def test_an_adapter_that_can_be_read_no_more_ends_its_requests_alone() -> None:
+    engine, ended, tried_at = run_while_b_fails(100)
+    assert len(tried_at) == 6
     assert ended["b"] == (FinishReason.ERROR, "its adapter cannot be read any more: /broken is broken")
     assert {ended[name][0] for name in "ac"} == {FinishReason.LENGTH}
     assert set(engine.load.adapters) == {"a", "c"}

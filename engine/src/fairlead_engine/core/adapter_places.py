@@ -5,6 +5,7 @@ the order of last use. Knows names and numbers; tensors are the runner's.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 0.005
 """For which a step waits that has nothing to do before an adapter is read: commands may come meanwhile."""
 _MOST_NAME = 256
+_RETRY_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""After which an adapter that could be read before is read again where that has failed: a volume that is mounted anew,
+or a file that is being replaced, is there again in a moment."""
 
 
 class AdapterRunner(Protocol):
@@ -43,6 +47,15 @@ class _Reading:
     began: float
     done: Callable[[AdapterError | None], None] | None = None
     """Told of the first reading, after which requests may ask for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """Of an adapter that sequences wait for, and that could not be read again."""
+
+    num_failures: int
+    due: float
+    """By the monotonic clock."""
 
 
 class Adapters:
@@ -67,6 +80,8 @@ class Adapters:
         self._in_host: dict[int, Adapter] = {}
         """By key, the last used last."""
         self._reading: dict[int, _Reading] = {}
+        self._retries: dict[int, _Retry] = {}
+        """By key; of adapters that somebody waits for."""
         self._keys = count(1)
         self._ticks = count(1)
         self._to_place: list[Adapter] = []
@@ -122,10 +137,17 @@ class Adapters:
     def is_reading(self) -> bool:
         return bool(self._reading)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether one is being read, or will be again."""
+        return bool(self._reading or self._retries)
+
     def wait(self, seconds: float = _PATIENCE_SECONDS) -> None:
         """Until one was read, or for a little."""
         if self._reading:
             wait([each.facts for each in self._reading.values()], seconds, FIRST_COMPLETED)
+        elif self._retries:
+            time.sleep(seconds)
 
     # -- sequences -------------------------------------------------------------------------------------------------
 
@@ -138,6 +160,8 @@ class Adapters:
         """It neither waits nor runs."""
         if sequence.adapter is not None:
             sequence.adapter.num_sequences -= 1
+            if not sequence.adapter.num_sequences:
+                self._retries.pop(sequence.adapter.key, None)
             self._drop_left(sequence.adapter)
 
     def look(self) -> None:
@@ -152,7 +176,7 @@ class Adapters:
         self._wanted.add(adapter.key)
         if adapter.slot != NOT_PLACED:
             return not adapter.num_running or adapter not in self._giving_way()
-        if adapter.key in self.broken or adapter.key in self._reading:
+        if adapter.key in self.broken or adapter.key in self._reading or self._is_put_off(adapter):
             return False
         if not adapter.is_in_host and self._has_room():
             self._read(adapter)
@@ -217,6 +241,8 @@ class Adapters:
             assert adapter.num_running == sum(each.adapter is adapter for each in running)
             assert adapter.num_sequences == sum(each.adapter is adapter for each in sequences)
             assert not adapter.num_running or self._slots[adapter.slot] is adapter, "one is in use and not placed"
+        waited_for = {adapter.key for adapter in known if adapter.num_sequences}
+        assert self._retries.keys() <= waited_for, "one is to be read that nobody waits for"
         assert len(self._in_host) <= self._most_in_host
         assert all(each.is_in_host for each in self._in_host.values())
 
@@ -239,13 +265,9 @@ class Adapters:
         if error is not None:
             self._runner.forget_adapter(adapter.key)
             if reading.done is None:
-                logger.error("the adapter %s can be read no more: %s", adapter.name, error.message)
-                self.broken[adapter.key] = error.message
-                if self._by_name.get(adapter.name) is adapter:
-                    del self._by_name[adapter.name]
-                adapter.is_leaving = True
-                self._drop_left(adapter)
+                self._put_off(adapter, error)
         else:
+            self._retries.pop(adapter.key, None)
             facts = reading.facts.result()
             adapter.num_bytes, adapter.num_virtual_tokens = facts.num_bytes, facts.num_virtual_tokens
             adapter.is_in_host = True
@@ -277,6 +299,32 @@ class Adapters:
             return error
         logger.error("an adapter could not be read", exc_info=error)
         return AdapterError(f"it cannot be read ({type(error).__name__}: {error})")
+
+    def _is_put_off(self, adapter: Adapter) -> bool:
+        retry = self._retries.get(adapter.key)
+        return retry is not None and self._clock.monotonic() < retry.due
+
+    def _put_off(self, adapter: Adapter, error: AdapterError) -> None:
+        """Reads it again later, for who waits for it; gives it up where that has failed too often."""
+        if not adapter.num_sequences:
+            logger.warning("the adapter %s could not be read: %s", adapter.name, error.message)
+            self._drop_left(adapter)
+            return
+        retry = self._retries.pop(adapter.key, None)
+        num_failures = 1 if retry is None else retry.num_failures + 1
+        if num_failures <= len(_RETRY_SECONDS):
+            seconds = _RETRY_SECONDS[num_failures - 1]
+            logger.warning(
+                "the adapter %s could not be read and will be again in %g s: %s", adapter.name, seconds, error.message
+            )
+            self._retries[adapter.key] = _Retry(num_failures, self._clock.monotonic() + seconds)
+            return
+        logger.error("the adapter %s can be read no more: %s", adapter.name, error.message)
+        self.broken[adapter.key] = error.message
+        if self._by_name.get(adapter.name) is adapter:
+            del self._by_name[adapter.name]
+        adapter.is_leaving = True
+        self._drop_left(adapter)
 
     def _has_room(self) -> bool:
         """Whether the host's memory can take another one, be it in place of one that nobody before it waits for."""

@@ -393,7 +393,7 @@ class Engine:
 
     def _wait(self) -> None:
         """There is nothing to compute before something else is ready."""
-        if self.adapters.is_reading:
+        if self.adapters.is_awaited:
             self.adapters.wait()
         else:
             self.grammars.wait()
