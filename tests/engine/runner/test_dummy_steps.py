@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,13 @@ from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, KVCacheTooSmall
 from fairlead_engine.runner import ModelRunner
 from fairlead_engine.runner.cuda_memory import DeviceMemory
-from fairlead_engine.runner.dummy_steps import StepLimits, blocks_of_largest, every_kind_of_step, largest_step
+from fairlead_engine.runner.dummy_steps import (
+    StepLimits,
+    blocks_of_largest,
+    every_kind_of_step,
+    largest_drafted_step,
+    largest_step,
+)
 from fairlead_engine.runner.step_graphs import foreseen_bytes
 from fairlead_engine.sequences import NO_TOKEN
 from fairlead_engine_testing import FakeRunner
@@ -35,6 +42,21 @@ def test_the_largest_step_is_as_large_as_a_step_may_be(
     widest = blocks_of_largest(limits, block_size)
     assert max(len(item.block_table) for item in batch.items) == widest
     assert {item.sequence.slot for item in batch.items} == set(range(num_seqs))
+
+
+@given(
+    st.integers(1, 300), st.integers(0, 2000), st.integers(2, 10_000), st.integers(1, 64), st.integers(1, 16)
+)  # fmt: skip
+def test_the_largest_step_with_drafts_has_a_choice_behind_each_token(
+    num_seqs: int, more_tokens: int, max_model_len: int, block_size: int, most_drafts: int
+) -> None:
+    limits = StepLimits(num_seqs, num_seqs + more_tokens, max_model_len)
+    batch = largest_drafted_step(limits, block_size, most_drafts, 0)
+    assert len(batch.chunks) == num_seqs
+    assert batch.num_tokens == min(num_seqs + more_tokens, num_seqs * min(1 + most_drafts, max_model_len))
+    assert len(batch.choices) == len(list(batch.sampling)) == batch.num_tokens
+    assert all(len(item.drafts) == item.num_tokens - 1 <= most_drafts for item in batch.chunks)
+    assert max(len(item.block_table) for item in batch.chunks) <= blocks_of_largest(limits, block_size)
 
 
 @given(st.integers(1, 4), st.integers(0, 20), st.integers(2, 5000), st.integers(1, 32))
@@ -84,6 +106,34 @@ def test_the_cache_is_sized_by_what_the_largest_step_leaves(folder: Path, monkey
     rows = 3 * (64 * 4 + 16 * 8)
     assert runner.memory_for_cache(0.9, 3, 20, 64) == int(7.2 * GIB) - 4 * GIB - rows
     assert meter.notes == ["begin", "3 sequences, 20 tokens", "read"]
+
+
+@pytest.mark.parametrize("guesser", ["none", "draft", "medusa"])
+def test_the_cache_leaves_room_for_a_step_full_of_drafts(
+    guesser: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever guesses: of each sequence all drafts and the token before them, each with a row of logits."""
+    drafts: dict[str, Any] = {"most_drafts": 2}
+    if guesser == "draft":
+        drafts["draft_folder"] = folder
+    elif guesser == "medusa":
+        drafts["medusa_folder"] = tmp_path
+        hidden, vocab = llama_fields()["hidden_size"], llama_fields()["vocab_size"]
+        linear = {"weight": torch.ones(hidden, hidden), "bias": torch.ones(hidden)}
+        heads = {f"{head}.0.linear.{name}": each for head in range(2) for name, each in linear.items()}
+        heads |= {f"{head}.1.weight": torch.ones(vocab, hidden) for head in range(2)}
+        torch.save(heads, tmp_path / "medusa_lm_head.pt")
+    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=4, num_threads=1, **drafts)
+    runner._part.meter = DeviceMeter(5 * GIB)  # type: ignore[assignment]
+    shapes, sample = [], runner._sampler.sample
+
+    def noted(logits: Any, *others: Any) -> Any:
+        shapes.append(tuple(logits.shape))
+        return sample(logits, *others)
+
+    monkeypatch.setattr(runner._sampler, "sample", noted)
+    runner.memory_for_cache(0.9, 5, 20, 64)
+    assert shapes[-1] == (15, llama_fields()["vocab_size"])
 
 
 @pytest.mark.parametrize("limits", [StepLimits(1, 1, 9), StepLimits(3, 2, 40), StepLimits(2, 64, 300)])

@@ -41,6 +41,14 @@ def largest_step(limits: StepLimits, block_size: int) -> Batch:
     return Batch([_item(slot, share, share, _EVERYTHING, block_size) for slot, share in shares])
 
 
+def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, draft: int) -> Batch:
+    """As many sequences as a step may have, each with as many drafts as it may, all of them the token `draft`: a row of
+    logits, and a choice, behind each token. Comes behind `largest_step`."""
+    shares = enumerate(_shares(limits, 1 + most_drafts))
+    sampling = msgspec.structs.replace(_EVERYTHING, prompt_logprobs=None)
+    return Batch([_drafted(slot, share, sampling, draft, block_size) for slot, share in shares])
+
+
 def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
     """A decode and a chunk, in one step where it has room for both, at contexts of doubling lengths: by these, and by
     nothing else, attention divides its work. The largest chunk, since by rows experts' products divide theirs. And
@@ -61,11 +69,25 @@ def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
         yield Batch([_item(0, 1, 1, sampling, block_size)])
 
 
-def _shares(limits: StepLimits) -> list[int]:
-    """Tokens of each sequence of the largest step: they differ by one at most."""
+def _shares(limits: StepLimits, most: int | None = None) -> list[int]:
+    """Tokens of each sequence of the largest step, and at most `most`: they differ by one at most."""
     num = limits.max_num_seqs
-    total = min(limits.max_num_batched_tokens, num * limits.max_model_len)
+    longest = limits.max_model_len if most is None else min(most, limits.max_model_len)
+    total = min(limits.max_num_batched_tokens, num * longest)
     return [total * (index + 1) // num - total * index // num for index in range(num)]
+
+
+def _drafted(slot: int, num_tokens: int, sampling: SamplingParams, draft: int, block_size: int) -> ScheduledSequence:
+    """A token and drafts behind it."""
+    sequence = Sequence(
+        request_id=f"dummy-{slot}",
+        token_ids=[0],
+        num_prompt_tokens=1,
+        sampling=sampling,
+        slot=slot,
+        block_table=[0] * -(-num_tokens // block_size),
+    )
+    return ScheduledSequence(sequence, num_tokens, drafts=[draft] * (num_tokens - 1))
 
 
 def _item(slot: int, num_tokens: int, context_len: int, sampling: SamplingParams, block_size: int) -> ScheduledSequence:

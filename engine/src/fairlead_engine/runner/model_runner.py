@@ -21,7 +21,13 @@ from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.draft_model import DraftModel
-from fairlead_engine.runner.dummy_steps import StepLimits, blocks_of_largest, every_kind_of_step, largest_step
+from fairlead_engine.runner.dummy_steps import (
+    StepLimits,
+    blocks_of_largest,
+    every_kind_of_step,
+    largest_drafted_step,
+    largest_step,
+)
 from fairlead_engine.runner.guesser import Guesser
 from fairlead_engine.runner.medusa_heads import MedusaHeads
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
@@ -31,7 +37,7 @@ from fairlead_engine.runner.ranks import Ranks
 from fairlead_engine.runner.readback import Readback
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
-from fairlead_engine.sequences import SampledToken, ScheduledSequence
+from fairlead_engine.sequences import UNKNOWN, SampledToken, ScheduledSequence
 from fairlead_engine.speculative.verification import verified
 
 _MAX_SCORED_LOGITS = 2**23
@@ -123,6 +129,7 @@ class ModelRunner:
             self.quantization = f"{self.quantization or 'none'}, head {head_quantization}"
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
         self._pooler = Pooler()
+        self._most_drafts = most_drafts
         self._guesser: Guesser | None = None
         if draft_folder is not None:
             draft_settings = msgspec.structs.replace(
@@ -163,15 +170,18 @@ class ModelRunner:
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
     ) -> int | None:
-        """Bytes that a cache may take of the share `utilization` of the device's memory, beside the largest step, which
-        is computed for that; of each rank. None where the device's memory is the machine's. `allocate_kv_cache` comes
-        after it."""
+        """Bytes that a cache may take of the share `utilization` of the device's memory, beside the largest steps, with
+        drafts and without, which are computed for that; of each rank. None where the device's memory is the machine's.
+        `allocate_kv_cache` comes after it."""
         if self._part.meter is None:
             return None
         limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
         block_size = self._part.layout.block_size
         self.allocate_kv_cache(1, max_num_seqs, blocks_of_largest(limits, block_size))
         self._try(largest_step(limits, block_size))
+        if self._most_drafts:
+            draft = 0 if self._guesser is None else UNKNOWN
+            self._try(largest_drafted_step(limits, block_size, self._most_drafts, draft))
         if self._ranks is not None:
             self._ranks.measure(utilization, limits)
         return self._part.memory_for_cache(utilization, limits)
