@@ -4,7 +4,7 @@ For tests of the waiting line, without sockets. Play stories with `fairlead_test
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, cast
 
 from fairlead.fleet.directory import Pool
@@ -22,8 +22,10 @@ from fairlead_testing.gateways import make_pool
 ONE = Limits(max_num_seqs=1, max_num_queued_tokens=0)
 
 
-def replica(uid: str = "a", limits: Limits | None = ONE, digest: str = "?") -> Replica:
-    return Replica(uid=uid, name=uid, host="127.0.0.1", port=8000, limits=limits, digest=digest)
+def replica(uid: str = "a", limits: Limits | None = ONE, digest: str = "?", adapters: Collection[str] = ()) -> Replica:
+    return Replica(
+        uid=uid, name=uid, host="127.0.0.1", port=8000, limits=limits, digest=digest, adapters=frozenset(adapters)
+    )
 
 
 def pool_of(*replicas: Replica, **model: Any) -> Pool:
@@ -36,11 +38,11 @@ def load(time: float, **figures: Any) -> Load:
     return Load(**{"time": time, **idle, "kv_tokens": 0, "token_budget": 64, "max_num_seqs": 1, **figures})
 
 
-def request(name: str, num_bytes: int = 1, priority: int = 0) -> InferenceRequest:
+def request(name: str, num_bytes: int = 1, priority: int = 0, model: str = "fake") -> InferenceRequest:
     return InferenceRequest(
         request_id=name,
         path="/v1/completions",
-        model="fake",
+        model=model,
         stream=False,
         wants_usage=False,
         fields={},
@@ -68,7 +70,7 @@ class FakeReader:
     async def read(
         self, request: InferenceRequest, digests: Iterable[str], prompt: ReadPrompt | None = None, **_: Any
     ) -> ReadPrompt:
-        prompt = prompt or ReadPrompt()
+        prompt = prompt or ReadPrompt(adapter=request.adapter)
         name = request.request_id
         prompt.num_tokens = self.num_tokens.get(name, self.usual_num_tokens)
         for digest in sorted(digests):
@@ -96,9 +98,11 @@ class Room:
         self.log: list[tuple[str, str, float]] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    def ask(self, name: str, *, seconds: float = 0.0, num_bytes: int = 1, priority: int = 0) -> asyncio.Task[None]:
+    def ask(
+        self, name: str, *, seconds: float = 0.0, num_bytes: int = 1, priority: int = 0, model: str = "fake"
+    ) -> asyncio.Task[None]:
         """Asks for a turn and keeps it for `seconds`."""
-        task = asyncio.create_task(self._ask(name, seconds, request(name, num_bytes, priority)))
+        task = asyncio.create_task(self._ask(name, seconds, request(name, num_bytes, priority, model)))
         self.tasks.append(task)
         return task
 

@@ -4,7 +4,7 @@ It joins what engines tell (`Datastore`) with what this gateway does (the books)
 foresees the prompt's TTFT on each with `predictor`, and lets the policy pick. It knows no queue and no clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -68,14 +68,21 @@ class Router:
             book.keep_only(uids)
 
     def route(
-        self, prompt: Prompt, now: float, *, is_suspect: bool = False, patient: bool = False
+        self,
+        prompt: Prompt,
+        now: float,
+        *,
+        is_suspect: bool = False,
+        patient: bool = False,
+        claimed: Collection[str] = (),
     ) -> InFlightRequest | None:
         """Sends the prompt to a replica, until the caller releases it; None when nobody has room.
 
         `is_suspect`: another replica may have died of it, so that it is kept apart from others (`suspects`);
-        `patient`: it can wait until nobody's prompt is computed beside it.
+        `patient`: it can wait until nobody's prompt is computed beside it. `claimed`: replicas, by uid, that somebody
+        waits for who goes before it.
         """
-        candidates = self.candidates(prompt, now)
+        candidates = self._unclaimed(prompt, now, claimed)
         if is_suspect:
             candidates = self.suspects.for_suspect(candidates, self._well(now), now, patient=patient)
         else:
@@ -87,10 +94,27 @@ class Router:
         chosen = next(each for each in candidates if each.replica.uid == decision.replica.uid)
         return self._dispatch(decision, chosen, prompt, now, is_suspect=is_suspect)
 
-    def holds_back(self, prompt: Prompt, now: float, *, patient: bool) -> bool:
+    def holds_back(self, prompt: Prompt, now: float, *, patient: bool, claimed: Collection[str] = ()) -> bool:
         """Whether a suspect waits only for the sake of keeping it apart: there is room for it."""
-        found = self.candidates(prompt, now)
+        found = self._unclaimed(prompt, now, claimed)
         return bool(found) and not self.suspects.for_suspect(found, self._well(now), now, patient=patient)
+
+    def holders(self, adapter: str | None) -> frozenset[str]:
+        """The replicas that may be asked with this adapter, by uid."""
+        return frozenset(each.uid for each in self.replicas if adapter is None or adapter in each.adapters)
+
+    def usable(self, prompt: Prompt, now: float) -> frozenset[str]:
+        """The replicas that may serve the prompt, now or when they have room, by uid."""
+        return frozenset(
+            each.uid
+            for each in self.replicas
+            if prompt.may_go_to(each) and not prompt.misfit(each, self.datastore.load(each.uid, now))
+        )
+
+    def _unclaimed(self, prompt: Prompt, now: float, claimed: Collection[str]) -> Sequence[Candidate]:
+        """Of the candidates those that nobody waits for: a claimed one still decides whether one that hangs or fell
+        silent has to do."""
+        return [each for each in self.candidates(prompt, now) if each.replica.uid not in claimed]
 
     def _well(self, now: float) -> list[str]:
         """Replicas that take requests, full ones too."""

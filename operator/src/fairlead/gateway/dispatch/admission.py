@@ -1,10 +1,10 @@
 """Admission: a model's waiting line joined to its router. Who may go, who waits, who is refused.
 
 `ModelPool` is the gateway's side of one LLMDeployment. It holds a request only while no replica has room for it, or
-while none is ready but one is starting. The lowest `priority` first, then first come first served, strictly: while the
-head's prompt fits nowhere, nobody behind it goes, though a shorter one might fit; else long prompts would starve. Only
-who waits to be kept apart (a suspect: a replica may have died of it), or for an adapter that no replica has yet, is
-passed by, since there is room for the others.
+while none is ready but one is starting. The lowest `priority` first, then first come first served, strictly: a replica
+that may serve one who waits takes nobody from behind, though a shorter prompt might fit; else long prompts would
+starve. On other replicas, such as those without its adapter, it is passed (`claims.py`). So is who waits only to be
+kept apart (a suspect: a replica may have died of it), or for an adapter that no replica has yet.
 It does no network I/O: the director awaits it, the fleet and the engines' streams update it.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from fairlead.fleet.directory import Outlook, Pool, ServedModel
 from fairlead.gateway.dispatch.attempt import Attempt, RequestTicket
+from fairlead.gateway.dispatch.claims import Claims
 from fairlead.gateway.dispatch.refusals import QueueOutcome, refusal, unfit, without_adapter
 from fairlead.gateway.dispatch.replica_watch import Hangs, WarmUps
 from fairlead.gateway.gateway_settings import GatewaySettings
@@ -154,10 +155,9 @@ class ModelPool:
         if self._is_hopeless:
             raise self._refusal(QueueOutcome.NO_REPLICAS)
         self._raise_if_unfit(ticket)
-        first = self._first_in_line(now)
-        is_next = (first is None or ticket.order < first.order) and not self._is_held_back(ticket, now)
-        if is_next and self._has_been_read(ticket):
-            sent = self._route(ticket, now)
+        claims = self._claims_ahead_of(ticket, now)
+        if not claims.is_everything and not self._stays(ticket, claims, now) and self._has_been_read(ticket):
+            sent = self._route(ticket, now, claims)
             if sent is not None:
                 self._foresee(ticket, sent.decision.predicted_ttft_seconds, now)
                 return sent
@@ -210,20 +210,12 @@ class ModelPool:
             self._next_pump = None
         if self._num_adapted:
             self._refuse_without_adapter()
-        while (ticket := self._first_in_line(now)) is not None:
-            if not self._has_been_read(ticket):
-                break  # who reads it pumps again
-            sent = self._route(ticket, now)
-            if sent is None:
-                if self._lacks_adapter(ticket) or (misfit := self.router.misfit(ticket.prompt, now)) is None:
-                    break
-                self._refuse(ticket, unfit(misfit))
-                continue
-            awaited = self._take_out(ticket)
-            if awaited.done():
-                self.router.release(sent, now)  # its client is just going away
-            else:
-                awaited.set_result(sent)
+        claims = Claims(self.router, now)
+        for ticket in list(self.queue):
+            if claims.is_everything:
+                break
+            if not self._stays(ticket, claims, now):
+                self._let_go(ticket, claims, now)
         self._set_wake_up(now)
 
     # The line.
@@ -233,24 +225,57 @@ class ModelPool:
         if self._num_suspects:
             self.pump()
 
-    def _route(self, ticket: RequestTicket, now: float) -> InFlightRequest | None:
+    def _let_go(self, ticket: RequestTicket, claims: Claims, now: float) -> None:
+        """Where there is room for it; else it has a claim."""
+        adapter = ticket.request.adapter
+        if not self._has_been_read(ticket):
+            claims.wait(adapter, None)  # who reads it pumps again
+            return
+        if claims.leaves_nothing(adapter):
+            return
+        sent = self._route(ticket, now, claims)
+        if sent is None:
+            if (misfit := self.router.misfit(ticket.prompt, now)) is None:
+                claims.wait(adapter, ticket.prompt)
+            else:
+                self._refuse(ticket, unfit(misfit))
+            return
+        awaited = self._take_out(ticket)
+        if awaited.done():
+            self.router.release(sent, now)  # its client is just going away
+        else:
+            awaited.set_result(sent)
+
+    def _route(self, ticket: RequestTicket, now: float, claims: Claims) -> InFlightRequest | None:
         patient = now < ticket.patient_until
-        return self.router.route(ticket.prompt, now, is_suspect=ticket.is_suspect, patient=patient)
+        return self.router.route(
+            ticket.prompt, now, is_suspect=ticket.is_suspect, patient=patient, claimed=claims.replicas
+        )
 
-    def _first_in_line(self, now: float) -> RequestTicket | None:
-        """Who is to go next. Suspects that are kept apart hold up nobody else; where one is, all others of them are."""
-        is_crowded = False
-        for ticket in self.queue:
-            if self._lacks_adapter(ticket):
-                continue
-            is_crowded = is_crowded or self._is_held_back(ticket, now)
-            if not (is_crowded and ticket.is_suspect):
-                return ticket
-        return None
+    def _claims_ahead_of(self, ticket: RequestTicket, now: float) -> Claims:
+        """Of those in line before it: there is no room for any of them."""
+        claims = Claims(self.router, now)
+        for each in self.queue:
+            if each.order > ticket.order or claims.is_everything:
+                break
+            if not self._stays(each, claims, now):
+                claims.wait(each.request.adapter, each.prompt if self._has_been_read(each) else None)
+        return claims
 
-    def _is_held_back(self, ticket: RequestTicket, now: float) -> bool:
+    def _stays(self, ticket: RequestTicket, claims: Claims, now: float) -> bool:
+        """Whether it is passed by without a claim. Suspects that are kept apart hold up nobody else; where one is, all
+        others of them are."""
+        if self._lacks_adapter(ticket):
+            return True
+        if not ticket.is_suspect:
+            return False
+        claims.is_crowded = claims.is_crowded or self._is_held_back(ticket, claims, now)
+        return claims.is_crowded
+
+    def _is_held_back(self, ticket: RequestTicket, claims: Claims, now: float) -> bool:
         """Whether it waits only to be kept apart from others."""
-        return ticket.is_suspect and self.router.holds_back(ticket.prompt, now, patient=now < ticket.patient_until)
+        patient = now < ticket.patient_until
+        return self.router.holds_back(ticket.prompt, now, patient=patient, claimed=claims.replicas)
 
     async def _wait_in_line(self, ticket: RequestTicket, now: float) -> InFlightRequest:
         awaited: asyncio.Future[InFlightRequest] = self._loop.create_future()
