@@ -130,8 +130,8 @@ def engine_ids(path: str, body: dict[str, Any]) -> list[list[int]] | None:
     raw = json.dumps({"model": "dinghy", **body}).encode()
     try:
         if path == CHAT:
-            return chat_prompts(decode(raw, ChatRequest), ENGINE)
-        return completion_prompts(decode(raw, CompletionRequest), ENGINE)
+            return [prompt.token_ids for prompt in chat_prompts(decode(raw, ChatRequest), ENGINE)]
+        return [prompt.token_ids for prompt in completion_prompts(decode(raw, CompletionRequest), ENGINE)]
     except RequestError:
         return None
 

@@ -94,13 +94,13 @@ def test_any_other_shape_is_refused(tokenizer: PromptTokenizer, prompt: Any) -> 
 
 
 def test_a_text_is_tokenised_and_ids_stay_as_they_are(tokenizer: PromptTokenizer) -> None:
-    plain, framed = (Part("prompt", "ahoy").token_ids(tokenizer, added) for added in (False, True))
+    plain, framed = (Part("prompt", "ahoy").encoded(tokenizer, added).token_ids for added in (False, True))
     assert framed == [tokenizer.token_id("<|bos|>"), *plain]
-    assert Part("prompt", [7, 8]).token_ids(tokenizer, True) == [7, 8]
+    assert Part("prompt", [7, 8]).encoded(tokenizer, True).token_ids == [7, 8]
 
 
 def test_a_text_without_tokens_is_refused_by_its_place() -> None:
     tokenizer = PromptTokenizer(tokenizers.Tokenizer(models.WordLevel({"ahoy": 0}, unk_token="?")).to_str())
     with pytest.raises(PromptError, match=r"prompt\[3\] cannot be tokenised") as refused:
-        Part("prompt[3]", "land").token_ids(tokenizer, False)
+        Part("prompt[3]", "land").encoded(tokenizer, False)
     assert refused.value.field == "prompt[3]"

@@ -329,7 +329,8 @@ class ServerConfig:
     predicted from the queue and from what steps cost; more is answered with 429. An empty queue takes any request. What
     gateways send is bounded by `max_num_queued_tokens` instead."""
     max_choices: int = 128
-    """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`."""
+    """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`, or pairs of texts
+    in one that compares them."""
     tool_call_parser: str = "auto"
     """How the model writes calls of tools: hermes (Hermes, Qwen2.5 and Qwen3), llama3_json, mistral, deepseek_v3 or
     harmony (gpt-oss); none = requests with tools are refused. auto = as its chat template shows."""

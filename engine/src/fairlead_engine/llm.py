@@ -17,7 +17,7 @@ from fairlead_engine.core.runner import Runner
 from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, EngineError, RequestError
 from fairlead_engine.server.detokenizer import Detokenizer
-from fairlead_engine.server.embedding_endpoint import vector_of
+from fairlead_engine.server.reading_endpoint import vector_of
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import (
     EngineInfo,
@@ -138,7 +138,7 @@ class LLM:
             tools=[dict(tool) for tool in tools] if tools else None,
             chat_template_kwargs=template_variables,
         )
-        [(_, prompt)] = self.model.prompts(fields)
+        [(_, (prompt, _))] = self.model.prompts(fields)
         return self.generate([prompt], sampling, adapter=adapter)[0]
 
     def load_adapter(self, name: str, folder: str | Path) -> None:

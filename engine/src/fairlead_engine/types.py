@@ -373,6 +373,7 @@ class Kind(StrEnum):
 
     GENERATE = "generate"
     EMBED = "embed"
+    SCORE = "score"
     CLASSIFY = "classify"
 
 
@@ -394,8 +395,14 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
     def kinds(self) -> tuple[Kind, ...]:
         """What requests may ask of it."""
         if self.labels:
-            return (Kind.CLASSIFY,)
-        return (Kind.GENERATE, Kind.EMBED) if self.generates else (Kind.EMBED,)
+            return (Kind.CLASSIFY, Kind.SCORE) if self.joins_pairs else (Kind.CLASSIFY,)
+        return (Kind.GENERATE, Kind.EMBED) if self.generates else (Kind.EMBED, Kind.SCORE)
+
+    @property
+    def joins_pairs(self) -> bool:
+        """Whether it reads two texts as one prompt and says how much they have to do with each other: a cross-encoder,
+        which has a single label."""
+        return len(self.labels) == 1
 
 
 GENERATES = ModelTask()

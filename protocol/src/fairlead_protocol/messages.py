@@ -74,6 +74,8 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     """What may stand behind the name and a colon in `model` now; a load tells of what has come or gone since."""
     shares_prefixes: bool = True
     """Whether what was computed for one prompt spares another that begins alike."""
+    joins_pairs: bool = False
+    """Whether two texts that are to be compared are one prompt, as a cross-encoder reads them; else each is one."""
 
 
 class ModelInfo(ModelBrief, kw_only=True, frozen=True):
@@ -82,7 +84,7 @@ class ModelInfo(ModelBrief, kw_only=True, frozen=True):
     tokenizer_json: str
 
 
-class PromptTokens(msgspec.Struct, kw_only=True, frozen=True):
+class PromptTokens(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """`FIELD_TOKENS`: what the prompts of this request are as token ids, in the request's order (a chat has one).
 
     An engine whose tokenizer has another digest ignores them and tokenises the request itself.
@@ -90,6 +92,9 @@ class PromptTokens(msgspec.Struct, kw_only=True, frozen=True):
 
     digest: str
     prompts: list[list[int]]
+    second_starts: list[int | None] = []
+    """Of prompts that are pairs of texts, for those whose tokenizer tells them apart: where the second begins. As many
+    as prompts, or none."""
 
 
 class StoredBlocks(msgspec.Struct, kw_only=True, frozen=True):

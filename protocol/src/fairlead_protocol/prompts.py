@@ -70,30 +70,55 @@ def cannot_be_tokenised(place: str, error: Exception) -> PromptError:
     return PromptError(place, f"{place} cannot be tokenised by this model: {error}")
 
 
+class Pair(NamedTuple):
+    """Two texts that are one prompt."""
+
+    first: str
+    second: str
+
+
+class EncodedPrompt(NamedTuple):
+    """A prompt as a model reads it."""
+
+    token_ids: list[int]
+    second_start: int | None = None
+    """Of a pair, where its second text begins, where its tokenizer tells the two apart."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One prompt of a request, before it is tokenised."""
 
     place: str
     """Where it stands in the request."""
-    content: str | list[int]
-    """A text, or the ids that the client sent."""
+    content: str | list[int] | Pair
+    """A text, the ids that the client sent, or two texts."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Those that it consists of."""
+        if isinstance(self.content, str):
+            return (self.content,)
+        return tuple(self.content) if isinstance(self.content, Pair) else ()
 
     def check_length(self, least: LeastTokens, max_model_len: int) -> None:
         """Raises `PromptTooLong` where it is clear without tokenising that no room would be left for an answer."""
-        is_text = isinstance(self.content, str)
-        num_tokens = least.of(self.content, max_model_len) if isinstance(self.content, str) else len(self.content)
+        is_text = isinstance(self.content, str | Pair)
+        num_tokens = sum(least.of(text, max_model_len) for text in self.texts) if is_text else len(self.content)
         if num_tokens >= max_model_len:
             raise PromptTooLong(self.place, num_tokens, max_model_len, or_more=is_text)
 
-    def token_ids(self, tokenizer: PromptTokenizer, add_special_tokens: bool) -> list[int]:
+    def encoded(self, tokenizer: PromptTokenizer, add_special_tokens: bool) -> EncodedPrompt:
         """Raises `PromptError` for a text that this tokenizer has no tokens for."""
-        if not isinstance(self.content, str):
-            return self.content
         try:
-            return tokenizer.encode(self.content, add_special_tokens=add_special_tokens)
+            if isinstance(self.content, Pair):
+                pair = tokenizer.encode_pair(*self.content, add_special_tokens=add_special_tokens)
+                return EncodedPrompt(*pair)
+            if isinstance(self.content, str):
+                return EncodedPrompt(tokenizer.encode(self.content, add_special_tokens=add_special_tokens))
         except Exception as error:  # tokenizers raises bare Exception
             raise cannot_be_tokenised(self.place, error) from error
+        return EncodedPrompt(self.content)
 
 
 class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
@@ -111,7 +136,9 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True):
     add_special_tokens: bool | None = None
     """None = false: the template writes special tokens itself."""
 
-    def places(self) -> list[str]:
+    FIELD: ClassVar[str] = "messages"
+
+    def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
         """Where its one prompt stands. Raises `PromptError` for messages or variables that no template is to see."""
         check_messages(self.messages)
         if reserved := RESERVED_VARIABLES.intersection(self.chat_template_kwargs or ()):
@@ -163,7 +190,12 @@ class TextPrompts(msgspec.Struct, kw_only=True, frozen=True):
         """One for each of `places()`."""
         return [self.content] if self.places() == [self.FIELD] else list(self.content)
 
-    def places(self) -> list[str]:
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts it has, before any of them is looked at."""
+        return num_prompts(self.content)
+
+    def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
         """Where each of its prompts stands. Raises `PromptError` for any other shape."""
         content, name = self.content, self.FIELD
         if isinstance(content, str):
@@ -203,7 +235,171 @@ class EmbeddingPrompt(TextPrompts, kw_only=True, frozen=True):
     input: str | list[Any]
 
 
-PromptFields = ChatPrompt | CompletionPrompt | EmbeddingPrompt
+class ClassifyPrompt(TextPrompts, kw_only=True, frozen=True):
+    """Those of a request for classes."""
+
+    FIELD = "input"
+
+    input: str | list[Any]
+
+
+class _Side(NamedTuple):
+    """One of the two sides of what is compared."""
+
+    name: str
+    """Of its field."""
+    texts: list[str]
+    is_list: bool
+
+    def place(self, index: int) -> str:
+        """Where a text of it stands; a single one is every pair's."""
+        return f"{self.name}[{index}]" if self.is_list else self.name
+
+    def at(self, index: int) -> int:
+        """The text that is of pair `index`."""
+        return index if len(self.texts) > 1 else 0
+
+
+class PairPrompts(msgspec.Struct, kw_only=True, frozen=True):
+    """The fields of a request that compares texts.
+
+    To a model that reads pairs each pair is a prompt; for one that makes vectors each text is.
+    """
+
+    add_special_tokens: bool | None = None
+    """None = true."""
+
+    def sides(self) -> tuple[_Side, _Side]:
+        """What is compared with what. Raises `PromptError` for fields that are wrong."""
+        raise NotImplementedError
+
+    @property
+    def given(self) -> list[Any]:
+        """The two sides as they were sent, whatever they are."""
+        raise NotImplementedError
+
+    @property
+    def num_prompts(self) -> int:
+        """How many pairs it has, before any of them is looked at."""
+        return max((len(each) if isinstance(each, list) else 1 for each in self.given), default=0)
+
+    @property
+    def beginning(self) -> str:
+        """What its first prompt begins with; empty where that is no text."""
+        first = next(iter(self.given), "")
+        first = first[0] if isinstance(first, list) and first else first
+        return first if isinstance(first, str) else ""
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Which text of the first side belongs to which of the second. Raises `PromptError` where one side has several
+        and the other another number."""
+        first, second = self.sides()
+        num_first, num_second = len(first.texts), len(second.texts)
+        if num_first not in (1, num_second):
+            raise PromptError(
+                second.name,
+                f"{first.name} has {num_first} texts and {second.name} {num_second}; send one text with one or several "
+                "others, or as many as there are others",
+            )
+        return [(first.at(index), second.at(index)) for index in range(num_second)]
+
+    def places(self, tokenizer: PromptTokenizer | None = None) -> list[str]:
+        """Where each of its prompts stands; None = whichever are sure. Raises `PromptError`."""
+        first, second = self.sides()
+        pairs = self.pairs()
+        places = [second.place(index) for index in range(len(pairs))]
+        if tokenizer is None or tokenizer.joins_pairs:
+            return places
+        return [*(first.place(index) for index in range(len(first.texts))), *places]
+
+    def parts(self, tokenizer: PromptTokenizer) -> list[Part]:
+        """Its prompts, in the request's order: pairs, or the texts of the first side, then those of the second. Raises
+        `PromptError`."""
+        first, second = self.sides()
+        places = self.places(tokenizer)
+        contents: list[str | Pair] = [*first.texts, *second.texts]
+        if tokenizer.joins_pairs:
+            contents = [Pair(first.texts[one], second.texts[other]) for one, other in self.pairs()]
+        return [Part(place, content) for place, content in zip(places, contents, strict=True)]
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Whether its texts are to be tokenised with the special tokens that a text by itself gets."""
+        return self.add_special_tokens is not False
+
+
+class RerankPrompt(PairPrompts, kw_only=True, frozen=True):
+    """Those of a request that ranks documents."""
+
+    FIELD: ClassVar[str] = "documents"
+
+    query: str
+    documents: list[Any]
+
+    @property
+    def given(self) -> list[Any]:
+        return [self.query, self.documents]
+
+    def sides(self) -> tuple[_Side, _Side]:
+        """The query, and each document, which may be an object with a text."""
+        return _side("query", self.query), _side("documents", self.documents)
+
+
+class ScorePrompt(PairPrompts, kw_only=True, frozen=True):
+    """Those of a request that scores pairs; the two sides have one of several pairs of names."""
+
+    FIELD: ClassVar[str] = "text_2"
+    NAMES: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"),
+    )  # fmt: skip
+
+    text_1: str | list[Any] | None = None
+    text_2: str | list[Any] | None = None
+    queries: str | list[Any] | None = None
+    documents: str | list[Any] | None = None
+    items: str | list[Any] | None = None
+    data_1: str | list[Any] | None = None
+    data_2: str | list[Any] | None = None
+
+    @property
+    def given(self) -> list[Any]:
+        names = dict.fromkeys(name for pair in self.NAMES for name in pair)
+        return [value for name in names if (value := getattr(self, name)) is not None]
+
+    def sides(self) -> tuple[_Side, _Side]:
+        names = dict.fromkeys(name for pair in self.NAMES for name in pair)
+        given = tuple(name for name in names if getattr(self, name) is not None)
+        if given not in self.NAMES:
+            missing = next((pair for pair in self.NAMES if set(given) < set(pair)), self.NAMES[0])
+            wrong = next((name for name in missing if name not in given), given[-1] if given else missing[0])
+            told = " and ".join(given) or "none"
+            raise PromptError(
+                wrong, f"send {', or '.join(' and '.join(pair) for pair in self.NAMES)}, and no more; {told} came"
+            )
+        first, second = (_side(name, getattr(self, name)) for name in given)
+        return first, second
+
+
+PromptFields = ChatPrompt | CompletionPrompt | EmbeddingPrompt | ClassifyPrompt | RerankPrompt | ScorePrompt
+
+
+def _side(name: str, given: str | list[Any]) -> _Side:
+    """Raises `PromptError` for what is no text, and names it."""
+    if isinstance(given, str):
+        texts = [given]
+    elif not given:
+        raise PromptError(name, f"{name} is empty; send at least one text")
+    else:
+        texts = [_text_of(each, f"{name}[{index}]") for index, each in enumerate(given)]
+    return _Side(name, texts, isinstance(given, list))
+
+
+def _text_of(given: Any, place: str) -> str:
+    """As Jina and Cohere have it, a text may stand in an object."""
+    text = given.get("text") if isinstance(given, dict) else given
+    if not isinstance(text, str):
+        raise PromptError(place, f'{place} must be a text, or an object as {{"text": …}}')
+    return text
 
 
 def num_prompts(content: str | list[Any]) -> int:

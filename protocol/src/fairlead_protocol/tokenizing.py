@@ -28,8 +28,14 @@ class PromptTokenizer:
     """
 
     def __init__(
-        self, tokenizer_json: str, *, chat_template: str | None = None, special_tokens: Mapping[str, str] | None = None
+        self,
+        tokenizer_json: str,
+        *,
+        chat_template: str | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+        joins_pairs: bool = False,
     ) -> None:
+        """`joins_pairs`: whether its model reads two texts that are to be compared as one prompt."""
         try:
             self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
         except Exception as error:  # the Rust side raises bare Exception
@@ -37,6 +43,7 @@ class PromptTokenizer:
         self.backend.no_truncation()
         self.backend.no_padding()
         self.tokenizer_json = tokenizer_json
+        self.joins_pairs = joins_pairs
         self.special_tokens = dict(special_tokens or {})
         self.chat_template = ChatTemplate(chat_template, self.special_tokens) if chat_template else None
 
@@ -61,12 +68,21 @@ class PromptTokenizer:
             special_tokens={name: text for name in _SPECIAL_NAMES if (text := _token_text(config.get(name)))},
         )
 
+    def joining_pairs(self) -> "PromptTokenizer":
+        """The same for a model that reads pairs."""
+        template = self.chat_template.source if self.chat_template else None
+        return PromptTokenizer(
+            self.tokenizer_json, chat_template=template, special_tokens=self.special_tokens, joins_pairs=True
+        )
+
     @cached_property
     def digest(self) -> str:
-        """Names this tokenizer and template: equal digests tokenise every request equally (hexadecimal)."""
+        """Names this tokenizer and template, and whether pairs are joined: equal digests tokenise every request equally
+        (hexadecimal)."""
         digest = blake2b(digest_size=16)
         template = self.chat_template.source if self.chat_template else ""
-        for part in (self.tokenizer_json, template, json.dumps(self.special_tokens, sort_keys=True)):
+        pairs = ("joins pairs",) if self.joins_pairs else ()
+        for part in (self.tokenizer_json, template, json.dumps(self.special_tokens, sort_keys=True), *pairs):
             raw = part.encode()
             digest.update(len(raw).to_bytes(8, "little"))
             digest.update(raw)
@@ -86,6 +102,13 @@ class PromptTokenizer:
         per megabyte, this does not hold the interpreter's lock, and it takes half as long."""
         encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
+
+    def encode_pair(self, first: str, second: str, *, add_special_tokens: bool = True) -> tuple[list[int], int | None]:
+        """Token ids of two texts as one prompt, and where the second begins for who tells them apart; None where the
+        tokenizer does not."""
+        [encoding] = self.backend.encode_batch_fast([(first, second)], add_special_tokens=add_special_tokens)
+        types: list[int] = encoding.type_ids
+        return encoding.ids, types.index(1) if 1 in types else None
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`."""

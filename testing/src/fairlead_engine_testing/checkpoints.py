@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from fairlead_engine.model import ModelConfig, read_config
 from fairlead_engine.model.families.gpt_oss import GptOssConfig
@@ -137,6 +137,20 @@ def write_random_checkpoint(folder: Path, fields: dict[str, Any], *, seed: int =
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     else:
         _save_shards(folder, tensors, num_shards)
+    return folder
+
+
+def write_random_classifier(folder: Path, fields: dict[str, Any], *, architecture: str | None = None) -> Path:
+    """The same with a classifier of `num_labels` in place of the output projection, called `score`."""
+    write_random_checkpoint(folder, fields)
+    name = architecture or fields["architectures"][0].replace("ForCausalLM", "ForSequenceClassification")
+    (folder / "config.json").write_text(json.dumps({"pad_token_id": 0, **fields, "architectures": [name]}))
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    shape = (fields["num_labels"], fields["hidden_size"])
+    score = _random("score", shape, torch.Generator().manual_seed(1), 1.0)
+    tensors["score.weight"] = score.to(getattr(torch, fields["dtype"]))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 

@@ -10,9 +10,12 @@ import pytest
 from fairlead_engine.server.adapter_endpoints import LoadAdapterRequest, UnloadAdapterRequest
 from fairlead_engine.server.schemas import (
     ChatRequest,
+    ClassifyRequest,
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
     TokenizeRequest,
 )
 
@@ -20,6 +23,9 @@ PATHS = {
     ("post", "/v1/chat/completions"),
     ("post", "/v1/completions"),
     ("post", "/v1/embeddings"),
+    ("post", "/v1/rerank"),
+    ("post", "/v1/score"),
+    ("post", "/v1/classify"),
     ("post", "/tokenize"),
     ("post", "/detokenize"),
     ("post", "/v1/load_lora_adapter"),
@@ -38,6 +44,9 @@ REQUESTS = {
     "/v1/chat/completions": ChatRequest,
     "/v1/completions": CompletionRequest,
     "/v1/embeddings": EmbeddingRequest,
+    "/v1/rerank": RerankRequest,
+    "/v1/score": ScoreRequest,
+    "/v1/classify": ClassifyRequest,
     "/tokenize": TokenizeRequest,
     "/detokenize": DetokenizeRequest,
     "/v1/load_lora_adapter": LoadAdapterRequest,

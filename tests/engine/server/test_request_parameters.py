@@ -14,23 +14,45 @@ import tokenizers
 
 from fairlead_engine.parameters import By, declared
 from fairlead_engine.server.schemas import ENDPOINTS
-from fairlead_engine.types import EngineRequest, SamplingParams, SequenceOutput, TokenLogprobs
+from fairlead_engine.types import (
+    GENERATES,
+    EngineRequest,
+    ModelTask,
+    SamplingParams,
+    SequenceOutput,
+    TokenLogprobs,
+)
 from fairlead_engine_testing import ScriptedEngine
-from fairlead_engine_testing.scripted_engine import echo
+from fairlead_engine_testing.scripted_engine import echo, scripted_info
 from fairlead_protocol.messages import FIELD_TOKENS
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "request-parameters.md"
-PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"} | {
+    name: f"/v1/{name}" for name in ("embeddings", "rerank", "score", "classify")
+}
 BODIES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "ahoy"}], "max_tokens": 2},
     "completions": {"prompt": "ahoy", "max_tokens": 2},
     "embeddings": {"input": "ahoy"},
+    "rerank": {"query": "ahoy", "documents": ["ahoy", "line"]},
+    "score": {"text_1": "ahoy", "text_2": "line"},
+    "classify": {"input": "ahoy"},
     "tokenize": {"messages": [{"role": "user", "content": "ahoy"}]},
     "detokenize": {"tokens": [1, 2]},
 }
 BESIDE: dict[str, dict[str, Any]] = {"top_logprobs": {"logprobs": True}, "tools": {"tool_choice": "none"}}
 """Parameter → what it needs to be taken at all."""
+SIDES = {
+    "queries": {"queries": "ahoy", "documents": "line"},
+    "documents": {"queries": "ahoy", "documents": "line"},
+    "items": {"queries": "ahoy", "items": "line"},
+    "data_1": {"data_1": "ahoy", "data_2": "line"},
+    "data_2": {"data_1": "ahoy", "data_2": "line"},
+}
+"""The other names that a request for scores may have."""
+EMBEDDER, CLASSIFIER = ModelTask(generates=False), ModelTask(generates=False, labels=("no", "yes"))
+TASKS = {"rerank": EMBEDDER, "score": EMBEDDER, "classify": CLASSIFIER}
 RANGE = re.compile(r"(above )?(-?\d+) … (-?\d+)?")
 WORDS = re.compile(r'`"\w+"`( or `"\w+"`)+')
 LENGTH = re.compile(r"at most (\d+) (characters|items|entries)$")
@@ -57,6 +79,11 @@ def rows() -> Iterator[Row]:
 
 
 TABLE = list(rows())
+
+
+def engine_for(endpoint: str, script: Any = echo) -> ScriptedEngine:
+    """One of a model that was made for such requests."""
+    return ScriptedEngine(script, info=scripted_info(task=TASKS.get(endpoint, GENERATES)))
 
 
 def test_every_field_of_every_request_is_declared_and_on_the_page() -> None:
@@ -116,7 +143,7 @@ async def test_bounds_are_those_of_the_page(
 ) -> None:
     body = {"model": "tiny"} | BODIES[endpoint] | (BESIDE.get(row.name, {}) if endpoint in PATHS else {})
     body |= {row.name: value}
-    reply = await start_app().http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body)
+    reply = await start_app(engine_for(endpoint)).http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body)
     if is_taken:
         is_long = row.name in ("messages", "tools") or (row.name.startswith("max_") and value > 256)
         wanted = 400 if is_long else 200  # too long for this model's context, which is all
@@ -150,11 +177,13 @@ def test_the_bounds_that_are_tried_are_not_few() -> None:
 async def test_what_changes_nothing_reaches_no_engine(start_app: Any, row: Row) -> None:
     value: Any = {"string": "x", "object": {"a": "b"}, "boolean": True, "any": "x"}[row.type]
     for endpoint in row.of:
-        app = start_app()
+        app = start_app(engine_for(endpoint))
         for more in ({}, {row.name: value}):
             reply = await app.http.post(PATHS[endpoint], json={"model": "tiny", **BODIES[endpoint], **more})
             assert reply.status_code == 200
-        without, with_it = (request.sampling for request in app.engine.requests)
+        half = len(app.engine.requests) // 2
+        without, with_it = ([each.sampling for each in part] for part in
+                            (app.engine.requests[:half], app.engine.requests[half:]))  # fmt: skip
         assert without == with_it
 
 
@@ -168,6 +197,8 @@ STRUCTURED: dict[str, Any] = {
 }  # fmt: skip
 OTHER: dict[str, Any] = {
     "model": "other", "messages": [{"role": "user", "content": "other"}], "prompt": "other", "tokens": [3],
+    "query": "other", "documents": ["other"], "items": "other", "queries": "other", "top_n": 1,
+    "return_documents": False, "text_1": "other", "text_2": "other", "data_1": "other", "data_2": "other",
     "input": "other", "encoding_format": "base64", "pooling": "mean",
     "tools": [{"type": "function", "function": {"name": "tide"}}], "chat_template_kwargs": {"is_loud": True},
     "add_generation_prompt": False, "continue_final_message": True, "return_token_strs": True,
@@ -233,7 +264,8 @@ async def test_every_parameter_reaches_the_engine_or_shows_in_the_answer(
         "add_special_tokens": endpoint == "chat" or endpoint == "tokenize",
         "logprobs": 1 if endpoint == "completions" else True,
     }
-    body = {"model": "tiny", **BODIES[endpoint], **beside}
+    given = SIDES.get(name, BODIES[endpoint]) if endpoint == "score" else BODIES[endpoint]
+    body = {"model": "tiny", **given, **beside}
     if endpoint == "chat":
         body["messages"] = SAID
     elif endpoint == "completions":
@@ -244,7 +276,7 @@ async def test_every_parameter_reaches_the_engine_or_shows_in_the_answer(
         body["messages"] = SAID
     seen = []
     for more in ({}, {name: value.get(name, OTHER.get(name))}):
-        app = start_app(ScriptedEngine(scored), tokenizer=particular, tool_call_parser="hermes")
+        app = start_app(engine_for(endpoint, scored), tokenizer=particular, tool_call_parser="hermes")
         reply = await app.http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body | more)
         assert reply.status_code == 200 or (name, reply.status_code) in (("model", 404), ("prompt", 400)), reply.text
         requests = [

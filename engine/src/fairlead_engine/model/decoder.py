@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fairlead_engine.kernels.attention.backend import LayerCache
+from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.layers import DecoderLayer, ForwardInput, GivenEmbeddings, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_linear import AdaptedRows
@@ -41,6 +42,7 @@ class Decoder:
     layers: tuple[DecoderLayer, ...]
     final_norm: RMSNorm
     head: Linear
+    """The output projection, or that of `classifier`."""
     shard: Shard
     """The part of the model that this is."""
     slots: AdapterSlots | None
@@ -49,6 +51,8 @@ class Decoder:
     """Distinct weights of the whole model; a tied output projection counts once."""
     weight_bytes: int
     """Memory the weights of this part take as loaded; a tied projection that had to be packed counts again."""
+    classifier: Classifier | None = None
+    """None = it generates."""
 
     @property
     def can_be_captured(self) -> bool:
@@ -103,6 +107,8 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → logits [rows, vocab], in the weights' dtype."""
+        if self.classifier is not None:
+            return self.head(hidden)  # of no rows: nothing is chosen
         logits, cap = self.shard.gather(self.head(hidden), self.config.vocab_size), self.config.logit_soft_cap
         return torch.tanh(logits / cap) * cap if cap else logits
 

@@ -7,8 +7,9 @@ import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.gguf_header.gguf_file import SUFFIX
+from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
+from fairlead_engine.model.families.registry import family_of, find_architecture
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
@@ -34,11 +35,14 @@ def read_config(folder: Path) -> ModelConfig:
         )
     fields = read_fields(folder)
     architecture = find_architecture(fields)
-    config: ModelConfig = ARCHITECTURES[architecture].parse(fields)
+    config: ModelConfig = family_of(architecture).parse(fields)
     path = folder / "generation_config.json"
     ends = JsonFields.read(path).token_ids("eos_token_id") if path.exists() else ()
     task = read_task(fields, architecture, sees_all=False)
-    config = replace(config, architecture=architecture, eos_token_ids=ends or config.eos_token_ids, task=task)
+    outcome = read_outcome(fields, len(task.labels)) if task.labels else config.outcome
+    config = replace(
+        config, architecture=architecture, eos_token_ids=ends or config.eos_token_ids, task=task, outcome=outcome
+    )
     if any(token_id >= config.vocab_size for token_id in config.eos_token_ids):
         raise fields.invalid("eos_token_id", f"must be below vocab_size ({config.vocab_size})")
     return config if config.eos_token_ids else replace(config, eos_token_ids=_tokenizer_end(folder, config))
@@ -63,7 +67,7 @@ def load_model(
     `watch` gets every linear layer, and says which takes its place. Raises ModelLoadError, naming the file or tensor
     that does not fit, and ConfigError where the checkpoint is quantised otherwise.
     """
-    family = ARCHITECTURES[config.architecture]
+    family = family_of(config.architecture)
     source = choose_source(quantization, config.quantization)
     head_format = FORMATS[head_quantization] if head_quantization else None
     with torch.inference_mode(), checkpoint_class(folder)(folder, dtype, device) as checkpoint:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.model.classifier import Outcome
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.source import StoredWeights
 from fairlead_engine.model.quantization.stored import parse_quantization
@@ -61,7 +62,9 @@ class ModelConfig:
     quantization: StoredWeights | None = None
     """How the checkpoint's weights are quantised; None = they are floats."""
     task: ModelTask = GENERATES
-    """What it was made for; filled in with `architecture`."""
+    """What it was made for,"""
+    outcome: Outcome = Outcome.PLAIN
+    """and what its classifier tells, if it has one; both filled in with `architecture`."""
 
     def for_context(self, longest: int | None) -> "ModelConfig":
         """The same for an engine whose sequences have so many tokens at most; None = as many as it was made for."""

@@ -15,6 +15,7 @@ from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
+from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
 from fairlead_engine.model.layers import (
     Attention,
@@ -40,6 +41,7 @@ from fairlead_engine.model.side_by_side_linear import SideBySideLinear
 from fairlead_engine.model.summed_linear import SummedLinear
 
 _HEAD = "lm_head"
+_SCORE = "score"
 _MOST_ROUNDED = 2**24
 """Elements of a weight that are floats at a time: 64 MiB in float32, of which rounding takes a few."""
 
@@ -134,8 +136,10 @@ class Weights:
             for prefix in (f"model.layers.{index}" for index in range(config.num_layers))
         )
         final_norm = self.norm("model.norm", config.hidden_size)
-        head = self._head(embedding if config.tie_word_embeddings else None, words)
-        self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if config.tie_word_embeddings else None)
+        classifier = self._classifier() if config.task.labels else None
+        is_tied = config.tie_word_embeddings
+        head = self._head(embedding if is_tied else None, words) if classifier is None else classifier.projection
+        self._checkpoint.check_all_read(unless=f"{_HEAD}.weight" if is_tied else None)
         return Decoder(
             config=config,
             embedding=TokenEmbedding(
@@ -150,6 +154,21 @@ class Weights:
             slots=self._slots,
             num_parameters=self._num_parameters,
             weight_bytes=self._weight_bytes,
+            classifier=classifier,
+        )
+
+    def _classifier(self) -> Classifier:
+        """What stands in place of the output projection; whole on every rank. Raises ConfigError."""
+        if self._head_format is not None:
+            raise ConfigError("head_quantization", "is set, and a classifier has no output projection", "leave it out")
+        return Classifier(
+            dense=None,
+            activation=torch.tanh,
+            projection=self.linear(
+                {_SCORE: len(self._config.task.labels)}, self._config.hidden_size, is_sensitive=True
+            ),
+            outcome=self._config.outcome,
+            dtype=self._checkpoint.dtype,
         )
 
     def _head(self, embedding: Tensor | None, words: slice) -> Linear:

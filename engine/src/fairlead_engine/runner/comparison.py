@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairlead_engine.kernels.attention.backend import NewBlocks
 from fairlead_engine.model.shard import ALONE
-from fairlead_engine.runner.model_part import ModelPart, PartSettings
+from fairlead_engine.runner.model_part import ModelPart, PartSettings, check_generates
 from fairlead_engine.runner.slot_tokens import NewTokens
 from fairlead_engine.runner.step_plan import StepPlan
 
@@ -44,6 +44,7 @@ class LogitModel:
 
     def __init__(self, settings: PartSettings) -> None:
         self._part = ModelPart(settings, ALONE)
+        check_generates(self._part.config, "model")
         self.config = self._part.config
         self.weight_bytes = self._part.model.weight_bytes
 

@@ -16,7 +16,7 @@ from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.guesser import fitted, next_tokens
-from fairlead_engine.runner.model_part import ModelPart, PartSettings
+from fairlead_engine.runner.model_part import ModelPart, PartSettings, check_generates
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
@@ -63,8 +63,9 @@ class DraftModel:
     """
 
     def __init__(self, settings: PartSettings, vocab_size: int) -> None:
-        """`vocab_size`: of the model that it guesses for. Raises ModelLoadError."""
+        """`vocab_size`: of the model that it guesses for. Raises ModelLoadError and ConfigError."""
         self._part = ModelPart(settings, ALONE)
+        check_generates(self._part.config, "speculative_model")
         self._vocab_size = vocab_size
 
     @property

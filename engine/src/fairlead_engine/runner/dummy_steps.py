@@ -10,12 +10,13 @@ import msgspec
 
 from fairlead_engine.batch import Batch
 from fairlead_engine.sequences import ScheduledSequence, Sequence
-from fairlead_engine.types import SamplingParams
+from fairlead_engine.types import GENERATES, ModelTask, SamplingParams
 
 _EVERYTHING = SamplingParams(
     temperature=0.7, top_p=0.9, top_k=20, min_p=0.01, seed=0, logprobs=1, presence_penalty=0.5, logit_bias={0: 1.0},
     min_tokens=1, prompt_logprobs=1,
 )  # fmt: skip
+_NOTHING = SamplingParams(max_tokens=0)
 _SAMPLINGS = (SamplingParams(temperature=0.0), SamplingParams())
 _FEWEST_TOKENS = 256
 """Context of the second step of `every_kind_of_step`; each further one's is twice as long."""
@@ -34,11 +35,11 @@ def blocks_of_largest(limits: StepLimits, block_size: int) -> int:
     return -(-max(_shares(limits)) // block_size)
 
 
-def largest_step(limits: StepLimits, block_size: int) -> Batch:
+def largest_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Batch:
     """As many tokens and as many sequences as a step may have, each of which has its prompt scored and draws a
-    token, penalised and told of."""
+    token, penalised and told of, where the model `task` is to generate; else each becomes a vector."""
     shares = enumerate(_shares(limits))
-    return Batch([_item(slot, share, share, _EVERYTHING, block_size) for slot, share in shares])
+    return Batch([_item(slot, share, share, _EVERYTHING, block_size, task) for slot, share in shares])
 
 
 def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, draft: int) -> Batch:
@@ -49,24 +50,26 @@ def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, 
     return Batch([_drafted(slot, share, sampling, draft, block_size) for slot, share in shares])
 
 
-def every_kind_of_step(limits: StepLimits, block_size: int) -> Iterator[Batch]:
+def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Iterator[Batch]:
     """A decode and a chunk, in one step where it has room for both, at contexts of doubling lengths: by these, and by
     nothing else, attention divides its work. The largest chunk, since by rows experts' products divide theirs. And
-    every way of choosing a token."""
+    every way of choosing a token, where the model's `task` is to choose some."""
     max_model_len, num_filled = limits.max_model_len, min(block_size, limits.max_model_len)
     for start in range(0, num_filled, limits.max_num_batched_tokens):  # or contexts would hold what memory held before
         end = min(start + limits.max_num_batched_tokens, num_filled)
-        yield Batch([_item(0, end - start, end, _SAMPLINGS[0], block_size)])
+        yield Batch([_item(0, end - start, end, _SAMPLINGS[0], block_size, task)])
     doubling = (_FEWEST_TOKENS * 2**power for power in range(max_model_len.bit_length()))
     contexts = sorted({min(2, max_model_len), *(each for each in doubling if each < max_model_len), max_model_len})
     shapes = [num_tokens for num_tokens in ([1, 2], [2], [1]) if sum(num_tokens) <= limits.max_num_batched_tokens]
     for context_len, num_tokens in product(contexts, shapes):
         if len(num_tokens) <= limits.max_num_seqs and max(num_tokens) <= context_len:
-            yield Batch([_item(slot, num, context_len, _EVERYTHING, block_size) for slot, num in enumerate(num_tokens)])
+            yield Batch(
+                [_item(slot, num, context_len, _EVERYTHING, block_size, task) for slot, num in enumerate(num_tokens)]
+            )
     largest = min(limits.max_num_batched_tokens, max_model_len)
-    yield Batch([_item(0, largest, largest, _SAMPLINGS[0], block_size)])
+    yield Batch([_item(0, largest, largest, _SAMPLINGS[0], block_size, task)])
     for sampling in _SAMPLINGS:
-        yield Batch([_item(0, 1, 1, sampling, block_size)])
+        yield Batch([_item(0, 1, 1, sampling, block_size, task)])
 
 
 def _shares(limits: StepLimits, most: int | None = None) -> list[int]:
@@ -90,13 +93,16 @@ def _drafted(slot: int, num_tokens: int, sampling: SamplingParams, draft: int, b
     return ScheduledSequence(sequence, num_tokens, drafts=[draft] * (num_tokens - 1))
 
 
-def _item(slot: int, num_tokens: int, context_len: int, sampling: SamplingParams, block_size: int) -> ScheduledSequence:
-    """The last tokens of a context, the next of which is chosen."""
+def _item(
+    slot: int, num_tokens: int, context_len: int, sampling: SamplingParams, block_size: int, task: ModelTask
+) -> ScheduledSequence:
+    """The last tokens of a context, of which the next is chosen or a vector made."""
     sequence = Sequence(
         request_id=f"dummy-{slot}",
         token_ids=[0] * context_len,
         num_prompt_tokens=context_len,
-        sampling=sampling,
+        sampling=sampling if task.generates else _NOTHING,
+        pooling=None if task.generates else task.pooling,
         num_computed_tokens=context_len - num_tokens,
         slot=slot,
         block_table=[0] * -(-context_len // block_size),

@@ -215,6 +215,12 @@ class ModelPart:
             first += size
 
 
+def check_generates(config: ModelConfig, setting: str) -> None:
+    """Raises ConfigError, naming the setting, for a model without logits of tokens."""
+    if not config.task.generates and config.task.labels:
+        raise ConfigError(setting, f"names a {config.architecture}, which generates nothing", "name one that generates")
+
+
 def _tell_of_positions(config: ModelConfig) -> None:
     """Answers differ by it, even to short prompts."""
     if (rope := config.rope).kind is RopeKind.LONGROPE:

@@ -128,8 +128,8 @@ class ModelRunner:
         if head_quantization is not None:
             self.quantization = f"{self.quantization or 'none'}, head {head_quantization}"
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
-        self._pooler = Pooler()
-        self._most_drafts = most_drafts
+        self._pooler = Pooler(part.model.classifier)
+        self._most_drafts = most_drafts if self.model_config.task.generates else 0
         self._guesser: Guesser | None = None
         if draft_folder is not None:
             draft_settings = msgspec.structs.replace(
@@ -178,7 +178,7 @@ class ModelRunner:
         limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
         block_size = self._part.layout.block_size
         self.allocate_kv_cache(1, max_num_seqs, blocks_of_largest(limits, block_size))
-        self._try(largest_step(limits, block_size))
+        self._try(largest_step(limits, block_size, self.model_config.task))
         if self._most_drafts:
             draft = 0 if self._guesser is None else UNKNOWN
             self._try(largest_drafted_step(limits, block_size, self._most_drafts, draft))
@@ -196,7 +196,7 @@ class ModelRunner:
             self._part.capture(max_num_batched_tokens)
         if self.device.type == "cuda" or self.attention_backend == "triton":  # or nothing is compiled
             limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
-            steps = list(every_kind_of_step(limits, self._part.layout.block_size))
+            steps = list(every_kind_of_step(limits, self._part.layout.block_size, self.model_config.task))
             progress = Progress("compiled the kernels of %d of %d kinds of steps", len(steps))
             for batch in steps:
                 self._try(batch)

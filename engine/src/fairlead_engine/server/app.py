@@ -27,11 +27,15 @@ from fairlead_engine.server.openapi import NDJSON, Documentation, RawOperation, 
 from fairlead_engine.server.probe_endpoints import READY_PARAMETERS, DrainReply, ProbeEndpoints, Status
 from fairlead_engine.server.schemas import (
     ChatRequest,
+    ClassifyRequest,
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
     TokenizeRequest,
 )
+from fairlead_engine.server.scoring_endpoints import ClassifyEndpoint, RerankEndpoint, ScoreEndpoint
 from fairlead_engine.server.service import Service
 from fairlead_engine.version import __version__
 from fairlead_protocol.messages import (
@@ -51,6 +55,14 @@ _COMPLETION = RawOperation(
     path="/v1/completions", name="complete", summary="Continue prompts", request=CompletionRequest, streams=True
 )
 _EMBEDDING = RawOperation(path="/v1/embeddings", name="embed", summary="Vectors of texts", request=EmbeddingRequest)
+_RERANK = RawOperation(
+    path="/v1/rerank", name="rerank", summary="Documents by how much they have to do with a query",
+    request=RerankRequest,
+)  # fmt: skip
+_SCORE = RawOperation(
+    path="/v1/score", name="score", summary="How much texts have to do with one another", request=ScoreRequest
+)
+_CLASSIFY = RawOperation(path="/v1/classify", name="classify", summary="Classes of texts", request=ClassifyRequest)
 _TOKENIZE = RawOperation(
     path="/tokenize",
     name="tokenize",
@@ -97,6 +109,9 @@ def build_app(service: Service) -> FastAPI:
     app.add_raw(_CHAT, ChatEndpoint(service))
     app.add_raw(_COMPLETION, CompletionEndpoint(service))
     app.add_raw(_EMBEDDING, EmbeddingEndpoint(service))
+    app.add_raw(_RERANK, RerankEndpoint(service))
+    app.add_raw(_SCORE, ScoreEndpoint(service))
+    app.add_raw(_CLASSIFY, ClassifyEndpoint(service))
     app.add_raw(_TOKENIZE, model.tokenize)
     app.add_raw(_DETOKENIZE, model.detokenize)
     app.add_raw(_LOAD_ADAPTER, adapters.load)

@@ -1,6 +1,7 @@
 """The way of a request that a model computes: parse → check → tokenise → run → reply; and the two APIs that generate.
 
-`POST /v1/chat/completions` and `POST /v1/completions` are here, `POST /v1/embeddings` is in `embedding_endpoint.py`.
+`POST /v1/chat/completions` and `POST /v1/completions` are here; those that read something off prompts derive from
+`reading_endpoint.py`.
 """
 
 import time
@@ -28,6 +29,7 @@ from fairlead_engine.server.structured_output import grammar, wish_of
 from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
 from fairlead_engine.types import Grammar, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
 from fairlead_protocol.messages import HEADER_DISPATCH
+from fairlead_protocol.prompts import EncodedPrompt
 
 Request = TypeVar("Request", bound=PromptRequest)
 Generating = TypeVar("Generating", ChatRequest, CompletionRequest)
@@ -63,7 +65,8 @@ class PromptEndpoint(ABC, Generic[Request]):
             sampling = self.sampling(request, model)
             self._service.check_choices(request, sampling)
             size = len(body) * request.rendered_factor
-            prompts = await self._service.prepared(size, lambda: self.prompts(request, model))
+            encoded = await self._service.prepared(size, lambda: self.prompts(request, model))
+            prompts = [prompt.token_ids for prompt in encoded]
             self._service.check_scores(request, prompts, sampling)
             if (kept_to := await self.grammar(request, prompts, model)) is not None:
                 sampling = with_grammar(sampling, kept_to)
@@ -71,7 +74,7 @@ class PromptEndpoint(ABC, Generic[Request]):
                 sampling = msgspec.structs.replace(sampling, thinking=budget)
             choices = self._service.choices(
                 request,
-                prompts,
+                encoded,
                 sampling,
                 pooling=self.pooling(request, model),
                 reading=self.reading(model),
@@ -115,8 +118,8 @@ class PromptEndpoint(ABC, Generic[Request]):
         """How to sample; raises `RequestError`."""
 
     @abstractmethod
-    def prompts(self, request: Request, model: ServedModel) -> list[list[int]]:
-        """Token ids of every prompt; raises `RequestError`. May run in a thread."""
+    def prompts(self, request: Request, model: ServedModel) -> list[EncodedPrompt]:
+        """Every prompt as a model reads it; raises `RequestError`. May run in a thread."""
 
     @abstractmethod
     def reader(self, request: Request, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> OutputReader:
@@ -158,7 +161,7 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
     def sampling(self, request: ChatRequest, model: ServedModel) -> SamplingParams:
         return chat_sampling(request, model.sampling_defaults, model.encode)
 
-    def prompts(self, request: ChatRequest, model: ServedModel) -> list[list[int]]:
+    def prompts(self, request: ChatRequest, model: ServedModel) -> list[EncodedPrompt]:
         return chat_prompts(request, model)
 
     def check(self, request: ChatRequest, model: ServedModel) -> None:
@@ -221,7 +224,7 @@ class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):
     def sampling(self, request: CompletionRequest, model: ServedModel) -> SamplingParams:
         return completion_sampling(request, model.sampling_defaults, model.encode)
 
-    def prompts(self, request: CompletionRequest, model: ServedModel) -> list[list[int]]:
+    def prompts(self, request: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
         return completion_prompts(request, model)
 
     async def grammar(self, request: CompletionRequest, prompts: list[list[int]], model: ServedModel) -> Grammar | None:

@@ -9,36 +9,58 @@ from collections.abc import Iterable
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.schemas import (
     ChatRequest,
+    ClassifyRequest,
     CompletionRequest,
     EmbeddingRequest,
     PromptRequest,
+    RerankRequest,
+    ScoreRequest,
     TokenizeRequest,
 )
 from fairlead_engine.server.served_model import ServedModel, request_error
 from fairlead_protocol.messages import FIELD_TOKENS
-from fairlead_protocol.prompts import ChatPrompt, CompletionPrompt, EmbeddingPrompt, PromptError, PromptFields
+from fairlead_protocol.prompts import (
+    ChatPrompt,
+    ClassifyPrompt,
+    CompletionPrompt,
+    EmbeddingPrompt,
+    EncodedPrompt,
+    PromptError,
+    PromptFields,
+)
 
 _OF_CHATS = ("tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message")
 
 
-def chat_prompts(request: ChatRequest, model: ServedModel) -> list[list[int]]:
+def chat_prompts(request: ChatRequest, model: ServedModel) -> list[EncodedPrompt]:
     """The ids of a chat, a single prompt. Raises `RequestError`."""
     return _checked(_chat(request), request, model)
 
 
-def completion_prompts(request: CompletionRequest, model: ServedModel) -> list[list[int]]:
+def completion_prompts(request: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
     """The ids of each prompt of a completion. Raises `RequestError`."""
     fields = CompletionPrompt(prompt=request.prompt, add_special_tokens=request.add_special_tokens)
     return _checked(fields, request, model)
 
 
-def embedding_prompts(request: EmbeddingRequest, model: ServedModel) -> list[list[int]]:
+def embedding_prompts(request: EmbeddingRequest, model: ServedModel) -> list[EncodedPrompt]:
     """The ids of each text whose vector is asked for. Raises `RequestError`."""
-    if model.num_virtual_tokens(request.model):
-        problem = "no vectors are made with soft prompts; leave the adapter out of model"
-        raise RequestError("model", problem, "unsupported_operation")
+    _check_without_soft_prompt(request, model)
     fields = EmbeddingPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
     return _checked(fields, request, model)
+
+
+def classify_prompts(request: ClassifyRequest, model: ServedModel) -> list[EncodedPrompt]:
+    """The ids of each text to classify. Raises `RequestError`."""
+    _check_without_soft_prompt(request, model)
+    fields = ClassifyPrompt(input=request.input, add_special_tokens=request.add_special_tokens)
+    return _checked(fields, request, model)
+
+
+def pair_prompts(request: RerankRequest | ScoreRequest, model: ServedModel) -> list[EncodedPrompt]:
+    """The ids of each pair to score, or of each text of them. Raises `RequestError`."""
+    _check_without_soft_prompt(request, model)
+    return _checked(request.compared, request, model)
 
 
 def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
@@ -53,7 +75,7 @@ def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
     else:
         check_effort(request, model)
         fields = _chat(request)
-    [(_, token_ids)] = model.prompts(fields)
+    [(_, (token_ids, _))] = model.prompts(fields)
     return token_ids
 
 
@@ -69,6 +91,13 @@ def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> 
         )
 
 
+def _check_without_soft_prompt(request: PromptRequest, model: ServedModel) -> None:
+    """Raises `RequestError` for an adapter that stands before prompts."""
+    if model.num_virtual_tokens(request.model):
+        problem = "no vectors are made with soft prompts; leave the adapter out of model"
+        raise RequestError("model", problem, "unsupported_operation")
+
+
 def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
     return ChatPrompt(
         messages=request.messages or [],
@@ -81,27 +110,32 @@ def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
     )
 
 
-def _checked(fields: PromptFields, request: PromptRequest, model: ServedModel) -> list[list[int]]:
+def _checked(fields: PromptFields, request: PromptRequest, model: ServedModel) -> list[EncodedPrompt]:
     """A gateway may have sent the ids along; those of another tokenizer are of no use."""
     given = request.fairlead_prompt_tokens
-    prompts: Iterable[tuple[str, list[int]]]
+    prompts: Iterable[tuple[str, EncodedPrompt]]
     if given is None or given.digest != model.tokenizer.digest:
         prompts = model.prompts(fields)
     else:
         try:
-            places = fields.places()
+            places = fields.places(model.tokenizer)
         except PromptError as error:
             raise request_error(error) from error
         num_given = len(given.prompts)
         if num_given != len(places):
             raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {num_given} prompts, the request {len(places)}")
         # Errors name the client's own field: the ids may be its own, too.
-        prompts = zip(places, given.prompts, strict=True)
+        starts = given.second_starts or [None] * num_given
+        if len(starts) != num_given:
+            raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has {num_given} prompts and {len(starts)} second_starts")
+        prompts = zip(places, map(EncodedPrompt, given.prompts, starts), strict=True)
     checked = []
-    for place, token_ids in prompts:
-        model.check_prompt(token_ids, place)
-        model.check_room(token_ids, request.answer_limit)
+    for place, prompt in prompts:
+        model.check_prompt(prompt.token_ids, place)
+        model.check_room(prompt.token_ids, request.answer_limit)
         if num_virtual_tokens := model.num_virtual_tokens(request.model):
-            model.check_beside(num_virtual_tokens, token_ids, place, request.answer_limit)
-        checked.append(token_ids)
+            model.check_beside(num_virtual_tokens, prompt.token_ids, place, request.answer_limit)
+        if prompt.second_start is not None and not 0 <= prompt.second_start <= len(prompt.token_ids):
+            raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has a second text that begins outside its prompt")
+        checked.append(prompt)
     return checked

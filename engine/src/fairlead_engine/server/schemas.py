@@ -13,9 +13,9 @@ from fairlead_engine.errors import RequestError
 from fairlead_engine.parameters import By, Parameter, bounded, optional_fields
 from fairlead_engine.server.structured_output import ResponseFormat, StructuredOutputs
 from fairlead_engine.types import LOGPROBS, MAX_LOGPROBS, Pooling, SamplingParams
-from fairlead_protocol.budget import CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
+from fairlead_protocol.budget import MAX_TEXTS, CacheSalt, Messages, Metadata, ModelName, Priority, Tag, Tools
 from fairlead_protocol.messages import PromptTokens
-from fairlead_protocol.prompts import AnswerLimit, num_prompts, rendered_factor
+from fairlead_protocol.prompts import AnswerLimit, RerankPrompt, ScorePrompt, num_prompts, rendered_factor
 
 _IGNORED = Parameter("", By.NOBODY)
 _TEXT_ONLY = "This model writes text only."
@@ -63,6 +63,13 @@ ContinueFinalMessage = Annotated[
     bool | None,
     Parameter("The answer goes on with the last message instead of beginning a new one.", By.GATEWAY, default="false"),
 ]
+Texts = Annotated[
+    str | list[Any],
+    Parameter(
+        "A text, several texts, token ids, or several lists of token ids: each gets a vector, or is classified.",
+        By.GATEWAY,
+    ),
+]
 _MODEL = Parameter(
     "Which model: a `servedName`, an alias, or `<namespace>/<servedName>`; behind a colon, which of its adapters. At a "
     "model's own address (`status.url`) a gateway does without.",
@@ -95,6 +102,11 @@ class PromptRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_
     def num_prompts(self) -> int:
         """How many prompts it has, before any of them is looked at."""
         return 1
+
+    @property
+    def prompts_field(self) -> str:
+        """Which field has its prompts, or most of them."""
+        return "prompt"
 
     @property
     def num_each(self) -> int:
@@ -361,13 +373,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 class EmbeddingRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """`POST /v1/embeddings`."""
 
-    input: Annotated[
-        str | list[Any],
-        Parameter(
-            "A text, several texts, token ids, or several lists of token ids: each gets a vector.",
-            By.GATEWAY,
-        ),
-    ]
+    input: Texts
     encoding_format: Annotated[
         str | None,
         Parameter(
@@ -391,6 +397,90 @@ class EmbeddingRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, k
     @property
     def num_prompts(self) -> int:
         return num_prompts(self.input)
+
+    @property
+    def prompts_field(self) -> str:
+        return "input"
+
+
+class ClassifyRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`POST /v1/classify`."""
+
+    input: Texts
+
+    @property
+    def num_prompts(self) -> int:
+        return num_prompts(self.input)
+
+    @property
+    def prompts_field(self) -> str:
+        return "input"
+
+
+class RerankRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`POST /v1/rerank`."""
+
+    query: Annotated[str, Parameter("What the documents are ranked by.", By.GATEWAY)]
+    documents: Annotated[
+        list[Any],
+        Parameter('Texts, or objects as `{"text": …}`.', By.GATEWAY),
+    ]
+    top_n: Annotated[
+        int | None, Parameter("How many of the best are told.", low=1, high=MAX_TEXTS, default="all of them")
+    ] = None
+    return_documents: Annotated[
+        bool | None, Parameter("Whether the texts come back with their scores.", default="true")
+    ] = None
+
+    @property
+    def compared(self) -> RerankPrompt:
+        """What makes its prompts."""
+        return RerankPrompt(query=self.query, documents=self.documents, add_special_tokens=self.add_special_tokens)
+
+    @property
+    def num_prompts(self) -> int:
+        return self.compared.num_prompts
+
+    @property
+    def prompts_field(self) -> str:
+        return "documents"
+
+
+class ScoreRequest(PromptRequest, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """`POST /v1/score`."""
+
+    text_1: Annotated[
+        str | list[Any] | None,
+        Parameter("A text, or several: what is compared. Only one pair of names is taken.", By.GATEWAY),
+    ] = None
+    text_2: Annotated[
+        str | list[Any] | None,
+        Parameter(
+            "A text, or several: with what. One side has one text, or both have as many; texts may be objects as "
+            '`{"text": …}`.',
+            By.GATEWAY,
+        ),
+    ] = None
+    queries: Annotated[str | list[Any] | None, Parameter("The same as `text_1`.", By.GATEWAY)] = None
+    documents: Annotated[str | list[Any] | None, Parameter("The same as `text_2`, beside `queries`.", By.GATEWAY)] = (
+        None
+    )
+    items: Annotated[str | list[Any] | None, Parameter("The same as `documents`.", By.GATEWAY)] = None
+    data_1: Annotated[str | list[Any] | None, Parameter("The same as `text_1`.", By.GATEWAY)] = None
+    data_2: Annotated[str | list[Any] | None, Parameter("The same as `text_2`, beside `data_1`.", By.GATEWAY)] = None
+
+    @property
+    def compared(self) -> ScorePrompt:
+        """What makes its prompts."""
+        return ScorePrompt(**{name: getattr(self, name) for name in ScorePrompt.__struct_fields__})
+
+    @property
+    def num_prompts(self) -> int:
+        return self.compared.num_prompts
+
+    @property
+    def prompts_field(self) -> str:
+        return next((name for _, name in ScorePrompt.NAMES if getattr(self, name) is not None), ScorePrompt.FIELD)
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -426,6 +516,9 @@ ENDPOINTS: dict[str, type[msgspec.Struct]] = {
     "chat": ChatRequest,
     "completions": CompletionRequest,
     "embeddings": EmbeddingRequest,
+    "rerank": RerankRequest,
+    "score": ScoreRequest,
+    "classify": ClassifyRequest,
     "tokenize": TokenizeRequest,
     "detokenize": DetokenizeRequest,
 }

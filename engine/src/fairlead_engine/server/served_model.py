@@ -23,13 +23,14 @@ from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
 from fairlead_protocol.least_tokens import LeastTokens
 from fairlead_protocol.messages import ModelInfo
-from fairlead_protocol.prompts import AnswerLimit, PromptError, PromptFields, PromptTooLong
+from fairlead_protocol.prompts import AnswerLimit, EncodedPrompt, PromptError, PromptFields, PromptTooLong
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 _ABILITIES = {
     Kind.GENERATE: "generate text (/v1/chat/completions, /v1/completions)",
     Kind.EMBED: "make embeddings (/v1/embeddings)",
-    Kind.CLASSIFY: "classify texts (LLM.classify)",
+    Kind.SCORE: "compare texts (/v1/rerank, /v1/score)",
+    Kind.CLASSIFY: "classify texts (/v1/classify)",
 }
 
 
@@ -66,7 +67,8 @@ class ServedModel:
         them."""
         self.name = name
         self.info = info
-        self.tokenizer = files.tokenizer
+        task = info.task
+        self.tokenizer = files.tokenizer.joining_pairs() if task.joins_pairs else files.tokenizer
         self.least_tokens = files.least_tokens
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
@@ -111,15 +113,15 @@ class ServedModel:
             sentence = f"the model {self.name!r} does not {_ABILITIES[kind]}; what it does is to {able}"
             raise RequestError("model", sentence, "unsupported_operation")
 
-    def prompts(self, fields: PromptFields) -> Iterator[tuple[str, list[int]]]:
-        """Each prompt of a request: its place there and its token ids. Raises `RequestError`; none is tokenised where
+    def prompts(self, fields: PromptFields) -> Iterator[tuple[str, EncodedPrompt]]:
+        """Each prompt of a request: its place there, and it. Raises `RequestError`; none is tokenised where
         one of them is sure to be too long."""
         try:
             parts = fields.parts(self.tokenizer)
             for part in parts:
                 part.check_length(self.least_tokens, self.info.max_model_len)
             for part in parts:
-                yield part.place, part.token_ids(self.tokenizer, fields.adds_special_tokens)
+                yield part.place, part.encoded(self.tokenizer, fields.adds_special_tokens)
         except PromptError as error:
             raise request_error(error) from error
 
@@ -207,6 +209,7 @@ class ServedModel:
             architecture=info.architecture,
             adapters=adapters,
             shares_prefixes=info.shares_prefixes,
+            joins_pairs=tokenizer.joins_pairs,
         )
         return msgspec.json.encode(message)
 

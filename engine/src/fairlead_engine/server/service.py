@@ -16,12 +16,13 @@ from fairlead_engine.server.generation import Choice, OutputReader
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.sampling import for_choice
-from fairlead_engine.server.schemas import EmbeddingRequest, PromptRequest
+from fairlead_engine.server.schemas import PromptRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, Pooling, Reading, SamplingParams
 from fairlead_protocol import messages
 from fairlead_protocol.http.bodies import BodyReader
 from fairlead_protocol.lanes import Lanes, Pacer
+from fairlead_protocol.prompts import EncodedPrompt
 
 Result = TypeVar("Result")
 
@@ -158,7 +159,7 @@ class Service:
             raise RequestError(name, f"{name} must be in [1, {limit}], not {num_each}")
         if num_each * num_prompts > limit:
             raise RequestError(
-                "input" if isinstance(request, EmbeddingRequest) else "prompt",
+                request.prompts_field,
                 f"{num_prompts} prompts with n = {num_each} are more than the {limit} choices of one request",
             )
         if request.is_streamed or sampling.logprobs is None or sampling.max_tokens is None:
@@ -192,7 +193,7 @@ class Service:
     def choices(
         self,
         request: PromptRequest,
-        prompts: Sequence[list[int]],
+        prompts: Sequence[EncodedPrompt],
         sampling: SamplingParams,
         *,
         pooling: Pooling | None,
@@ -215,7 +216,8 @@ class Service:
         for index, (prompt, each) in enumerate(itertools.product(prompts, range(request.num_each))):
             engine_request = EngineRequest(
                 request_id=f"{part_of}.{index}",
-                prompt_token_ids=prompt,
+                prompt_token_ids=prompt.token_ids,
+                second_start=prompt.second_start,
                 sampling=for_choice(sampling, each),
                 arrival_time=arrival_time,
                 cache_salt=request.cache_salt,
@@ -226,5 +228,5 @@ class Service:
                 part_of=part_of,
                 max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,
             )
-            choices.append(Choice(index, engine_request, make_reader(prompt)))
+            choices.append(Choice(index, engine_request, make_reader(prompt.token_ids)))
         return choices

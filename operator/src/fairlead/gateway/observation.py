@@ -9,7 +9,7 @@ from fairlead.api.signals_message import ModelSignals, count_seconds, count_toke
 from fairlead.fleet.directory import ServedModel
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.openai.routes import EMBEDDINGS_PATH
+from fairlead.gateway.openai.routes import READING_PATHS
 from fairlead.gateway.openai.sse import Usage
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.health import Failure
@@ -98,7 +98,7 @@ class Observation:
     @property
     def shows_ttft(self) -> bool:
         """Whether it can be seen when the prompt was computed: as a stream's first token, or as vectors."""
-        return self.stream or self.path == EMBEDDINGS_PATH
+        return self.stream or self.path in READING_PATHS
 
     @property
     def queue_seconds(self) -> float:

@@ -19,6 +19,8 @@ class Tokens:
     extra: bytes = NO_EXTRA
     """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
     _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
+    second_start: int | None = None
+    """Of a pair of texts, where the second begins, where the tokenizer tells the two apart."""
 
     def hashes(self, block_size: int) -> list[BlockHash]:
         """Of the blocks that may be served from a cache: whole ones, never with the last token."""

@@ -41,6 +41,13 @@ class Answer:
         vector = {"object": "embedding", "index": 0, "embedding": [0.6, 0.8]}
         return {"object": "list", "data": [vector], "model": self.model, "usage": usage}
 
+    def ranking(self, num_documents: int) -> dict[str, Any]:
+        """Documents in their own order, each half as relevant as the one before."""
+        results = [{"index": index, "relevance_score": 0.5**index} for index in range(num_documents)]
+        usage = {**self.usage, "total_tokens": self.num_prompt_tokens}
+        del usage["completion_tokens"]
+        return {"results": results, "model": self.model, "usage": usage}
+
     def events(self, *, include_usage: bool, null_usage: bool) -> Iterator[bytes]:
         """One event per token, then the finish reason, the usage if it was asked for, and the end.
 

@@ -239,7 +239,7 @@ class FakeEngine:
 
     async def _respond(self, request: RecordedRequest, responder: Responder) -> None:
         path, _, query = request.path.partition("?")
-        if path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings"):
+        if path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/rerank"):
             if self.keeps_requests:
                 self.requests.append(request)
             self.seen.came(request.headers.get(HEADER_DISPATCH))
@@ -351,7 +351,11 @@ class FakeEngine:
         else:
             for index in range(len(answer.tokens)):
                 await self._before_token(sequence, index)
-            whole = answer.embedding() if "input" in body else answer.whole()
+            whole = answer.whole()
+            if "input" in body:
+                whole = answer.embedding()
+            elif "query" in body:
+                whole = answer.ranking(len(body["documents"]))
             await responder.json(200, whole, headers)
 
     def _mistake(self, body: dict[str, Any], answer: Answer) -> tuple[int, dict[str, Any]] | None:

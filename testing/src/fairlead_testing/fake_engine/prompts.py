@@ -46,7 +46,7 @@ def read_prompt(body: Mapping[str, Any]) -> list[int]:
     """
     try:
         return _read_prompt(body)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
         raise UnreadablePrompt(f"no prompt can be read: {error!r}") from error
 
 
@@ -58,7 +58,7 @@ def _read_prompt(body: Mapping[str, Any]) -> list[int]:
             return tokens.prompts[0]
     if "messages" in body:
         return tokenizer.encode_chat(body["messages"], tools=body.get("tools"))
-    prompt = body["prompt"] if "prompt" in body else body["input"]
+    prompt = next(body[name] for name in ("prompt", "input", "query") if name in body)
     if isinstance(prompt, list):
         if not prompt or isinstance(prompt[0], int):
             return prompt

@@ -1,4 +1,4 @@
-"""The families of models by the architecture that `config.json` names."""
+"""The families of models by the architecture that `config.json` names, and their classifiers."""
 
 from typing import Any
 
@@ -19,6 +19,7 @@ from fairlead_engine.model.families.qwen2_moe import QWEN2_MOE
 from fairlead_engine.model.families.qwen3 import QWEN3
 from fairlead_engine.model.families.qwen3_moe import QWEN3_MOE
 from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.model.task import CLASSIFIER
 
 ARCHITECTURES: dict[str, ModelFamily[Any]] = {
     "Gemma2ForCausalLM": GEMMA2,
@@ -36,10 +37,22 @@ ARCHITECTURES: dict[str, ModelFamily[Any]] = {
     "Qwen3MoeForCausalLM": QWEN3_MOE,
 }
 """As `architectures` in `config.json` spells them."""
+_GENERATES = "ForCausalLM"
+_CLASSIFIERS = {
+    **{name.replace(_GENERATES, CLASSIFIER): name for name in ARCHITECTURES},
+    "Gemma3TextForSequenceClassification": "Gemma3ForCausalLM",
+}
+"""The same models with a classifier in place of the output projection, by the name of those that generate."""
+
+
+def family_of(architecture: str) -> ModelFamily[Any]:
+    """Of what `find_architecture` has found."""
+    return ARCHITECTURES[_CLASSIFIERS.get(architecture, architecture)]
 
 
 def find_architecture(fields: JsonFields) -> str:
-    """The first architecture that `config.json` names and we know; its `model_type` decides when it names none.
+    """The first architecture that `config.json` names and we know, one that generates before a classifier; its
+    `model_type` decides when it names none.
 
     Raises ModelLoadError with reason UnsupportedArchitecture, which lists what is supported.
     """
@@ -52,6 +65,9 @@ def find_architecture(fields: JsonFields) -> str:
     names, model_type = fields.texts("architectures"), fields.text("model_type")
     for name, family in ARCHITECTURES.items():
         if name in names or (not names and family.model_type == model_type):
+            return name
+    for name in _CLASSIFIERS:
+        if name in names:
             return name
     raise ModelLoadError(
         ModelLoadReason.UNSUPPORTED_ARCHITECTURE,

@@ -10,7 +10,12 @@ from fairlead.gateway.openai.errors import model_not_found
 from fairlead_protocol.adapters import with_adapter
 
 EMBEDDINGS_PATH = "/v1/embeddings"
-INFERENCE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", EMBEDDINGS_PATH, "/tokenize", "/detokenize"})
+RERANK_PATH = "/v1/rerank"
+SCORE_PATH = "/v1/score"
+CLASSIFY_PATH = "/v1/classify"
+READING_PATHS = frozenset({EMBEDDINGS_PATH, RERANK_PATH, SCORE_PATH, CLASSIFY_PATH})
+"""Answered with what is read off prompts: nothing is generated, and the answer comes at the first token's time."""
+INFERENCE_PATHS = READING_PATHS | {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}
 """Forwarded to engines, by POST; the same paths as there."""
 MODELS_PATH = "/v1/models"
 PROBES: Mapping[str, str] = {

@@ -11,19 +11,22 @@ from typing import Any
 import msgspec
 
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.openai.routes import EMBEDDINGS_PATH
+from fairlead.gateway.openai.routes import CLASSIFY_PATH, EMBEDDINGS_PATH, READING_PATHS, RERANK_PATH, SCORE_PATH
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.budget import CacheSalt
 from fairlead_protocol.prompts import (
     AnswerLimit,
     ChatPrompt,
+    ClassifyPrompt,
     CompletionPrompt,
     EmbeddingPrompt,
+    PairPrompts,
     PromptError,
     PromptFields,
     PromptTooLong,
+    RerankPrompt,
+    ScorePrompt,
     TextPrompts,
-    num_prompts,
     rendered_factor,
 )
 
@@ -38,6 +41,9 @@ _SCHEMAS: Mapping[str, type[PromptFields]] = {
     "/v1/chat/completions": ChatPrompt,
     "/v1/completions": CompletionPrompt,
     EMBEDDINGS_PATH: EmbeddingPrompt,
+    RERANK_PATH: RerankPrompt,
+    SCORE_PATH: ScorePrompt,
+    CLASSIFY_PATH: ClassifyPrompt,
 }
 """By path; requests for other paths have no prompt."""
 _DECODERS = {
@@ -119,10 +125,12 @@ class RawPrompt:
         )
 
     def beginning(self, length: int) -> str:
-        """The first `length` characters of the first user message, or of the first text to be completed."""
+        """The first `length` characters of the first user message, or of the first text of another request."""
         if isinstance(self.fields, ChatPrompt):
             first = next((each for each in self.fields.messages if each.get("role") == "user"), {})
             return _text(first.get("content"))[:length]
+        if isinstance(self.fields, PairPrompts):
+            return self.fields.beginning[:length]
         if self.fields is None or not self.fields.content:
             return ""
         prompt = self.fields.content
@@ -144,7 +152,7 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
     raw = {name: request.fields[name] for name in decoders if name in request.fields}
     num_bytes = sum(len(value) for value in raw.values())
     if num_bytes > MAX_BYTES and sum(bytes(value).count(b",") for value in raw.values()) > MAX_VALUES:
-        name = schema.FIELD if issubclass(schema, TextPrompts) else "prompt"
+        name = "prompt" if schema is ChatPrompt else schema.FIELD
         text = bytes(raw.get(name, b""))
         is_ids = text and not text.translate(None, b"0123456789,[] \t\r\n")
         # Of one list of ids or of a list of such lists: as many as the longest has at least.
@@ -156,7 +164,7 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
         extra = extra_bytes(adapter=request.adapter, cache_salt=_salt.decode(salt or b"null"))
     except (msgspec.DecodeError, UnicodeError, RecursionError, TypeError):
         return RawPrompt(num_bytes, None, well_formed=False)
-    if isinstance(fields, TextPrompts) and num_prompts(fields.content) > MAX_PROMPTS:
+    if not isinstance(fields, ChatPrompt) and fields.num_prompts > MAX_PROMPTS:
         return RawPrompt(num_bytes, None, well_formed=True, field=fields.FIELD)
     reads_all = schema is EmbeddingPrompt and bytes(request.fields.get("pooling", b"")) in _OVER_ALL
     return RawPrompt(
@@ -166,7 +174,7 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
 
 def _limit(request: InferenceRequest, schema: type[PromptFields]) -> AnswerLimit:
     """What is no sensible number is the engine's to refuse."""
-    if schema is EmbeddingPrompt:
+    if request.path in READING_PATHS:
         return NO_LIMIT
     names = ("max_tokens", "max_completion_tokens") if schema is ChatPrompt else ("max_tokens",)
     try:

@@ -50,10 +50,15 @@ class ReadPrompt(Prompt):
     def tokens_field(self, digest: str) -> bytes | None:
         """The JSON of `fairlead_prompt_tokens` for an engine of this digest; None: it gets no such field."""
         if digest not in self._encoded:
-            ids = [list(prompt.token_ids) for prompt in self.by_digest.get(digest, ())]
+            prompts = self.by_digest.get(digest, ())
+            ids = [list(prompt.token_ids) for prompt in prompts]
             if not 0 < sum(map(len, ids)) <= MAX_TOKENS_SENT:
                 return None
-            self._encoded[digest] = msgspec.json.encode(PromptTokens(digest=digest, prompts=ids))
+            starts = [prompt.second_start for prompt in prompts]
+            if all(start is None for start in starts):
+                starts = []
+            sent = PromptTokens(digest=digest, prompts=ids, second_starts=starts)
+            self._encoded[digest] = msgspec.json.encode(sent)
         return self._encoded[digest]
 
 

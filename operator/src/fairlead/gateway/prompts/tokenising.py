@@ -9,7 +9,6 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import cast
 
 from fairlead.gateway.prompts.fields import RawPrompt
 from fairlead.gateway.prompts.prefix_cache import Encoding, Ids
@@ -64,7 +63,7 @@ class Tokenising:
         self._chains = chains
         self._model = model
         self._parts: list[tuple[Part, Encoding | None]] = []
-        """Texts with what is known of them; ids as they came."""
+        """Texts with what is known of them; ids and pairs as they came."""
         self.prompts: tuple[Tokens, ...] = ()
         """The result."""
         self.seconds = 0.0
@@ -73,7 +72,8 @@ class Tokenising:
     @property
     def num_missing_characters(self) -> int:
         """How much text has to be encoded."""
-        return sum(encoding.num_missing_characters for _, encoding in self._parts if encoding)
+        known = sum(encoding.num_missing_characters for _, encoding in self._parts if encoding)
+        return known + sum(sum(map(len, part.texts)) for part, encoding in self._parts if encoding is None)
 
     @property
     def num_cached_tokens(self) -> int:
@@ -87,7 +87,7 @@ class Tokenising:
             for part in parts:
                 part.check_length(self._model.least_tokens, self._model.max_model_len)
             limit = min(self._model.max_model_len * MAX_CHARACTERS_PER_TOKEN, MAX_CHARACTERS)
-            if any(len(part.content) > limit for part in parts):
+            if any(sum(map(len, part.texts)) > limit for part in parts):
                 raise LeftToEngine
             framed = self._fields.adds_special_tokens
             for part in parts:
@@ -103,20 +103,23 @@ class Tokenising:
             reads_all = self._raw.reads_all or not self._model.shares_prefixes
             prompts = []
             for part, encoding in self._parts:
-                ids = self._ids(part, encoding)
+                ids, second_start = self._ids(part, encoding)
                 hashes = {
                     size: [] if reads_all else self._chains.hashes(ids, size, extra)
                     for size in tuple(self._model.block_sizes)
                 }
-                prompts.append(Tokens(ids, extra, hashes))
+                prompts.append(Tokens(ids, extra, hashes, second_start))
             self.prompts = tuple(prompts)
 
-    def _ids(self, part: Part, encoding: Encoding | None) -> Ids:
+    def _ids(self, part: Part, encoding: Encoding | None) -> tuple[Ids, int | None]:
+        """And where the second text begins. Pairs are not remembered: a document is hardly asked for twice."""
+        second_start = None
         try:
             if encoding is not None:
                 ids = self._model.finish(encoding)
             else:
-                ids = array("I", cast(list[int], part.content))
+                encoded, second_start = part.encoded(self._model.tokenizer, self._fields.adds_special_tokens)
+                ids = array("I", encoded)
         except Exception as error:  # tokenizers raises bare Exception; ids may be of any size
             raise cannot_be_tokenised(part.place, error) from error
         if not ids:
@@ -124,7 +127,7 @@ class Tokenising:
         if len(ids) >= self._model.max_model_len:
             raise PromptTooLong(part.place, len(ids), self._model.max_model_len)
         self._raw.limit.check(len(ids), self._model.max_model_len)
-        return ids
+        return ids, second_start
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -27,7 +27,10 @@ class ModelTokenizer(CachingTokenizer):
     def __init__(self, info: ModelInfo, cache: PrefixCache) -> None:
         """Raises TokenizerError and ChatTemplateError."""
         tokenizer = PromptTokenizer(
-            info.tokenizer_json, chat_template=info.chat_template, special_tokens=info.special_tokens
+            info.tokenizer_json,
+            chat_template=info.chat_template,
+            special_tokens=info.special_tokens,
+            joins_pairs=info.joins_pairs,
         )
         if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
             raise TokenizerError("its engine understands the same files differently")

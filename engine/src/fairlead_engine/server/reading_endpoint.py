@@ -1,0 +1,68 @@
+"""What those requests have in common that are answered with what is read off prompts, and not with text."""
+
+import sys
+import time
+from abc import abstractmethod
+from array import array
+from typing import Any
+
+import msgspec
+
+from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.server.exchange import Exchange
+from fairlead_engine.server.generate_endpoints import PromptEndpoint, Request
+from fairlead_engine.server.generation import Generation
+from fairlead_engine.server.served_model import ServedModel
+from fairlead_engine.types import SamplingParams, SequenceOutput
+from fairlead_protocol.messages import HEADER_CACHED_TOKENS
+
+
+class VectorReader:
+    """Keeps a sequence's vector. There is no text."""
+
+    num_tokens = 0
+
+    def __init__(self) -> None:
+        self.vector = b""
+        """Little-endian float32."""
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        self.vector = output.embedding or self.vector
+        return TextDelta("", [], finish_reason=output.finish_reason)
+
+
+class ReadingEndpoint(PromptEndpoint[Request]):
+    """Waits for the vectors of all prompts, and tells what is made of them."""
+
+    def sampling(self, request: Request, model: ServedModel) -> SamplingParams:
+        return SamplingParams(max_tokens=0)
+
+    def reader(self, request: Request, prompt: list[int], sampling: SamplingParams, model: ServedModel) -> VectorReader:
+        return VectorReader()
+
+    async def send(self, exchange: Exchange, request: Request, model: ServedModel, generation: Generation) -> None:
+        async for _ in generation.batches():
+            pass
+        vectors = [choice.reader.vector for choice in generation.choices if isinstance(choice.reader, VectorReader)]
+        told = await self._service.prepared(sum(map(len, vectors)), lambda: self.told(request, model, vectors))
+        num_tokens = generation.num_prompt_tokens
+        usage = {
+            "prompt_tokens": num_tokens,
+            "total_tokens": num_tokens,
+            "prompt_tokens_details": {"cached_tokens": generation.num_cached_tokens},
+        }
+        reply = {"id": exchange.request_id, "created": int(time.time()), "model": request.model, **told, "usage": usage}
+        headers = {HEADER_CACHED_TOKENS: str(generation.num_cached_tokens)}
+        await exchange.send_json(msgspec.json.encode(reply), headers=headers)
+
+    @abstractmethod
+    def told(self, request: Request, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
+        """The reply's own fields, of what was read off each prompt: little-endian float32. May run in a thread."""
+
+
+def vector_of(little_endian: bytes) -> list[float]:
+    """Numbers of a vector of float32 as the engine writes it."""
+    values = array("f", little_endian)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tolist()
