@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +12,26 @@ from typing import Any
 import pytest
 
 from fairlead.api import names
-from fairlead.controller.adapter_loader import AdapterLoader, Silent
+from fairlead.controller.adapter_loader import AdapterLoader
+from fairlead.controller.engine_adapters import LOAD_LIMITS, HttpEngineAdapters, Silent
 from fairlead.controller.operator import Operator
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, PERSISTENT_VOLUME_CLAIMS, PODS
 from fairlead.manifests.adapter_folders import PlacedAdapter
+from fairlead_protocol.http.client import TimeLimits
 from fairlead_testing.fake_engine import FakeEngine
 from fairlead_testing.local_api import local_api_server
-from fairlead_testing.operators import NAMESPACE, PATIENCE_SECONDS, READY, Fleet, condition, fleet_at, running_operator
+from fairlead_testing.operators import (
+    NAMESPACE,
+    PATIENCE_SECONDS,
+    READY,
+    SETTINGS,
+    Fleet,
+    condition,
+    fleet_at,
+    running_operator,
+)
 
 CLAIM: JsonObject = {
     "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "boats", "namespace": NAMESPACE},
@@ -39,8 +51,8 @@ class Sea:
         self.fleet, self.operator, self._stack = fleet, operator, stack
         self.engines: dict[str, FakeEngine] = {}
 
-    async def pods(self, number: int) -> list[str]:
-        """Waits for so many pods, whose engines become ready; their names."""
+    async def pods(self, number: int, *, is_slow: bool = False) -> list[str]:
+        """Waits for so many pods, whose engines become ready; their names. `is_slow`: nothing is loaded for now."""
         selector = "fairlead.dev/llmdeployment=dinghy"
         pods: list[JsonObject] = []
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -51,6 +63,8 @@ class Sea:
             if (name := pod["metadata"]["name"]) not in self.engines:
                 address = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(2, 250)}"
                 engine = FakeEngine(name, served_name="dinghy", host=address, port=names.ENGINE_PORT)
+                if is_slow:
+                    engine.adapter_gate.clear()
                 engine.adapter_troubles["/adapters/boats/bad"] = "it has rank 128, and the engine room for 16"
                 self.engines[name] = await self._stack.enter_async_context(engine)
                 status = {"phase": "Running", "podIP": address, "conditions": [READY]}
@@ -75,7 +89,7 @@ async def sea(tmp_path: Path) -> AsyncIterator[Sea]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(local_api_server(tmp_path))
         fleet = await stack.enter_async_context(fleet_at(server.kubeconfig_path))
-        operator = await stack.enter_async_context(running_operator(fleet))
+        operator = await stack.enter_async_context(running_operator(fleet, replace(SETTINGS, workers=1)))
         yield Sea(fleet, operator, stack)
 
 
@@ -85,8 +99,8 @@ async def test_engines_load_and_unload_what_the_spec_lists_and_no_pod_is_replace
     first, second = await sea.pods(2)
     said = await sea.until(pirate=(2, "AdapterLoaded"), poet=(2, "AdapterLoaded"))
     assert said["pirate"] == {
-        "name": "pirate", "servedName": "redbeard", "readyReplicas": 2, "reason": "AdapterLoaded",
-        "message": "loaded on 2/2 ready replicas",
+        "name": "pirate", "servedName": "redbeard", "source": "pvc://boats/pirate", "readyReplicas": 2,
+        "reason": "AdapterLoaded", "message": "loaded on 2/2 ready replicas",
     }  # fmt: skip
     template = await sea.template()
     assert sea.engines[first].adapter_sources == {"pirate": "/adapters/boats/pirate", "poet": "/adapters/boats/poet"}
@@ -142,8 +156,102 @@ async def test_an_engine_that_starts_again_gets_its_adapters_again(sea: Sea) -> 
     assert sea.engines[pod].adapter_calls == [("load", "poet"), ("load", "poet")]
 
 
+async def test_a_load_that_takes_long_holds_nobody_up_and_ends_in_what_is_listed_by_then(sea: Sea) -> None:
+    """With one worker, which all LLMDeployments share."""
+    await sea.fleet.client.create(PERSISTENT_VOLUME_CLAIMS, CLAIM)
+    await sea.fleet.create(adapters=adapters("poet", "cook"))
+    (pod,) = await sea.pods(1, is_slow=True)
+    engine = sea.engines[pod]
+    message = "loaded on 0/1 ready replicas; it is being loaded"
+    await sea.fleet.until(lambda status: [each["message"] for each in status["adapters"]] == [message] * 2)
+    await sea.until(poet=(0, "AdapterLoading"), cook=(0, "AdapterLoading"))
+    await sea.fleet.create("other")
+    await sea.fleet.until(lambda status: "conditions" in status, "other")
+    await sea.fleet.edit(adapters=[{"name": "poet", "source": "pvc://boats/poet-2"}])
+    await sea.until(poet=(0, "AdapterLoading"))
+    engine.adapter_gate.set()
+    said = await sea.until(poet=(1, "AdapterLoaded"))
+    assert engine.adapter_sources["poet"] == "/adapters/boats/poet-2"
+    assert said["poet"]["source"] == "pvc://boats/poet-2"
+    assert engine.adapter_calls == [("load", "poet"), ("unload", "poet"), ("load", "poet")], "cook is listed no more"
+    await sea.fleet.until(lambda status: condition(status, "Degraded")["status"] == "False")
+
+
+async def test_what_is_listed_no_more_when_it_is_loaded_is_unloaded(sea: Sea) -> None:
+    await sea.fleet.client.create(PERSISTENT_VOLUME_CLAIMS, CLAIM)
+    await sea.fleet.create(adapters=adapters("poet"))
+    (pod,) = await sea.pods(1)
+    engine = sea.engines[pod]
+    await sea.until(poet=(1, "AdapterLoaded"))
+    engine.adapter_gate.clear()
+    await sea.fleet.edit(adapters=adapters("poet", "cook"))
+    await sea.until(poet=(1, "AdapterLoaded"), cook=(0, "AdapterLoading"))
+    await sea.fleet.edit(adapters=None)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while engine.adapters:  # is not waited for
+            await asyncio.sleep(0.02)
+        await sea.until()
+        engine.adapter_gate.set()
+        while engine.adapter_calls[-1] != ("unload", "cook"):
+            await asyncio.sleep(0.02)
+    assert engine.adapters == ()
+
+
+async def test_a_pod_that_goes_while_it_loads_is_waited_for_no_more(sea: Sea) -> None:
+    await sea.fleet.client.create(PERSISTENT_VOLUME_CLAIMS, CLAIM)
+    await sea.fleet.create(adapters=adapters("poet", "cook"))
+    await sea.pods(1)
+    await sea.until(poet=(1, "AdapterLoaded"), cook=(1, "AdapterLoaded"))
+    (engine,) = sea.engines.values()
+    engine.adapter_gate.clear()
+    await sea.fleet.edit(adapters=adapters("poet", "mate"))
+    await sea.until(poet=(1, "AdapterLoaded"), mate=(0, "AdapterLoading"))
+    engine.kill()
+    await sea.fleet.client.delete(PODS, engine.name, NAMESPACE)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while engine.name in await sea.fleet.names(PODS) or len(await sea.fleet.names(PODS)) != 1:
+            await asyncio.sleep(0.05)
+    await sea.pods(1)
+    said = await sea.until(poet=(1, "AdapterLoaded"), mate=(1, "AdapterLoaded"))
+    assert "1/1" in said["mate"]["message"]
+
+
+async def test_a_source_that_was_changed_while_no_operator_ran_is_loaded_by_the_next(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(local_api_server(tmp_path))
+        fleet = await stack.enter_async_context(fleet_at(server.kubeconfig_path))
+        async with running_operator(fleet) as operator:
+            sea = Sea(fleet, operator, stack)
+            await fleet.client.create(PERSISTENT_VOLUME_CLAIMS, CLAIM)
+            await fleet.create(adapters=adapters("poet", "cook"))
+            (pod,) = await sea.pods(1)
+            await sea.until(poet=(1, "AdapterLoaded"), cook=(1, "AdapterLoaded"))
+        await fleet.edit(adapters=[{"name": "poet", "source": "pvc://boats/poet-2"}, *adapters("cook")])
+        async with running_operator(fleet):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while sea.engines[pod].adapter_sources["poet"] != "/adapters/boats/poet-2":
+                    await asyncio.sleep(0.02)
+            await sea.until(poet=(1, "AdapterLoaded"), cook=(1, "AdapterLoaded"))
+        assert sea.engines[pod].adapter_calls.count(("load", "cook")) == 1, "what is known stays as it is"
+
+
+async def test_a_load_is_waited_for_longer_than_any_other_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = TimeLimits(connect=2.0, first_byte=0.05, silence=0.05, whole=0.05)
+    monkeypatch.setattr("fairlead.controller.engine_adapters.ASK_LIMITS", short)
+    async with FakeEngine(host="127.0.5.7", port=names.ENGINE_PORT) as engine:
+        engine.adapter_gate.clear()
+        containers = [{"name": names.ENGINE_CONTAINER}]
+        pod = {"metadata": {"name": "dinghy-0"}, "spec": {"containers": containers}, "status": {"podIP": "127.0.5.7"}}
+        loading = asyncio.create_task(HttpEngineAdapters().load(pod, "poet", "/adapters/poet"))
+        done, _ = await asyncio.wait([loading], timeout=0.3)
+        assert not done
+        engine.adapter_gate.set()
+        await loading
+    assert LOAD_LIMITS.whole is not None and LOAD_LIMITS.whole >= 1800
+
+
 async def test_an_engine_that_does_not_answer_is_asked_for_one_of_its_adapters_in_a_look() -> None:
-    """Or its LLMDeployment would wait for each, and others for that."""
+    """Or each would be waited for."""
 
     class Mute:
         def __init__(self) -> None:
@@ -164,8 +272,13 @@ async def test_an_engine_that_does_not_answer_is_asked_for_one_of_its_adapters_i
     observed: Any = SimpleNamespace(body=body, pods=[pod], diagnoses=[SimpleNamespace(stage=Stage.READY)])
     placed = [PlacedAdapter(name, f"dinghy:{name}", "", f"/adapters/{name}") for name in ("cook", "pirate", "poet")]
     wanted: Any = SimpleNamespace(obstacle=None, deployment=object(), adapters=placed)
-    engine = Mute()
-    loaded = await AdapterLoader(engine).bring(observed, wanted)
+    engine, looks = Mute(), asyncio.Queue[float]()
+    loader = AdapterLoader(lambda key, seconds: looks.put_nowait(seconds), engine)
+    await loader.bring(observed, wanted)
+    while await looks.get():  # until nothing more is under way
+        pass
+    loaded = await loader.bring(observed, wanted)
     assert engine.asked == ["cook"]
     assert loaded.adapters is not None and loaded.is_unfinished
     assert all("no answer in time" in each.message for each in loaded.adapters)
+    await loader.close()

@@ -146,6 +146,7 @@ def _status_schema() -> JsonSchema:
 _ADAPTER: JsonSchema = {
     "name": _text("Its name in the spec."),
     "servedName": _text("A name of its own that it is served under; absent = none."),
+    "source": _text("Where all ready replicas had loaded it from when they last had; absent = they never had."),
     "readyReplicas": _count("Ready replicas that have loaded it."),
     "reason": _text("Whether it is served, or why not, in one CamelCase word.", minLength=1, maxLength=1024),
     "message": _text("The same in a sentence that says what to do.", maxLength=32768),

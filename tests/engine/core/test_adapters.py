@@ -218,8 +218,35 @@ def test_what_cannot_be_loaded_is_refused() -> None:
     engine.adapters.settle()
     assert [str(each) for each in ended] == ["/broken is broken"]
     engine.load_adapter("x", Path("/x"), ended.append)
+    engine.adapters.settle()
     with pytest.raises(AdapterError, match="'x' is there already"):
         engine.load_adapter("x", Path("/x"), ended.append)
     none, _ = make(0)
     with pytest.raises(AdapterError, match="start it with --max-loras"):
         none.load_adapter("x", Path("/x"), ended.append)
+
+
+def test_who_asks_for_what_is_being_loaded_is_told_with_who_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waited first may have gone, as an operator that is restarted."""
+    engine, runner = make(1)
+    under_way: list[tuple[Future[Any], Future[Any]]] = []
+    read = runner.read_adapter
+
+    def slowly(key: int, folder: Path) -> Future[Any]:
+        under_way.append((read(key, folder), Future()))
+        return under_way[-1][1]
+
+    monkeypatch.setattr(runner, "read_adapter", slowly)
+    told: list[tuple[str, AdapterError | None]] = []
+    for who in ("first", "second"):
+        engine.load_adapter("a", Path("/a0"), lambda error, who=who: told.append((who, error)))  # type: ignore[misc]
+    with pytest.raises(AdapterError, match="is being read from another folder"):
+        engine.load_adapter("a", Path("/a1"), lambda error: told.append(("third", error)))
+    engine.adapters.settle()
+    assert (len(under_way), told) == (1, [])
+    ((real, promised),) = under_way
+    promised.set_result(real.result())
+    engine.adapters.settle()
+    assert told == [("first", None), ("second", None)]
+    with pytest.raises(AdapterError, match="unload it first"):
+        engine.load_adapter("a", Path("/a0"), lambda error: None)

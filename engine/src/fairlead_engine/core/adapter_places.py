@@ -6,7 +6,7 @@ the order of last use. Knows names and numbers; tensors are the runner's.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import count
@@ -45,8 +45,8 @@ class _Reading:
     adapter: Adapter
     facts: Future[AdapterFacts]
     began: float
-    done: Callable[[AdapterError | None], None] | None = None
-    """Told of the first reading, after which requests may ask for it."""
+    done: list[Callable[[AdapterError | None], None]]
+    """Told of the first reading, after which requests may ask for it; empty for any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +102,23 @@ class Adapters:
     # -- they come and go ------------------------------------------------------------------------------------------
 
     def load(self, name: str, folder: Path, done: Callable[[AdapterError | None], None]) -> None:
-        """Begins to read an adapter; `done` is told by `settle` when requests may ask for it, or why not. Raises
-        AdapterError."""
+        """Begins to read an adapter; `done` is told by `settle` when requests may ask for it, or why not. So is whoever
+        asks for the same meanwhile: who asked first may have given up waiting. Raises AdapterError."""
         if not self._slots:
             raise AdapterError("this engine has no room for adapters; start it with --max-loras")
         if not name or len(name) > _MOST_NAME or not name.isprintable():
             raise AdapterError(f"the adapter's name must have 1 to {_MOST_NAME} printable characters")
-        if name in self._by_name or any(each.done and each.adapter.name == name for each in self._reading.values()):
+        under_way = [each for each in self._reading.values() if each.done and each.adapter.name == name]
+        if under_way and under_way[0].adapter.folder == folder:
+            under_way[0].done.append(done)
+            return
+        if under_way:
+            raise AdapterError(
+                f"an adapter {name!r} is being read from another folder; unload that first, once it is there"
+            )
+        if name in self._by_name:
             raise AdapterError(f"the adapter {name!r} is there already; unload it first")
-        self._read(Adapter(next(self._keys), name, folder), done)
+        self._read(Adapter(next(self._keys), name, folder), [done])
 
     def unload(self, name: str) -> Adapter:
         """Nobody may ask for it any more; who has, is served. Raises AdapterError."""
@@ -254,9 +262,9 @@ class Adapters:
         placing = self._place_pace * adapter.num_bytes
         return placing if adapter.is_in_host else placing + (adapter.read_seconds or self._read_pace)
 
-    def _read(self, adapter: Adapter, done: Callable[[AdapterError | None], None] | None = None) -> None:
+    def _read(self, adapter: Adapter, done: Iterable[Callable[[AdapterError | None], None]] = ()) -> None:
         facts = self._runner.read_adapter(adapter.key, adapter.folder)
-        self._reading[adapter.key] = _Reading(adapter, facts, self._clock.monotonic(), done)
+        self._reading[adapter.key] = _Reading(adapter, facts, self._clock.monotonic(), list(done))
 
     def _read_is_over(self, reading: _Reading) -> None:
         adapter = reading.adapter
@@ -264,7 +272,7 @@ class Adapters:
         error = self._error_of(reading)
         if error is not None:
             self._runner.forget_adapter(adapter.key)
-            if reading.done is None:
+            if not reading.done:
                 self._put_off(adapter, error)
         else:
             self._retries.pop(adapter.key, None)
@@ -276,13 +284,13 @@ class Adapters:
             self.read_seconds += adapter.read_seconds
             self._in_host[adapter.key] = adapter
             self._shrink(adapter)
-            if reading.done is not None:
+            if reading.done:
                 self._by_name[adapter.name] = adapter
                 if adapter.is_in_host and None in self._slots:  # the first request need not wait
                     self._place(adapter)
             self._drop_left(adapter)
-        if reading.done is not None:
-            reading.done(error)
+        for done in reading.done:
+            done(error)
 
     def _error_of(self, reading: _Reading) -> AdapterError | None:
         """What went wrong in reading; nothing that is in a folder may end the engine. Sequences were made with the
@@ -292,7 +300,7 @@ class Adapters:
             found, most = reading.facts.result().num_virtual_tokens, self._most_virtual_tokens
             if most is not None and found > most:
                 return AdapterError(f"its {found} virtual tokens leave no room in the context; at most {most} do")
-            if reading.done is None and found != (before := reading.adapter.num_virtual_tokens):
+            if not reading.done and found != (before := reading.adapter.num_virtual_tokens):
                 return AdapterError(f"it had {before} virtual tokens when it was loaded, and has {found}")
             return None
         if isinstance(error, AdapterError):

@@ -1,104 +1,31 @@
 """Adapters on engines that run: each ready engine is asked what it has, and to load and unload what differs.
 
-Who calls it: the reconciler, after children are applied and before the status is written. It is level-triggered: it
-remembers nothing that matters but which folder it had an engine load, and a pod that has become ready, whose engine has
-none, is brought to the same by the next look. Only what was listed once is unloaded: others are their owner's.
+Who calls it: the reconciler, after children are applied and before the status is written. It waits for no loading: each
+engine's is done by a task of its own (`pod_adapters.py`), at whose end the LLMDeployment is looked at again. It is
+level-triggered: what a restarted operator has to know, `status.adapters` says, and a pod that has become ready, whose
+engine has none, is brought to the same by the next look. Only what was listed once is unloaded: others are their
+owner's.
 """
 
 import asyncio
-import json
-import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import msgspec
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from fairlead.api.conditions import Reason
-from fairlead.controller.applier import engine_url
 from fairlead.controller.desired import Desired
+from fairlead.controller.engine_adapters import EngineAdapters, HttpEngineAdapters
 from fairlead.controller.observe import Observed
+from fairlead.controller.pod_adapters import PodAdapters
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.worker import Key
-from fairlead.kube.client import JsonObject
 from fairlead.manifests.adapter_folders import PlacedAdapter
-from fairlead_protocol.http.client import HttpClient, TimeLimits
-from fairlead_protocol.http.client_connection import TransportError, cause_of
-from fairlead_protocol.http.origin import parse
 
-logger = logging.getLogger(__name__)
-
-PATH_MODELS = "/v1/models"
-PATH_LOAD = "/v1/load_lora_adapter"
-PATH_UNLOAD = "/v1/unload_lora_adapter"
-LOAD_LIMITS = TimeLimits(connect=2.0, first_byte=20.0, silence=20.0, whole=20.0)
-"""For one answer of an engine: a folder is read from a disk that may be slow."""
-MAX_BYTES = 4 * 2**20
-
-
-class Refused(Exception):
-    """The engine does not do it, or cannot be reached; the text says why."""
-
-
-class Silent(Refused):
-    """It cannot be reached, or does not answer in time."""
-
-
-class EngineAdapters(Protocol):
-    """The adapters of one engine. Methods raise Refused."""
-
-    async def served(self, pod: JsonObject) -> set[str]:
-        """The names that requests may ask for."""
-
-    async def load(self, pod: JsonObject, name: str, path: str) -> None:
-        """Until requests may ask for it."""
-
-    async def unload(self, pod: JsonObject, name: str) -> None:
-        """From now on nobody may ask for it."""
-
-
-class HttpEngineAdapters:
-    """By the engine's HTTP API, in vLLM's words."""
-
-    def __init__(self) -> None:
-        self._http: HttpClient | None = None
-
-    async def served(self, pod: JsonObject) -> set[str]:
-        cards = (await self._ask(pod, "GET", PATH_MODELS)).get("data") or ()
-        return {card["id"].removeprefix(f"{card['parent']}:") for card in cards if card.get("parent")}
-
-    async def load(self, pod: JsonObject, name: str, path: str) -> None:
-        await self._ask(pod, "POST", PATH_LOAD, {"lora_name": name, "lora_path": path})
-
-    async def unload(self, pod: JsonObject, name: str) -> None:
-        await self._ask(pod, "POST", PATH_UNLOAD, {"lora_name": name})
-
-    async def _ask(self, pod: JsonObject, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        self._http = self._http or HttpClient(max_idle=0)
-        origin, target = parse(engine_url(pod) + path)
-        content = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json"} if body is not None else {}
-        try:
-            async with self._http.request(
-                origin, method, target, LOAD_LIMITS, headers=headers, body=content
-            ) as response:
-                answer = await response.read(MAX_BYTES)
-                if response.status >= 400:
-                    raise Refused(_sentence(answer) or f"its engine answers HTTP {response.status}")
-        except (TransportError, TimeoutError) as error:
-            raise Silent(f"its engine cannot be asked: {cause_of(error)}") from error
-        try:
-            return dict(msgspec.json.decode(answer))
-        except (msgspec.DecodeError, TypeError, ValueError):
-            return {}  # where something is to be read, there is nothing
-
-
-def _sentence(answer: bytes) -> str:
-    """What an error in OpenAI's shape says."""
-    try:
-        return str(msgspec.json.decode(answer)["error"]["message"])
-    except (msgspec.DecodeError, LookupError, TypeError):
-        return ""
+PROGRESS_SECONDS = 1.0
+"""So often the status follows what is loaded, while more is to be loaded."""
+LookAgain = Callable[[Key, float], None]
+"""Has an LLMDeployment looked at again, in so many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +34,8 @@ class AdapterState:
 
     name: str
     served_name: str
+    source: str
+    """Where it was loaded from, as it was listed then; empty = from nowhere yet."""
     num_loaded: int
     """Ready replicas that have loaded it."""
     reason: str
@@ -121,6 +50,7 @@ class AdapterState:
     def as_status(self) -> dict[str, Any]:
         """Its item of `status.adapters`."""
         own = {"servedName": self.served_name} if self.served_name else {}
+        own |= {"source": self.source} if self.source else {}
         counts = {"readyReplicas": self.num_loaded, "reason": str(self.reason), "message": self.message}
         return {"name": self.name, **own, **counts}
 
@@ -135,111 +65,103 @@ class Loaded:
     """Whether to look again though no event may come."""
 
 
-@dataclass(slots=True)
-class _OnPod:
-    """What one engine has, and what it has refused."""
-
-    served: set[str]
-    refused: dict[str, str] = field(default_factory=dict)
-    """By name, in the engine's words."""
-    is_silent: bool = False
-    """It did not answer when it was asked last."""
-
-
 class AdapterLoader:
     """Brings every ready engine to what the spec lists."""
 
-    def __init__(self, engines: EngineAdapters | None = None) -> None:
-        """`engines`: None = over HTTP."""
+    def __init__(
+        self, look_again: LookAgain = lambda key, seconds: None, engines: EngineAdapters | None = None
+    ) -> None:
+        """`look_again`: called when there is something new about an engine's adapters. `engines`: None = over HTTP."""
+        self._look_again = look_again
         self._engines = engines or HttpEngineAdapters()
-        self._paths: dict[Key, dict[str, dict[str, str]]] = {}
-        """By LLMDeployment, pod's uid and name: the folder that an engine was told to load."""
+        self._pods: dict[Key, dict[str, PodAdapters]] = {}
+        """By LLMDeployment and pod's uid."""
 
-    def forget(self, key: Key) -> None:
+    async def forget(self, key: Key) -> None:
         """The LLMDeployment is gone."""
-        self._paths.pop(key, None)
+        await _stop(self._pods.pop(key, {}))
+
+    async def close(self) -> None:
+        """Nothing is loaded any more; engines go on with what they have begun."""
+        for key in list(self._pods):
+            await self.forget(key)
 
     async def bring(self, observed: Observed, wanted: Desired) -> Loaded:
-        """Asks ready engines, all at once; where nothing is listed and nothing was, nobody is asked. Never raises for
-        what engines answer."""
+        """Asks ready engines, all at once; where nothing is listed and nothing was, nobody is asked. Waits for no
+        loading, and never raises for what engines answer."""
         if wanted.obstacle is not None or wanted.deployment is None:
             return Loaded(None)
-        before = {str(each.get("name")) for each in (observed.body.get("status") or {}).get("adapters") or ()}
-        if not wanted.adapters and not before:
-            return Loaded()
+        before = {each["name"]: each for each in (observed.body.get("status") or {}).get("adapters") or ()}
         key = (observed.body["metadata"]["namespace"], observed.body["metadata"]["name"])
+        if not wanted.adapters and not before and key not in self._pods:
+            return Loaded()
         ready = [
             pod
             for pod, diagnosis in zip(observed.pods, observed.diagnoses, strict=True)
             if diagnosis.stage is Stage.READY and (pod.get("status") or {}).get("podIP")
         ]
-        known = self._paths.setdefault(key, {})
-        paths = self._paths[key] = {
-            pod["metadata"]["uid"]: known.get(pod["metadata"]["uid"], {}) for pod in observed.pods
-        }
+        pods = await self._keep(key, {pod["metadata"]["uid"] for pod in observed.pods})
+        on_pods = {pod["metadata"]["name"]: self._of(key, pod["metadata"]["uid"]) for pod in ready}
         listed = {each.name: each.path for each in wanted.adapters if each.path}
-        ours = before | {each.name for each in wanted.adapters} | {name for each in paths.values() for name in each}
-        found = await asyncio.gather(*(self._bring(pod, listed, ours, paths[pod["metadata"]["uid"]]) for pod in ready))
-        on_pods = {pod["metadata"]["name"]: each for pod, each in zip(ready, found, strict=True)}
-        states = tuple(_state(each, on_pods) for each in wanted.adapters)
-        is_left = any(each.refused.keys() - listed.keys() for each in found)
+        kept = {each.name: each.path for each in wanted.adapters if _is_kept(each, before.get(each.name))}
+        ours = before.keys() | {each.name for each in wanted.adapters}
+        await asyncio.gather(*(on_pods[pod["metadata"]["name"]].look(pod, listed, ours, kept) for pod in ready))
+        states = tuple(_state(each, on_pods, before.get(each.name, {})) for each in wanted.adapters)
+        is_left = any(each.refused.keys() - listed.keys() for each in on_pods.values())
+        if not wanted.adapters and all(each.is_empty for each in pods.values()):
+            self._pods.pop(key, None)
         return Loaded(states, is_unfinished=is_left or any(each.is_trouble for each in states))
 
-    async def _bring(
-        self, pod: JsonObject, listed: Mapping[str, str], ours: Iterable[str], paths: dict[str, str]
-    ) -> _OnPod:
-        try:
-            on_pod = _OnPod(await self._engines.served(pod))
-        except Refused as refused:
-            return _OnPod(set(), dict.fromkeys(listed, str(refused)))
-        for name in sorted(on_pod.served & set(ours)):
-            if name not in listed or paths.get(name, listed[name]) != listed[name]:
-                await self._change(pod, "unload", name, "", on_pod)
-        for name, path in listed.items():
-            if name not in on_pod.served and name not in on_pod.refused:
-                await self._change(pod, "load", name, path, on_pod)
-                if on_pod.is_silent:  # each of the others would be waited for as long
-                    rest = {each for each in listed if each not in on_pod.served}
-                    on_pod.refused |= dict.fromkeys(rest - on_pod.refused.keys(), on_pod.refused[name])
-                    break
-            if name in on_pod.served:
-                paths[name] = path
-        for name in paths.keys() - listed.keys() - on_pod.served:
-            del paths[name]
-        return on_pod
+    async def _keep(self, key: Key, uids: set[str]) -> dict[str, PodAdapters]:
+        """Forgets pods that are gone; the others."""
+        pods = self._pods.setdefault(key, {})
+        await _stop({uid: pods.pop(uid) for uid in pods.keys() - uids})
+        return pods
 
-    async def _change(self, pod: JsonObject, verb: str, name: str, path: str, on_pod: _OnPod) -> None:
-        try:
-            if verb == "load":
-                await self._engines.load(pod, name, path)
-                on_pod.served.add(name)
-            else:
-                await self._engines.unload(pod, name)
-                on_pod.served.discard(name)
-            logger.info("%s: %sed the adapter %s", pod["metadata"]["name"], verb, name)
-        except Refused as refused:
-            on_pod.refused[name] = str(refused)
-            on_pod.is_silent = isinstance(refused, Silent)
-            logger.warning("%s does not %s the adapter %s: %s", pod["metadata"]["name"], verb, name, refused)
+    def _of(self, key: Key, uid: str) -> PodAdapters:
+        pods = self._pods[key]
+        if uid not in pods:
+            pods[uid] = PodAdapters(self._engines, partial(self._changed, key))
+        return pods[uid]
+
+    def _changed(self, key: Key, is_last: bool) -> None:
+        if self._look_again is not None and key in self._pods:
+            self._look_again(key, 0.0 if is_last else PROGRESS_SECONDS)
 
 
-def _state(adapter: PlacedAdapter, on_pods: Mapping[str, _OnPod]) -> AdapterState:
+async def _stop(pods: Mapping[str, PodAdapters]) -> None:
+    await asyncio.gather(*(each.stop() for each in pods.values()))
+
+
+def _is_kept(adapter: PlacedAdapter, before: Mapping[str, Any] | None) -> bool:
+    """Whether engines that have it, and of which this operator does not know who told them what, have the one that is
+    listed: its source is the one that the status told of. A status that tells of none was written before it did."""
+    said = (before or {}).get("source")
+    return said == adapter.source or (said is None and (before or {}).get("reason") == Reason.ADAPTER_LOADED)
+
+
+def _state(adapter: PlacedAdapter, on_pods: Mapping[str, PodAdapters], before: Mapping[str, Any]) -> AdapterState:
     """What is said of one, by what the ready engines have."""
-    num_loaded = sum(adapter.name in each.served for each in on_pods.values())
-    refusals = {pod: each.refused[adapter.name] for pod, each in on_pods.items() if adapter.name in each.refused}
+    num_loaded = sum(each.serves(adapter.name) for each in on_pods.values())
+    troubles = ((pod, each.trouble(adapter.name)) for pod, each in on_pods.items())
+    refusals = [(pod, sentence) for pod, sentence in troubles if sentence is not None]
     count = f"loaded on {num_loaded}/{len(on_pods)} ready replicas"
+    is_everywhere = bool(on_pods) and num_loaded == len(on_pods)
     if adapter.reason:
         reason, message = adapter.reason, adapter.message
     elif refusals:
-        pod, sentence = next(iter(refusals.items()))
+        pod, sentence = refusals[0]
         reason, message = Reason.ADAPTER_NOT_LOADED, f"{count}; {pod}: {sentence}"
-    elif on_pods and num_loaded == len(on_pods):
+    elif is_everywhere:
         reason, message = Reason.ADAPTER_LOADED, count
+    elif on_pods:
+        reason, message = Reason.ADAPTER_LOADING, f"{count}; it is being loaded"
     else:
         reason, message = Reason.ADAPTER_LOADING, f"{count}: it is loaded as they become ready"
     return AdapterState(
         name=adapter.name,
         served_name=adapter.served_name,
+        source=adapter.source if is_everywhere else str(before.get("source") or ""),
         num_loaded=num_loaded,
         reason=str(reason),
         message=message,

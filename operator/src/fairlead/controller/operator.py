@@ -18,6 +18,7 @@ import kopf
 
 from fairlead.api import names, presence
 from fairlead.api.presence import Presence
+from fairlead.controller.adapter_loader import AdapterLoader
 from fairlead.controller.applier import Applier
 from fairlead.controller.autoscale import Autoscaler
 from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, is_served, look
@@ -91,8 +92,14 @@ class Operator:
         self.capabilities = Capabilities()
         """What the API server can do, as last seen."""
         self._kinds_changed = asyncio.Event()
+        self._adapters = AdapterLoader(self.queue.add_after)
         self._reconciler = Reconciler(
-            self.cluster, Applier(client), recorder, settings, capabilities=lambda: self.capabilities
+            self.cluster,
+            Applier(client),
+            recorder,
+            settings,
+            adapters=self._adapters,
+            capabilities=lambda: self.capabilities,
         )
         self._autoscaler = Autoscaler(
             self.cluster,
@@ -152,6 +159,7 @@ class Operator:
             self._look_again(every=min(LOST_PAUSE_SECONDS, resync_interval), at_everything=False),
             self.stop.wait(),
         )
+        await self._adapters.close()
         if self.lease.lost.is_set():
             raise LeaseLost(f"lost the lease {self.settings.lease_namespace}/{self.settings.lease_name}")
         for result in results:

@@ -70,7 +70,7 @@ class Reconciler:
         observed = await self.cluster.observe(key)
         if observed is None or observed.body["metadata"].get("deletionTimestamp"):
             self.applier.forget(key)  # its children go by their ownerReferences
-            self.adapters.forget(key)
+            await self.adapters.forget(key)
             return ReconcileOutcome.GONE
         wanted = desired(observed, self.settings, self._capabilities())
         plan = make_plan(wanted, observed, self.applier.settled(key), self.applier.asked(key, observed.pods))

@@ -91,6 +91,9 @@ class FakeEngine:
         """By name, the folder of each adapter that was loaded over HTTP."""
         self.adapter_troubles: dict[str, str] = {}
         """By folder, why it cannot be loaded."""
+        self.adapter_gate = asyncio.Event()
+        """While cleared, adapters are being loaded and none is."""
+        self.adapter_gate.set()
         self.adapter_calls: list[tuple[str, str]] = []
         """What was asked for, `load` or `unload`, and the adapter's name."""
         self.tokens = tokens
@@ -284,6 +287,7 @@ class FakeEngine:
             await responder.json(400, error(trouble, "invalid_request_error", "adapter_invalid"))
             return
         if verb == "load":
+            await self.adapter_gate.wait()
             self.adapter_sources[name] = body["lora_path"]
             self.load_adapter(name)
         else:

@@ -1,0 +1,159 @@
+"""One engine's adapters, brought to what is listed: unloaded at once, loaded one after another by a task of its own.
+
+Who calls it: the adapter loader, whenever its LLMDeployment is looked at. Loading may take minutes, so nobody waits for
+the task; what is listed may change meanwhile, and is read again before each step.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from fairlead.controller.engine_adapters import EngineAdapters, Refused, Silent
+from fairlead.kube.client import JsonObject
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 5.0
+"""So long a refusal counts. It is shorter than the time until the next look at what is in trouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a folder could not be loaded, or an adapter not be unloaded."""
+
+    path: str
+    sentence: str
+    at: float
+
+
+class PodAdapters:
+    """What one engine has, what it was told to load, and the task that loads."""
+
+    def __init__(self, engines: EngineAdapters, on_change: Callable[[bool], None]) -> None:
+        """`on_change`: called when an adapter was loaded or refused; True = that was the last of them."""
+        self._engines = engines
+        self._on_change = on_change
+        self._pod: JsonObject = {}
+        self._listed: Mapping[str, str] = {}
+        self._told: dict[str, str] = {}
+        """By name, the folder that the engine was told to load; empty where another operator told it and that folder
+        is not known."""
+        self._task: asyncio.Task[None] | None = None
+        self._served: set[str] = set()
+        self._silence: Refusal | None = None
+        self.refused: dict[str, Refusal] = {}
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the task is at work."""
+        return self._task is not None and not self._task.done()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left of what was listed once."""
+        return not (self._told or self.refused or self.is_loading)
+
+    def serves(self, name: str) -> bool:
+        """Whether requests may ask for it, and it is the one that is listed."""
+        return name in self._served and self._told.get(name) == self._listed.get(name)
+
+    def trouble(self, name: str) -> str | None:
+        """Why it is not served, where that is not because it is being loaded."""
+        if self.serves(name):
+            return None
+        if name in self.refused:
+            return self.refused[name].sentence
+        return None if self._silence is None else self._silence.sentence
+
+    async def look(
+        self, pod: JsonObject, listed: Mapping[str, str], ours: Collection[str], kept: Mapping[str, str]
+    ) -> None:
+        """Asks the engine what it has, unless that is known from what it is loading; unloads, and has the rest loaded.
+
+        `listed`: folders by name. `ours`: names that were ever listed; others are their owner's. `kept`: the folders
+        that engines had loaded when the status was last written.
+        """
+        self._pod, self._listed = pod, listed
+        if not self.is_loading:
+            try:
+                self._served = await self._engines.served(pod)
+            except Refused as refused:
+                self._silence = Refusal("", str(refused), -inf)
+                self._served = set()
+                return
+            for name in self._told.keys() - self._served - listed.keys():
+                del self._told[name]
+            if self._silence is not None and not self._is_fresh(self._silence):
+                self._silence = None
+        for name in self._served & (set(ours) | self._told.keys()):
+            self._told.setdefault(name, kept.get(name, ""))
+        for name, refusal in list(self.refused.items()):
+            if listed.get(name, "") != refusal.path:
+                del self.refused[name]
+        for name in sorted(self._told.keys() & self._served - listed.keys()):
+            await self._unload(name)
+        if not self.is_loading and self._next() is not None:
+            self._task = asyncio.create_task(self._load_all())
+
+    async def stop(self) -> None:
+        """Nobody waits for the engine any more; what it has begun to load, it goes on with."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _load_all(self) -> None:
+        while (name := self._next()) is not None:
+            await self._load(name, self._listed[name])
+            self._on_change(False)
+        asyncio.get_running_loop().call_soon(self._on_change, True)  # when this task is done
+
+    async def _load(self, name: str, path: str) -> None:
+        try:
+            if name in self._served:
+                await self._engines.unload(self._pod, name)
+                self._served.discard(name)
+            self._told[name] = path
+            await self._engines.load(self._pod, name, path)
+            self._served.add(name)
+            self.refused.pop(name, None)
+            logger.info("%s: loaded the adapter %s", self._pod["metadata"]["name"], name)
+        except Silent as silent:
+            self._silence = Refusal(path, str(silent), _now())  # each of the others would be waited for as long
+            self._warn("load", name, silent)
+        except Exception as error:
+            self.refused[name] = Refusal(path, str(error) or type(error).__name__, _now())
+            self._warn("load", name, error, exc_info=not isinstance(error, Refused))
+
+    async def _unload(self, name: str) -> None:
+        try:
+            await self._engines.unload(self._pod, name)
+            self._served.discard(name)
+            del self._told[name]
+            logger.info("%s: unloaded the adapter %s", self._pod["metadata"]["name"], name)
+        except Refused as refused:
+            self.refused[name] = Refusal("", str(refused), _now())
+            self._warn("unload", name, refused)
+
+    def _next(self) -> str | None:
+        """Which is to be loaded next; None where there is none for the time being."""
+        if self._silence is not None and self._is_fresh(self._silence):
+            return None
+        missing = (name for name in self._listed if not self.serves(name))
+        return next((name for name in missing if not self._is_refused(name)), None)
+
+    def _is_refused(self, name: str) -> bool:
+        refusal = self.refused.get(name)
+        return refusal is not None and refusal.path == self._listed[name] and self._is_fresh(refusal)
+
+    def _is_fresh(self, refusal: Refusal) -> bool:
+        return _now() < refusal.at + RETRY_SECONDS
+
+    def _warn(self, verb: str, name: str, why: Exception, *, exc_info: bool = False) -> None:
+        pod = self._pod["metadata"]["name"]
+        logger.warning("%s does not %s the adapter %s: %s", pod, verb, name, why, exc_info=exc_info)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
