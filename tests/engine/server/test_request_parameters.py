@@ -41,7 +41,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "tokenize": {"messages": [{"role": "user", "content": "ahoy"}]},
     "detokenize": {"tokens": [1, 2]},
 }
-BESIDE: dict[str, dict[str, Any]] = {"top_logprobs": {"logprobs": True}, "tools": {"tool_choice": "none"}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "top_logprobs": {"logprobs": True},
+    "tools": {"tool_choice": "none"},
+    "length_penalty": {"use_beam_search": True, "max_tokens": 2},
+}
 """Parameter → what it needs to be taken at all."""
 SIDES = {
     "queries": {"queries": "ahoy", "documents": "line"},
@@ -143,7 +147,8 @@ async def test_bounds_are_those_of_the_page(
 ) -> None:
     body = {"model": "tiny"} | BODIES[endpoint] | (BESIDE.get(row.name, {}) if endpoint in PATHS else {})
     body |= {row.name: value}
-    reply = await start_app(engine_for(endpoint)).http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body)
+    app = start_app(engine_for(endpoint, scored if "use_beam_search" in body else echo))
+    reply = await app.http.post(PATHS.get(endpoint, f"/{endpoint}"), json=body)
     if is_taken:
         is_long = row.name in ("messages", "tools") or (row.name.startswith("max_") and value > 256)
         wanted = 400 if is_long else 200  # too long for this model's context, which is all
@@ -168,6 +173,7 @@ def test_the_bounds_that_are_tried_are_not_few() -> None:
         "best_of",
         "reasoning_effort",
         "thinking_token_budget",
+        *OF_BEAMS,
         *TEXTS,
         *STRUCTURED,
     }, "they have tests of their own"
@@ -190,6 +196,7 @@ async def test_what_changes_nothing_reaches_no_engine(start_app: Any, row: Row) 
 # -- Nothing that is taken is without effect ---------------------------------------------------------------------------
 
 SAID: list[dict[str, Any]] = [{"role": "user", "content": "ahoy"}, {"role": "assistant", "content": "<|user|>one two"}]
+OF_BEAMS = ("early_stopping",)
 TEXTS = ("bad_words", "dry_sequence_breakers")
 STRUCTURED: dict[str, Any] = {
     "response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}, "guided_json": {},
@@ -210,7 +217,8 @@ OTHER: dict[str, Any] = {
     "xtc_probability": 1, "xtc_threshold": 0.2, "seed": 5, "stream": True, "stream_options": {"include_usage": True},
     "echo": True, "best_of": 2, "prompt_logprobs": 1, "thinking_token_budget": 5, "reasoning_effort": "low",
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
-    "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False, **STRUCTURED,
+    "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False,
+    "use_beam_search": True, **STRUCTURED,
 }  # fmt: skip
 """Of each parameter a value that is not its default."""
 NEEDED: dict[str, dict[str, Any]] = {
@@ -249,8 +257,9 @@ ACTING = [
     (endpoint, each.name)
     for endpoint, schema in ENDPOINTS.items()
     for each in declared(schema)
-    if each.parameter.by in (By.GATEWAY, By.ENGINE)
+    if each.parameter.by in (By.GATEWAY, By.ENGINE) and each.name not in (*OF_BEAMS, "length_penalty")
 ]
+"""Without those that tell answers of beam searches apart, which `test_beam_search.py` has on a real model."""
 
 
 @pytest.mark.parametrize(("endpoint", "name"), ACTING)

@@ -6,6 +6,7 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -14,15 +15,16 @@ import msgspec
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY
 from fairlead_engine.server.answers.reader import AnswerReader
+from fairlead_engine.server.beam_search import BeamSearch, check_beams
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.dispatches import Dispatch
 from fairlead_engine.server.exchange import Exchange
-from fairlead_engine.server.generation import Generation, OutputReader
+from fairlead_engine.server.generation import Choice, Generation, OutputReader
 from fairlead_engine.server.prompts import chat_prompts, check_effort, completion_prompts
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
 from fairlead_engine.server.sampling import chat_sampling, completion_sampling, with_grammar
-from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, PromptRequest, check
+from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest, PromptRequest, check
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import grammar, wish_of
@@ -63,6 +65,8 @@ class PromptEndpoint(ABC, Generic[Request]):
             check(request)
             self.check(request, model)
             sampling = self.sampling(request, model)
+            if isinstance(request, GenerationRequest):
+                check_beams(request, sampling.max_tokens)
             self._service.check_choices(request, sampling)
             size = len(body) * request.rendered_factor
             encoded = await self._service.prepared(size, lambda: self.prompts(request, model))
@@ -83,9 +87,8 @@ class PromptEndpoint(ABC, Generic[Request]):
                 arrival_time=arrival_time,
                 comes_from_gateway=dispatch.gateway is not None,
             )
-            service = self._service
-            on_sent = partial(service.stream.sent, dispatch=dispatch)
-            async with Generation(service.client, choices, service.metrics, on_sent) as generation:
+            on_sent = partial(self._service.stream.sent, dispatch=dispatch)
+            async with self.generation(request, choices, on_sent) as generation:
                 admission.attach(generation.stop)
                 try:
                     await generation.started()
@@ -104,6 +107,10 @@ class PromptEndpoint(ABC, Generic[Request]):
     def thinking(self, request: Request, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
         """How long answers may reason; None = as long as they want to."""
         return None
+
+    def generation(self, request: Request, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
+        """What runs them; raises `RequestError`."""
+        return Generation(self._service.client, choices, self._service.metrics, on_sent)
 
     def pooling(self, request: Request, model: ServedModel) -> Pooling | None:
         """What vector is made of the hidden states; None = text is generated."""
@@ -138,6 +145,12 @@ class GenerateEndpoint(PromptEndpoint[Generating]):
     ) -> OutputReader:
         skips = request.skip_special_tokens is not False
         return Detokenizer(model.vocabulary, sampling, prompt, skip_special_tokens=skips)
+
+    def generation(self, request: Generating, choices: list[Choice], on_sent: Callable[[int], None]) -> Generation:
+        client, metrics = self._service.client, self._service.metrics
+        if request.use_beam_search:
+            return BeamSearch(client, choices, metrics, on_sent, request=request, info=client.info)
+        return Generation(client, choices, metrics, on_sent)
 
     async def send(self, exchange: Exchange, request: Generating, model: ServedModel, generation: Generation) -> None:
         reply = self.reply(request, model, generation, exchange.request_id)

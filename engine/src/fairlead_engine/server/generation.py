@@ -66,6 +66,14 @@ TakeAtOnce = Callable[[list[ChoiceDelta]], bool]
 """Offered what a step added, none of it the end of a choice; False = it has to be read from `Generation.batches`."""
 
 
+def raise_failure(output: SequenceOutput) -> None:
+    """Raises EngineError or RequestError where that is how a sequence has ended."""
+    if output.finish_reason is FinishReason.ERROR:
+        raise EngineError(output.message or "the engine could not go on with this request")
+    if output.finish_reason is FinishReason.INVALID:
+        raise RequestError(output.field, output.message or "this cannot be done", "unsupported_value")
+
+
 class Generation:
     """The choices of one request, running from `async with` on. Leaving it stops every choice that still runs.
 
@@ -233,10 +241,7 @@ class Generation:
         self._tell_reader()
 
     def _take(self, choice: Choice, output: SequenceOutput) -> TextDelta:
-        if output.finish_reason is FinishReason.ERROR:
-            raise EngineError(output.message or "the engine could not go on with this request")
-        if output.finish_reason is FinishReason.INVALID:
-            raise RequestError(output.field, output.message or "this cannot be done", "unsupported_value")
+        raise_failure(output)
         now = time.time()
         choice.num_cached_tokens = max(choice.num_cached_tokens, output.num_cached_tokens)
         if output.first_scheduled_time is not None:

@@ -349,6 +349,9 @@ class CompletionReply(Reply[CompletionRequest]):
             return super().given(texts)
         indices: list[int] = []
         for first in range(0, len(texts), request.num_each):
+            if request.use_beam_search:  # which has them in order
+                indices += range(first, first + request.num_given)
+                continue
             made = sorted(range(first, first + request.num_each), key=lambda each: -texts[each].total_logprob)
             indices += made[: request.num_given]
         return indices

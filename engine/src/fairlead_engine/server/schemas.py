@@ -184,6 +184,32 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
             high=MAX_LOGPROBS,
         ),
     ] = None
+    use_beam_search: Annotated[
+        bool | None,
+        Parameter(
+            "The answers are the `n` likeliest that a beam search of width `n` (or `best_of`) finds, best first. Not "
+            "in streams, and not with what changes logits.",
+            default="false",
+        ),
+    ] = None
+    length_penalty: Annotated[
+        float | None,
+        Parameter(
+            "With `use_beam_search`: an answer's score is the sum of its log-probabilities / (its tokens ^ this).",
+            low=-10.0,
+            high=10.0,
+            default="1.0",
+        ),
+    ] = None
+    early_stopping: Annotated[
+        bool | str | None,
+        Parameter(
+            "With `use_beam_search`: `true` ends it as soon as there are enough answers; `false` when the likeliest "
+            'beam, as long as it is, is worse than each; `"never"` when it could not become better.',
+            accepted='`true`, `false`, `"never"`',
+            default="false",
+        ),
+    ] = None
     skip_special_tokens: Annotated[bool | None, Parameter("Leave special tokens out of the text.", default="true")] = (
         None
     )

@@ -1,0 +1,238 @@
+"""A request that is answered by beam search: its beams are requests of one token each, whose prefixes are cached.
+
+The core knows nothing of it: in each round all beams are asked for together, with what was said so far behind their
+prompt, and the prefix cache has all of that but the last block. `beams.py` says which go on.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from fairlead_engine.core.client import EngineClient
+from fairlead_engine.core.request_stream import RequestStream
+from fairlead_engine.errors import EngineError, QueueFull, RequestError
+from fairlead_engine.parameters import declared
+from fairlead_engine.server.beams import Beam, Beams
+from fairlead_engine.server.generation import Choice, ChoiceDelta, Generation, raise_failure
+from fairlead_engine.server.metrics import Metrics
+from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, GenerationRequest
+from fairlead_engine.types import (
+    MAX_LOGPROBS,
+    EngineInfo,
+    EngineRequest,
+    FinishReason,
+    SamplingParams,
+    SequenceOutput,
+    TokenLogprobs,
+)
+
+_FULL_SECONDS = 0.05
+"""After which a search that has begun asks again, where the queue has no room for it."""
+_GOES_TOGETHER = frozenset(
+    {
+        "model", "messages", "prompt", "n", "best_of", "max_tokens", "max_completion_tokens", "use_beam_search",
+        "length_penalty", "early_stopping", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids",
+        "include_stop_str_in_output", "ignore_eos", "logprobs", "top_logprobs", "skip_special_tokens",
+        "return_token_ids", "return_tokens_as_token_ids", "cache_salt", "priority", "add_special_tokens",
+        "add_generation_prompt", "continue_final_message", "chat_template_kwargs", "reasoning_effort", "user",
+        "fairlead_prompt_tokens", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prediction",
+    }
+)  # fmt: skip
+"""Fields that a search acts on, or that say how one would draw, which it does not."""
+
+
+def check_beams(request: GenerationRequest, max_tokens: int | None) -> None:
+    """Raises `RequestError` for what does not go together with a beam search, and for its fields without one."""
+    if not request.use_beam_search:
+        for name in ("length_penalty", "early_stopping"):
+            if getattr(request, name) is not None:
+                raise RequestError(name, f"{name} needs use_beam_search = true")
+        return
+    if request.early_stopping not in (None, True, False, "never"):
+        raise RequestError("early_stopping", 'early_stopping must be true, false or "never"')
+    if max_tokens == 0:
+        raise RequestError("max_tokens", "use_beam_search needs a max_tokens above 0")
+    for name in sorted(msgspec.structs.asdict(request).keys() - _GOES_TOGETHER):
+        if not _asks_for_nothing(name, getattr(request, name)):
+            raise RequestError(
+                name,
+                f"{name} does not go together with use_beam_search, which follows the model's own log-probabilities "
+                "and is not streamed; leave one of the two out",
+                "unsupported_value",
+            )
+
+
+_DEFAULTS: dict[str, Any] = {each.name: each.default for each in declared(SamplingParams)}
+
+
+def _asks_for_nothing(name: str, value: Any) -> bool:
+    """A field that is as good as left out: false, an empty list, a penalty of 0, a format of text."""
+    if value is None or value is False or value in ([], {}, "none"):
+        return True
+    return value == _DEFAULTS.get(name) or getattr(value, "type", None) == "text"
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A beam of which the next token is asked for."""
+
+    choice: Choice
+    request: EngineRequest
+    stream: RequestStream | None = None
+    behind: TokenLogprobs | None = None
+    """What may come."""
+
+
+class BeamSearch(Generation):
+    """The answers of one request, which all come at once, in the end."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        choices: Sequence[Choice],
+        metrics: Metrics,
+        on_sent: Callable[[int], None] | None,
+        *,
+        request: ChatRequest | CompletionRequest,
+        info: EngineInfo,
+    ) -> None:
+        """`choices`: those of each prompt together, as many as a search of it has beams. Raises `RequestError` for more
+        than it can have."""
+        super().__init__(client, choices, metrics, on_sent)
+        width = request.num_each
+        self._by_prompt = [choices[first : first + width] for first in range(0, len(choices), width)]
+        self._searches = [_beams(request, each[0], info) for each in self._by_prompt]
+        top = request.top_logprobs if isinstance(request, ChatRequest) else request.logprobs
+        self._num_top = top or 0
+        self._asked: list[_Asked] = []
+        self._num_asked = 0
+        self._wake = asyncio.Event()
+        most = max(each.num_likeliest for each in self._searches)
+        if most > MAX_LOGPROBS:
+            raise RequestError(
+                "n" if getattr(request, "best_of", None) is None else "best_of",
+                f"use_beam_search with {width} beams and {most - width} tokens that end an answer looks at the {most} "
+                f"likeliest tokens, and at most {MAX_LOGPROBS} are told; lower the number of answers",
+            )
+
+    async def __aenter__(self) -> "BeamSearch":
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        for asked in self._asked:
+            if asked.stream is not None and asked.behind is None:
+                self._client.abort(asked.request.request_id)
+        await super().__aexit__(*error)
+
+    async def started(self) -> None:
+        """Searches to the end."""
+        try:
+            while not all(search.is_over for search in self._searches):
+                await self._round()
+        except QueueFull:
+            for choice in self.choices:
+                choice.finish_reason = FinishReason.REJECTED  # nothing ran, so there is nothing to measure
+            raise
+        for choices, search in zip(self._by_prompt, self._searches, strict=True):
+            self._first += self._answers(choices, search)
+
+    def stop(self, error: EngineError) -> None:
+        super().stop(error)
+        self._wake.set()
+
+    async def _round(self) -> None:
+        """A token behind each beam of each prompt."""
+        is_first = not self._asked
+        running = zip(self._by_prompt, self._searches, strict=True)
+        self._asked = [self._next(choices[0], search, beam) for choices, search in running for beam in search.running]
+        while left := [asked for asked in self._asked if asked.behind is None]:
+            for asked in left:
+                if asked.stream is None:
+                    asked.stream = RequestStream(self._wake.set)
+                    command = self._client.add(asked.request, asked.stream)
+                    if is_first and self._on_sent is not None:
+                        self._on_sent(command)
+            await self._wake.wait()
+            self._wake.clear()
+            for event in self._events:
+                if isinstance(event, Exception):
+                    raise event
+            try:
+                for asked in left:
+                    self._take_token(asked)
+            except QueueFull:
+                if is_first:
+                    raise
+                await asyncio.sleep(_FULL_SECONDS)
+        behind = (asked.behind for asked in self._asked if asked.behind is not None)
+        for search in self._searches:
+            if not search.is_over:
+                search.advance([*islice(behind, len(search.running))])
+
+    def _next(self, choice: Choice, search: Beams, beam: Beam) -> _Asked:
+        before, self._num_asked = choice.request, self._num_asked + 1
+        sampling = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, logprobs=search.num_likeliest)
+        request = msgspec.structs.replace(
+            before,
+            request_id=f"{before.request_id}/{self._num_asked}",
+            prompt_token_ids=before.prompt_token_ids + beam.token_ids,
+            sampling=sampling,
+        )
+        return _Asked(choice, request)
+
+    def _take_token(self, asked: _Asked) -> None:
+        """What has come of it, if anything has. Raises QueueFull where it has to be asked again."""
+        if asked.stream is None or not asked.stream.is_ready:
+            return
+        try:
+            output = asked.stream.take()
+        except QueueFull:
+            asked.stream = None
+            self._wake.set()  # for those that are looked at after it
+            raise
+        raise_failure(output)
+        choice, now = asked.choice, time.time()
+        if choice.first_token_time is None:
+            choice.first_token_time = choice.last_token_time = now
+            choice.num_cached_tokens = output.num_cached_tokens
+            if output.first_scheduled_time is not None:
+                self._metrics.queued(output.first_scheduled_time - choice.request.arrival_time)
+            self._metrics.first_token(now - choice.request.arrival_time)
+        asked.behind = (output.logprobs or [])[0]
+
+    def _answers(self, choices: Sequence[Choice], search: Beams) -> list[ChoiceDelta]:
+        """What was found, as if it had been generated; a model with fewer tokens than beams has fewer answers."""
+        found = []
+        answers = [beam for _, beam in search.best]
+        for choice, beam in zip(choices, answers + answers[-1:] * (len(choices) - len(answers)), strict=True):
+            reason = FinishReason.STOP if beam.has_ended else FinishReason.LENGTH
+            output = SequenceOutput(
+                request_id=choice.request.request_id,
+                new_token_ids=beam.token_ids,
+                finish_reason=reason,
+                num_cached_tokens=choices[0].num_cached_tokens,
+                logprobs=[msgspec.structs.replace(token, top=token.top[: self._num_top]) for token in beam.tokens],
+                stop_token_id=beam.token_ids[-1] if beam.has_ended else None,
+            )
+            found.append(ChoiceDelta(choice.index, choice.reader.push(output)))
+            self._finish(choice, reason)
+        return found
+
+
+def _beams(request: GenerationRequest, choice: Choice, info: EngineInfo) -> Beams:
+    """The search of a prompt's answers."""
+    sampling = choice.request.sampling
+    room = info.max_model_len - choice.num_prompt_tokens
+    return Beams(
+        request.num_each,
+        room if sampling.max_tokens is None else min(room, sampling.max_tokens),
+        end_token_ids={*sampling.stop_token_ids, *(() if sampling.ignore_eos else info.eos_token_ids)},
+        length_penalty=1.0 if request.length_penalty is None else request.length_penalty,
+        early_stopping="never" if request.early_stopping == "never" else request.early_stopping is True,
+    )
