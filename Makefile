@@ -21,7 +21,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference dinghy bench-engine bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference families dinghy bench-engine bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +116,10 @@ crds: setup ## Regenerate crds/ from the typed spec
 	cp crds/*.yaml charts/fairlead/crds/
 
 reference: setup-dev ## Regenerate docs/reference/ from the code
+	$(BIN)/python docs/generate_reference.py
+
+families: setup-dev ## Try what each family of models can do, and write docs/reference/families.md (a minute)
+	$(BIN)/python docs/try_families.py $(FAMILY)
 	$(BIN)/python docs/generate_reference.py
 
 dinghy: setup-dev ## Regenerate, retrain and evaluate the bundled model (about 40 minutes on two cores)

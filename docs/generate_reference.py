@@ -8,6 +8,7 @@ undocumented. This is the only code that imports both the control plane and the 
 import argparse
 import asyncio
 import itertools
+import json
 import re
 import textwrap
 import types
@@ -66,6 +67,7 @@ from fairlead_testing.gateways import make_pool
 from fairlead_testing.static_fleet import StaticFleet
 
 FOLDER = Path(__file__).parent / "reference"
+TRIED = Path(__file__).parent / "families_tried.json"
 CHART = Path(__file__).parent.parent / "charts" / "fairlead"
 DURATIONS = "Durations are written as `500ms`, `30s`, `10m`; sizes as `512Mi`, `2Gi`."
 
@@ -107,6 +109,7 @@ def pages() -> dict[str, str]:
             "every field of a request, its bounds and default, and who acts on it",
             request_parameters(),
         ),
+        "families.md": ("Families", "what was tried of each family of models, and what is refused", families()),
         "metrics.md": ("Metrics", "of engine, gateway and operator", asyncio.run(metrics())),
         "http.md": ("HTTP endpoints", "of gateway, engine and operator, and how requests end", http_endpoints()),
     }
@@ -246,6 +249,50 @@ def request_parameters() -> str:
         "Fields that begin with `fairlead_` are between gateways and engines; a gateway drops them when a client sends "
         "them.",
     ))  # fmt: skip
+
+
+def families() -> str:
+    """The page of what families of models can do, from the record of what was tried."""
+    record = json.loads(TRIED.read_text(encoding="utf-8"))
+    columns = list(dict.fromkeys(column for each in record.values() for column in each["found"]))
+    rows = []
+    refused: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for each in record.values():
+        name = f"`{each['architecture']}`"
+        cells = {}
+        for column, found in each["found"].items():
+            cells[column] = ", ".join(way for way, refusal in found.items() if refusal is None) or "no"
+            for way, refusal in found.items():
+                if refusal is not None:
+                    ways = refused.setdefault((column, refusal), {}).setdefault(name, [])
+                    ways.append(way)
+        rows.append([name, *(cells.get(column, "not tried") for column in columns)])
+    refusals = [[column, "; ".join(f"{', '.join(names)}: {', '.join(ways)}" for ways, names in _by_ways(of)), sentence]
+                for (column, sentence), of in refused.items()]  # fmt: skip
+    return "\n\n".join((
+        "Every cell was found by doing it, on a CPU, with a tiny model of random weights in Hugging Face's layout; "
+        "tests do it again and compare. `make families` tries all of it and notes it in `docs/families_tried.json`.",
+        "- *Number formats*: `float32` tells transformers' log-probabilities; in another format the mean error is at "
+        "most twice the one that transformers has in it. `float16` is computed on GPUs alone.\n"
+        "- *LoRA*: an adapter of those layers tells what a model tells that has it merged into its weights.\n"
+        "- *Tools*: a call that is written as the chat templates of the family's newest models write it is told from "
+        "the text, by the format of this name, which such a template selects. `--tool-call-parser` sets another.\n"
+        "- *Speculative*: guesses by n-grams, and by a draft model, leave greedy answers as they are.\n"
+        "- *Quantised*: formats that weights are rounded to while they are loaded; errors stay within bounds.",
+        table(["Architecture", *columns], rows),
+        "## What is refused", "Nothing of this is ignored in silence: it ends with this sentence.",
+        table(["Of", "By", "What the engine says"], refusals),
+        "The same architectures with a classifier (`…ForSequenceClassification`), stored quantised, or in GGUF files: "
+        "[Serve your own model](../guides/first-model.md).",
+    ))  # fmt: skip
+
+
+def _by_ways(found: dict[str, list[str]]) -> Iterator[tuple[list[str], list[str]]]:
+    """Ways, and those that have all of them."""
+    by_ways: dict[tuple[str, ...], list[str]] = {}
+    for name, ways in found.items():
+        by_ways.setdefault(tuple(ways), []).append(name)
+    yield from ((list(ways), names) for ways, names in by_ways.items())
 
 
 def worded(kind: Any) -> str:

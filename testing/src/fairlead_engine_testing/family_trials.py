@@ -1,0 +1,322 @@
+"""What each family of models can do, found by doing it: tiny random weights, and transformers as the reference.
+
+`ROWS` has the families, `COLUMNS` what is tried of each. A family that is in `checkpoints.FAMILIES` or
+`encoder_checkpoints.ENCODER_FAMILIES` has its row by that; how its makers' chat template writes calls of tools is a
+line of `WRITES_CALLS`, and one that is written otherwise is an entry of `OTHERS`. A way to do something that is refused
+is noted with what the engine says; one that gives wrong numbers raises AssertionError.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fairlead_engine.config import QUANTIZATIONS
+from fairlead_engine.errors import EngineError
+from fairlead_engine.llm import LLM, Completion
+from fairlead_engine.server.answers.answer_formats import choose_formats
+from fairlead_engine.server.answers.reader import AnswerReader
+from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS
+from fairlead_engine.server.detokenizer import TextDelta
+from fairlead_engine.server.schemas import ChatRequest
+from fairlead_engine.server.tool_use import tool_use
+from fairlead_engine.types import FinishReason, Pooling, SamplingParams, SequenceOutput
+from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
+from fairlead_engine_testing.letters import write_letters
+from fairlead_protocol.chat import ChatTemplate
+
+WRITES_CALLS: Mapping[str, str] = {
+    "gpt_oss": "harmony",
+    "llama": "llama3_json",
+    "mistral": "mistral",
+    "mixtral": "mistral",
+    "olmo3": "function_calls",
+    "phi3": "phi4",
+    "qwen2": "hermes",
+    "qwen3": "hermes",
+    "qwen3_moe": "hermes",
+}
+"""Family → how the chat templates of its newest models write calls, of `CALLS`; others know of no tools."""
+CALLS: Mapping[str, str] = {
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```"
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "function_calls": "<function_calls>NAME(ARGUMENTS)</function_calls>",
+    "harmony": "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>ARGUMENTS<|call|>",
+    "hermes": '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>',
+    "llama3_json": '{"name": "NAME", "parameters": ARGUMENTS}',
+    "mistral": '[TOOL_CALLS] [{"name": "NAME", "arguments": ARGUMENTS}]',
+    "phi4": '<|tool_call|>[{"name": "NAME", "arguments": ARGUMENTS}]<|/tool_call|>',
+}  # fmt: skip
+"""A call as a template writes it into the chat, which is how its model writes it."""
+_TOOL = {"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}
+_CALL = {"name": "tide", "arguments": {"port": "Oslo", "days": 2}}
+
+PROMPT = [7 + (5 * index + index * index // 3) % 40 for index in range(24)]
+_REPEATED = [9, 17, 30, 11] * 6
+_EXACT = 1e-3
+"""Most that a log-probability in float32 may be off."""
+_ROUNDED = 2.0
+"""Mean errors of other number formats are at most so many times those that transformers has in them."""
+_QUANTISED = {"int8": 0.1, "int8-weight-only": 0.08, "int4-weight-only": 0.5, "fp8": 0.25}
+"""Mean errors over the deviation of the reference's log-probabilities; of noise it is above 1."""
+_SETTINGS: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1, "max_model_len": 90}
+_DTYPES = ("float32", "bfloat16")
+_ADAPTED = {
+    "attention": re.compile(r".*attn\.\w*proj"),
+    "feed-forward": re.compile(r".*\.(mlp|block_sparse_moe)\.(.*\.)?(\w+_proj|w[123])"),
+}
+"""Names of the linear layers that an adapter may change."""
+
+Found = dict[str, str | None]
+"""Way to do something → None, or the sentence that it is refused with."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A family: how to write a tiny model of it, with a tokenizer, into a folder."""
+
+    architecture: str
+    """As `config.json` names it."""
+    write: Callable[[Path], object]
+    calls: str | None = None
+    """How its makers' template writes calls; None = it knows of no tools."""
+    generates: bool = True
+
+
+def _decoder(name: str, fields: Callable[..., dict[str, Any]]) -> Row:
+    def write(folder: Path) -> None:
+        write_random_checkpoint(folder, fields())
+        write_letters(folder)
+
+    return Row(fields()["architectures"][0], write, WRITES_CALLS.get(name))
+
+
+def _encoder(name: str) -> Row:
+    def write(folder: Path) -> None:
+        write_encoder(folder, name)
+        write_word_pieces(folder)
+
+    kind: Any = transformers.MODEL_MAPPING[type(transformers.AutoConfig.for_model(name))]
+    return Row(str(kind.__name__), write, generates=False)
+
+
+OTHERS: Mapping[str, Row] = {}
+"""Families whose tiny models are not of `checkpoints`."""
+ROWS: Mapping[str, Row] = {
+    **{name: _decoder(name, fields) for name, fields in FAMILIES.items()},
+    **OTHERS,
+    **{name: _encoder(name) for name in ENCODER_FAMILIES},
+}
+
+
+def precision(row: Row, folder: Path) -> Found:
+    """Number formats: float32 is the reference's, others are as near to it as the reference's own in that format."""
+    exact = _reference(row, folder, torch.float32)
+    found: Found = {}
+    for name in _DTYPES:
+        theirs = _reference(row, folder, getattr(torch, name))
+
+        def compared(name: str = name, theirs: Tensor = theirs) -> None:
+            ours, wanted, also = _told(row, folder, exact, theirs, dtype=name)
+            if name == "float32":
+                assert float((ours - wanted).abs().max()) < _EXACT
+            most = _ROUNDED * float((also - wanted).abs().mean()) + _EXACT
+            assert float((ours - wanted).abs().mean()) < most, f"{name} of {row.architecture} is off"
+
+        found[name] = _refusal(compared, folder)
+    return found
+
+
+def lora(row: Row, folder: Path) -> Found:
+    """An adapter of attention's projections changes what is told, to what the weights tell that it is added to; so does
+    one of the feed-forward, of experts too, where they are linear layers."""
+
+    def compared(part: str) -> None:
+        adapter, merged = folder.with_name(f"{part}-adapter"), folder.with_name(f"{part}-merged")
+        _write_adapter(adapter, folder, _ADAPTED[part])
+        shutil.copytree(folder, merged)
+        _merge(merged, adapter)
+        model = LLM(str(folder), max_loras=1, **_SETTINGS)
+        model.load_adapter("one", adapter)
+        sampling = SamplingParams(temperature=0.0, max_tokens=8, prompt_logprobs=4)
+        plain, adapted = (model.generate(PROMPT, sampling, adapter=name)[0] for name in (None, "one"))
+        [wanted] = LLM(str(merged), **_SETTINGS).generate(PROMPT, sampling)
+        assert adapted.token_ids == wanted.token_ids
+        assert float((_own(adapted) - _own(wanted)).abs().max()) < _EXACT
+        assert float((_own(adapted) - _own(plain)).abs().max()) > 10 * _EXACT, "it changes nothing"
+
+    parts = _ADAPTED if row.generates else ["attention"]
+    return {part: _refusal(lambda part=part: compared(part), folder) for part in parts}  # type: ignore[misc]
+
+
+def tools(row: Row, folder: Path) -> Found:
+    """A call that the template writes is read back as the call that it is; or requests with tools are refused."""
+    if not row.generates:
+        return {"tools": _refusal(lambda: _generate(folder, PROMPT), folder)}
+    source = _template(row.calls)
+    formats = choose_formats(source, "auto", "auto")
+    request = ChatRequest(model="m", messages=[{"role": "user", "content": "a"}], tools=[_TOOL])
+    refusal = _refusal(lambda: tool_use(request, formats), folder)
+    if refusal is not None:
+        return {"tools": refusal}
+    name = next(name for name, kind in TOOL_FORMATS.items() if type(formats.tools) is kind)
+    call = {"type": "function", "function": _CALL}
+    text = ChatTemplate(source, {}).render([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    delta = AnswerReader(_Said(text), formats, ("tide",), has_begun_reasoning=False).push(  # type: ignore[arg-type]
+        SequenceOutput(request_id="r", new_token_ids=[1], finish_reason=FinishReason.STOP)
+    )
+    called = "".join(each.name or "" for each in delta.calls)
+    arguments = json.loads("".join(each.arguments for each in delta.calls))
+    assert (called, arguments, delta.text) == (_CALL["name"], _CALL["arguments"], "")
+    return {name: None}
+
+
+def speculative(row: Row, folder: Path) -> Found:
+    """Guesses by n-grams and by a draft model leave greedy answers as they are."""
+    plain = None if not row.generates else _generate(folder, _REPEATED)
+
+    def compared(method: str, **settings: Any) -> None:
+        model = LLM(str(folder), speculative_method=method, num_speculative_tokens=3, **settings, **_SETTINGS)
+        [found] = model.generate(_REPEATED, SamplingParams(temperature=0.0, max_tokens=24))
+        assert plain is not None and found.token_ids == plain.token_ids
+        assert model.engine.load.num_draft_tokens, "nobody has guessed"
+
+    return {
+        "ngram": _refusal(lambda: compared("ngram"), folder),
+        "draft": _refusal(lambda: compared("draft", speculative_model=str(folder)), folder),
+    }
+
+
+def quantised(row: Row, folder: Path) -> Found:
+    """Weights that are rounded while they are loaded: what is told stays within bounds."""
+    exact = _reference(row, folder, torch.float32)
+
+    def compared(name: str) -> None:
+        ours, wanted, _ = _told(row, folder, exact, exact, quantization=name)
+        assert ours.isfinite().all()
+        error = float((ours - wanted).abs().mean() / exact.std())
+        assert 0 < error < _QUANTISED[name], f"{name} of {row.architecture} is {error:.3f} deviations off"
+
+    return {name: _refusal(lambda name=name: compared(name), folder) for name in QUANTIZATIONS}  # type: ignore[misc]
+
+
+COLUMNS: Mapping[str, Callable[[Row, Path], Found]] = {
+    "Number formats": precision,
+    "LoRA": lora,
+    "Tools": tools,
+    "Speculative": speculative,
+    "Quantised": quantised,
+}
+
+
+def try_family(name: str, column: str, folder: Path) -> Found:
+    """What is found of one family in one column; writes below `folder`, which is empty. Raises AssertionError where
+    something is done and done wrong."""
+    row = ROWS[name]
+    row.write(folder / "model")
+    return COLUMNS[column](row, folder / "model")
+
+
+def _refusal(run: Callable[[], object], folder: Path) -> str | None:
+    """None where it is done."""
+    try:
+        run()
+    except EngineError as error:
+        return error.message.replace(str(folder), "the model").replace(f"{folder.parent}/", "")
+    return None
+
+
+def _generate(folder: Path, prompt: list[int]) -> Completion:
+    [found] = LLM(str(folder), **_SETTINGS).generate(prompt, SamplingParams(temperature=0.0, max_tokens=24))
+    return found
+
+
+def _reference(row: Row, folder: Path, dtype: torch.dtype) -> Tensor:
+    """float32 [tokens, vocab], log-probabilities of what comes behind each token of `PROMPT`; of an encoder [hidden],
+    their mean hidden state, of length 1."""
+    kind = transformers.AutoModelForCausalLM if row.generates else transformers.AutoModel
+    model = kind.from_pretrained(folder, dtype=dtype).eval()
+    with torch.inference_mode():
+        told = model(torch.tensor([PROMPT]))
+    if row.generates:
+        return told.logits[0].float().log_softmax(-1)  # type: ignore[no-any-return]
+    return torch.nn.functional.normalize(told.last_hidden_state[0].float().mean(0), dim=0)
+
+
+def _told(row: Row, folder: Path, *references: Tensor, **settings: Any) -> list[Tensor]:
+    """Numbers that the engine tells of `PROMPT`, and those of the references in their places."""
+    model = LLM(str(folder), **{**_SETTINGS, **settings})
+    if not row.generates:
+        return [torch.tensor(model.embed(PROMPT, Pooling.MEAN)[0]), *references]
+    [found] = model.generate(PROMPT, SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=20))
+    places = [(at, *each) for at, entry in enumerate(found.prompt_logprobs) for each in entry.top]
+    rows, ids, values = zip(*places, strict=True)
+    assert set(rows) == set(range(len(PROMPT) - 1))
+    return [torch.tensor(values), *(reference[list(rows), list(ids)] for reference in references)]
+
+
+def _own(completion: Completion) -> Tensor:
+    """Log-probabilities of the prompt's tokens."""
+    return torch.tensor([each.logprob for each in completion.prompt_logprobs])
+
+
+def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> None:
+    """As PEFT writes it, of the linear layers of these names."""
+    generator = torch.Generator().manual_seed(3)
+    tensors: dict[str, Tensor] = {}
+    for name, weight in sorted(load_file(folder / "model.safetensors").items()):
+        module, _, kind = name.rpartition(".")
+        if kind == "weight" and adapted.fullmatch(module):
+            out_features, in_features = weight.shape
+            tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, in_features, generator=generator) / 8
+            tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(out_features, 4, generator=generator) / 8
+    fields: dict[str, Any] = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8, "bias": "none"}
+    fields["target_modules"] = sorted({name.split(".")[-3] for name in tensors})
+    if not tensors:  # experts that are stored as one tensor
+        fields["target_parameters"] = ["mlp.experts.gate_up_proj"]
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps(fields))
+    save_file(tensors, adapter / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _merge(folder: Path, adapter: Path) -> None:
+    """Adds what the adapter adds to the weights of a checkpoint."""
+    tensors, parts = load_file(folder / "model.safetensors"), load_file(adapter / "adapter_model.safetensors")
+    for name, down in parts.items():
+        if name.endswith("lora_A.weight"):
+            module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            tensors[f"{module}.weight"] += 2.0 * parts[name.replace("lora_A", "lora_B")] @ down
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _template(calls: str | None) -> str:
+    """A chat template that writes calls in this way."""
+    said = "<|start_header_id|>{{ message.role }}<|end_header_id|>" if calls == "llama3_json" else ""
+    said += "{{ message.content }}"
+    if calls is not None:
+        written = CALLS[calls].replace("NAME", "{{ call.function.name }}")
+        written = written.replace("ARGUMENTS", "{{ call.function.arguments | tojson }}")
+        each = "{% for call in message.tool_calls %}" + written + "{% endfor %}"
+        said = "{% if message.tool_calls %}" + each + "{% else %}" + said + "{% endif %}"
+    return "{% for message in messages %}" + said + "{% endfor %}"
+
+
+class _Said:
+    """Stands for a detokenizer that has all of an answer."""
+
+    num_tokens = 0
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        return TextDelta(self._text, [1], finish_reason=output.finish_reason)
