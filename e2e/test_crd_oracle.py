@@ -46,7 +46,7 @@ READY = {
     "message": ".",
     "lastTransitionTime": "2030-01-01T00:00:00Z",
 }
-FULL_RULES = 17
+FULL_RULES = 23
 """Rules that the definition has; a rule without a case fails a test below."""
 
 
@@ -62,7 +62,7 @@ class Home:
         return found
 
     def is_established(self) -> bool:
-        conditions = self.definition().get("status", {}).get("conditions", [])
+        conditions = self.definition().get("status", {}).get("conditions") or []
         return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
 
 

@@ -52,16 +52,22 @@ RULES = (
         "model.source must not contain '..'", "spec.model.source", _source("pvc://a/../b"), _source("pvc://a/..b/c..d")
     ),
     RuleCase(
-        "model.servedName and model.aliases must not contain '/'",
+        "model.servedName, model.aliases and adapters[].servedName must not contain '/'",
         "spec.model.servedName",
         deployment(model={"source": "demo://dinghy", "servedName": "other/boat"}),
         deployment(model={"source": "demo://dinghy", "servedName": "other-boat"}),
     ),
     RuleCase(
-        "model.servedName and model.aliases must not contain '/'",
+        "model.servedName, model.aliases and adapters[].servedName must not contain '/'",
         "spec.model.aliases[1]",
         deployment(model={"source": "demo://dinghy", "aliases": ["boat", "other/boat"]}),
         deployment(model={"source": "demo://dinghy", "aliases": ["boat", "other-boat"]}),
+    ),
+    RuleCase(
+        "model.servedName, model.aliases and adapters[].servedName must not contain '/'",
+        "spec.adapters[0].servedName",
+        _adapters({"name": "a", "source": "file:///a", "servedName": "other/boat"}),
+        _adapters({"name": "a", "source": "file:///a", "servedName": "other-boat"}),
     ),
     RuleCase(
         "adapters[].source must look like",
