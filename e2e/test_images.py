@@ -170,7 +170,8 @@ def test_the_engine_answers_from_inside_its_image(name: str, contained: list[str
     if name != "engine":
         pytest.skip("The operator's image has no model.")
     program = (
-        "from fairlead_engine import LLM; print(LLM('demo://dinghy', device='cpu').generate('What is 2 + 3?')[0].text)"
+        "from fairlead_engine import LLM; asked = [{'role': 'user', 'content': 'What is 2 + 3?'}]; "
+        "print(LLM('demo://dinghy', device='cpu').chat(asked).text)"
     )
     answered = subprocess.run([*contained, "python", "-c", program], capture_output=True, text=True, check=False)
     assert answered.returncode == 0, answered.stderr

@@ -59,8 +59,8 @@ class LLM:
     """A loaded model. Settings are those of `EngineConfig`; for one thread at a time, which is bound to a core only
     where `pin_threads` says so: what its program starts afterwards would be bound as well.
 
-    `LLM("demo://dinghy").generate("What is 2 + 3?")` → a list with one `Completion`. Raises the errors of
-    `fairlead_engine.errors` when the model cannot be loaded. `runner` stands in for the model in tests.
+    `LLM("demo://dinghy").chat([{"role": "user", "content": "What is 2 + 3?"}])` → a `Completion` with "5". Raises the
+    errors of `fairlead_engine.errors` when the model cannot be loaded. `runner` stands in for the model in tests.
     """
 
     def __init__(self, model: str, *, runner: Runner[Any] | None = None, **settings: Any) -> None:
