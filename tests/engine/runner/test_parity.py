@@ -252,7 +252,7 @@ def test_experts_in_one_product_give_the_references_tokens(name, tmp_path, monke
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     folder = write_random_checkpoint(tmp_path / name, SHAPES[name])
     runner, sequences = make_runner(folder), place(make_prompts(1, 7, 33), 16, num_new=8)
-    assert runner._part.model.can_be_captured
+    assert runner._part.model.why_not_captured is None
     generate(runner, sequences, num_new=8, budget=24)
     check(reference, folder, sequences)
 

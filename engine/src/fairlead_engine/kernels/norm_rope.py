@@ -31,8 +31,9 @@ def norm_rope(
     """Query [tokens, heads, head_dim], key and value [tokens, kv_heads, head_dim].
 
     `heads` [tokens, heads + 2 x kv_heads, head_dim] holds query, key and value heads side by side. The signed cosines
-    and sines [tokens, 1, size] turn the first `size` elements of each head, mostly all, by its position: element i is
-    paired with i + size / 2, and the sines of the first half are negative, which makes a rotation three operations.
+    and sines [tokens, 1, size] turn the first `size` elements of each head, mostly all and maybe none, by its position:
+    element i is paired with i + size / 2, and the sines of the first half are negative, which makes a rotation three
+    operations.
     """
     num_heads = heads.shape[1] - 2 * num_kv_heads
     if norm is None:
@@ -47,6 +48,8 @@ def norm_rope(
 def rotate(heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Heads [tokens, heads, head_dim], turned as `norm_rope` says."""
     size = cosines.shape[-1]
+    if not size:
+        return heads
     if size < heads.shape[-1]:
         return torch.cat((rotate(heads[..., :size], cosines, sines), heads[..., size:]), dim=-1)
     swapped = heads.roll(size // 2, dims=-1)

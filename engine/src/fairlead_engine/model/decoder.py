@@ -55,9 +55,11 @@ class Decoder:
     """None = it generates."""
 
     @property
-    def can_be_captured(self) -> bool:
-        """Whether a step is launched without a look at what it computes: then it can be repeated as it is."""
-        return not any(layer.feed_forward.waits_for_device for layer in self.layers)
+    def why_not_captured(self) -> str | None:
+        """What keeps a step from being repeated as it is, in words; None = it is launched without a look at what it
+        computes."""
+        looks = any(layer.feed_forward.waits_for_device for layer in self.layers)
+        return "the host looks at which quantised experts tokens go to" if looks else None
 
     def __call__(
         self, step: ForwardInput, caches: Sequence[LayerCache], between: "BetweenAttentions | None" = None

@@ -9,7 +9,9 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.gguf_header.gguf_file import SUFFIX
 from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
-from fairlead_engine.model.families.registry import family_of, find_architecture
+from fairlead_engine.model.encoders.encoder_registry import find_encoder
+from fairlead_engine.model.fallback.foreign_config import ForeignConfig, read_foreign_config
+from fairlead_engine.model.families.registry import family_of, find_architecture, find_family
 from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
@@ -20,6 +22,23 @@ from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.task import read_task
 from fairlead_engine.model.weights import Watch, Weights
 from fairlead_engine.tokenizer_files import read_tokenizer
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether the model has no family of ours, so that transformers must compute it. Raises ModelLoadError."""
+    if folder.suffix == SUFFIX or not folder.is_dir():
+        return False
+    fields = read_fields(folder)
+    return find_encoder(fields) is None and find_family(fields) is None
+
+
+def read_any_config(folder: Path) -> ModelConfig | ForeignConfig:
+    """As `read_config`, of a model that has no family of ours, too."""
+    if not is_foreign(folder):
+        return read_config(folder)
+    fields = read_fields(folder)
+    config = read_foreign_config(folder, fields)
+    return replace(config, eos_token_ids=_ends(folder, fields, config))
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -36,16 +55,10 @@ def read_config(folder: Path) -> ModelConfig:
     fields = read_fields(folder)
     architecture = find_architecture(fields)
     config: ModelConfig = family_of(architecture).parse(fields)
-    path = folder / "generation_config.json"
-    ends = JsonFields.read(path).token_ids("eos_token_id") if path.exists() else ()
     task = read_task(fields, architecture, sees_all=False)
     outcome = read_outcome(fields, len(task.labels)) if task.labels else config.outcome
-    config = replace(
-        config, architecture=architecture, eos_token_ids=ends or config.eos_token_ids, task=task, outcome=outcome
-    )
-    if any(token_id >= config.vocab_size for token_id in config.eos_token_ids):
-        raise fields.invalid("eos_token_id", f"must be below vocab_size ({config.vocab_size})")
-    return config if config.eos_token_ids else replace(config, eos_token_ids=_tokenizer_end(folder, config))
+    config = replace(config, architecture=architecture, task=task, outcome=outcome)
+    return replace(config, eos_token_ids=_ends(folder, fields, config))
 
 
 def load_model(
@@ -74,11 +87,20 @@ def load_model(
         return family.build(Weights(checkpoint, config, source, shard, watch, slots, head_format), config)
 
 
-def _tokenizer_end(folder: Path, config: ModelConfig) -> tuple[int, ...]:
+def _ends(folder: Path, fields: JsonFields, config: ModelConfig | ForeignConfig) -> tuple[int, ...]:
+    """The tokens that end an output, of the file that has them."""
+    path = folder / "generation_config.json"
+    ends = (JsonFields.read(path).token_ids("eos_token_id") if path.exists() else ()) or config.eos_token_ids
+    if any(token_id >= config.vocab_size for token_id in ends):
+        raise fields.invalid("eos_token_id", f"must be below vocab_size ({config.vocab_size})")
+    return ends or _tokenizer_end(folder, config.vocab_size)
+
+
+def _tokenizer_end(folder: Path, vocab_size: int) -> tuple[int, ...]:
     """Without any end every answer would run to its token limit. A broken tokenizer is the server's to refuse."""
     try:
         tokenizer = read_tokenizer(folder)
     except ModelLoadError:
         return ()
     token_id = tokenizer.token_id(tokenizer.special_tokens.get("eos_token", ""))
-    return () if token_id is None or token_id >= config.vocab_size else (token_id,)
+    return () if token_id is None or token_id >= vocab_size else (token_id,)

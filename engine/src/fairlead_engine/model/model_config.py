@@ -20,25 +20,39 @@ from fairlead_engine.types import GENERATES, ModelTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """The shape of a model. Sizes count elements; nothing here depends on how it will be run."""
+class DecoderShape:
+    """What whoever runs a decoder has to know of it. Sizes count elements; nothing here depends on how it is run."""
 
     architecture: str = ""
     """Name of the architecture, such as LlamaForCausalLM; filled in by who found the family by it."""
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
-    """Width of the feed-forward layer, or of each expert."""
     num_layers: int
     num_heads: int
     num_kv_heads: int
     """Key and value heads; `num_heads / num_kv_heads` query heads share one."""
     head_dim: int
     """Elements per head; not always `hidden_size / num_heads`."""
-    windows: tuple[int, ...]
-    """How many tokens, its own included, a token sees in each layer; 0 = all before it."""
     max_position_embeddings: int
     """Longest context, in tokens, that the model was made for."""
+    dtype: str
+    """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end an output; empty when neither checkpoint nor tokenizer names any."""
+    quantization: StoredWeights | None = None
+    """How the checkpoint's weights are quantised; None = they are floats."""
+    task: ModelTask = GENERATES
+    """What it was made for; filled in with `architecture`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(DecoderShape):
+    """The shape of a model of ours, and all that its layers compute by."""
+
+    intermediate_size: int
+    """Width of the feed-forward layer, or of each expert."""
+    windows: tuple[int, ...]
+    """How many tokens, its own included, a token sees in each layer; 0 = all before it."""
     rms_norm_eps: float
     rope: RopeConfig
     local_rope: RopeConfig | None = None
@@ -55,16 +69,8 @@ class ModelConfig:
     """Logits are bent into ± this; 0 = they are not."""
     tie_word_embeddings: bool
     """Whether the output projection is the embedding table."""
-    dtype: str
-    """Number format the checkpoint was saved in: float32, bfloat16 or float16."""
-    eos_token_ids: tuple[int, ...]
-    """Tokens that end an output; empty when neither checkpoint nor tokenizer names any."""
-    quantization: StoredWeights | None = None
-    """How the checkpoint's weights are quantised; None = they are floats."""
-    task: ModelTask = GENERATES
-    """What it was made for,"""
     outcome: Outcome = Outcome.PLAIN
-    """and what its classifier tells, if it has one; both filled in with `architecture`."""
+    """What its classifier tells, if it has one; filled in with `architecture`."""
 
     def for_context(self, longest: int | None) -> "ModelConfig":
         """The same for an engine whose sequences have so many tokens at most; None = as many as it was made for."""

@@ -8,6 +8,7 @@ import torch
 
 from fairlead_engine.kernels.attention.backend import AttentionBackend, CapturableBackend
 from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder
 from fairlead_engine.runner.step_graphs import Recorder, Replay
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class CUDAGraphs:
 
 
 def choose_recorder(
-    device: torch.device, model: Decoder, backend: AttentionBackend[Any, Any], *, enforce_eager: bool
+    device: torch.device, model: Decoder | ForeignDecoder, backend: AttentionBackend[Any, Any], *, enforce_eager: bool
 ) -> Recorder | None:
     """What captures this model's steps; None = they are launched operation by operation."""
     if device.type != "cuda" or enforce_eager:
@@ -50,7 +51,7 @@ def choose_recorder(
     if not isinstance(backend, CapturableBackend) or backend.pads_contexts:
         logger.warning("steps are not captured as CUDA graphs: of the attention backends only triton suits them")
         return None
-    if not model.can_be_captured:
-        logger.warning("steps are not captured as CUDA graphs: the host looks at which quantised experts tokens go to")
+    if model.why_not_captured is not None:
+        logger.warning("steps are not captured as CUDA graphs: %s", model.why_not_captured)
         return None
     return CUDAGraphs()

@@ -15,14 +15,20 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, CapturableBac
 from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_name, choose_kv_dtype
 from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
-from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model import load_model
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.fallback.foreign_config import ForeignConfig
+from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder, load_foreign
+from fairlead_engine.model.loading import read_any_config
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
-from fairlead_engine.model.model_config import ModelConfig
+from fairlead_engine.model.model_config import DecoderShape, ModelConfig
 from fairlead_engine.model.rope import RopeKind
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.cuda_memory import choose_meter
 from fairlead_engine.runner.dummy_steps import StepLimits
+from fairlead_engine.runner.foreign_settings import check_settings
+from fairlead_engine.runner.foreign_trial import try_out
 from fairlead_engine.runner.host_adapters import HostAdapters
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
@@ -77,15 +83,18 @@ class ModelPart:
         set_num_threads(settings.num_threads, shard.size)
         folder = Path(settings.folder)
         self.shard = shard
-        self.config = read_config(folder).for_context(settings.max_model_len)
-        _tell_of_positions(self.config)
+        found = read_any_config(folder)
         self.device = choose_device(settings.device, shard)
         if self.device.type == "cpu":
             pin_threads(settings.pin_threads, shard)
         if self.device.type == "cuda":
             _choose_compile_cache(settings.compile_cache)
-        self.dtype = choose_dtype(settings.dtype, self.config.dtype, self.device)
+        self.dtype = choose_dtype(settings.dtype, found.dtype, self.device)
         self.attention_backend = choose_backend_name(settings.attention_backend, self.device)
+        kv_dtype = choose_kv_dtype(settings.kv_cache_dtype, self.attention_backend, self.device)
+        self.backend = BACKENDS[self.attention_backend]()
+        self.model = self._load(settings, found)
+        self.config = self.model.config
         heads, kv_heads = shard.part(self.config.num_heads), shard.key_heads(self.config.num_kv_heads)
         self.layout = CacheLayout(
             num_layers=self.config.num_layers,
@@ -95,19 +104,11 @@ class ModelPart:
             block_size=settings.block_size,
             dtype=self.dtype,
             device=self.device,
-            kv_dtype=choose_kv_dtype(settings.kv_cache_dtype, self.attention_backend, self.device),
+            kv_dtype=kv_dtype,
         )
-        self.backend = BACKENDS[self.attention_backend]()
-        slots = None
-        if settings.max_loras:
-            slots = AdapterSlots(
-                settings.max_loras, settings.max_lora_rank, self.dtype, self.device, hidden_size=self.config.hidden_size
-            )
-        self.model = load_model(
-            folder, self.config, self.dtype, self.device, settings.quantization, shard,
-            slots=slots, head_quantization=settings.head_quantization,
-        )  # fmt: skip
-        self._adapters = None if slots is None else HostAdapters(slots)
+        if isinstance(self.model, ForeignDecoder):
+            try_out(self.model, self.backend, self.layout)
+        self._adapters = None if self.model.slots is None else HostAdapters(self.model.slots)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None
         self.meter = choose_meter(self.device)
@@ -115,6 +116,28 @@ class ModelPart:
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
         self._caches: list[LayerCache] = []
         self._tables: Any = None
+
+    def _load(self, settings: PartSettings, found: ModelConfig | ForeignConfig) -> Decoder | ForeignDecoder:
+        folder = Path(settings.folder)
+        if isinstance(found, ForeignConfig):
+            check_settings(
+                quantization=settings.quantization,
+                head_quantization=settings.head_quantization,
+                max_loras=settings.max_loras,
+                tensor_parallel_size=self.shard.size,
+            )
+            return load_foreign(folder, found, self.dtype, self.device)
+        config = found.for_context(settings.max_model_len)
+        _tell_of_positions(config)
+        slots = None
+        if settings.max_loras:
+            slots = AdapterSlots(
+                settings.max_loras, settings.max_lora_rank, self.dtype, self.device, hidden_size=config.hidden_size
+            )
+        return load_model(
+            folder, config, self.dtype, self.device, settings.quantization, self.shard,
+            slots=slots, head_quantization=settings.head_quantization,
+        )  # fmt: skip
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int) -> None:
         """Makes room for so many blocks and slots; forgets what an earlier cache held."""
@@ -161,7 +184,7 @@ class ModelPart:
         """Captures steps of up to so many tokens, where graphs are used. Raises ConfigError where one cannot be."""
         if self._recorder is None:
             return
-        assert isinstance(self.backend, CapturableBackend)
+        assert isinstance(self.backend, CapturableBackend) and isinstance(self.model, Decoder)
         try:
             self._graphs = StepGraphs(
                 self._recorder, self.model, self.backend, self._caches, self._tables, self.tokens,
@@ -215,7 +238,7 @@ class ModelPart:
             first += size
 
 
-def check_generates(config: ModelConfig, setting: str) -> None:
+def check_generates(config: DecoderShape, setting: str) -> None:
     """Raises ConfigError, naming the setting, for a model without logits of tokens."""
     if not config.task.generates and config.task.labels:
         raise ConfigError(setting, f"names a {config.architecture}, which generates nothing", "name one that generates")

@@ -16,8 +16,10 @@ import torch
 from fairlead_engine.child_process import described_end
 from fairlead_engine.errors import StartError, start_error
 from fairlead_engine.model import read_config
+from fairlead_engine.model.loading import is_foreign
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.dummy_steps import StepLimits
+from fairlead_engine.runner.foreign_settings import check_settings
 from fairlead_engine.runner.model_part import PartSettings, check_divisible
 from fairlead_engine.runner.placement import choose_device
 from fairlead_engine.runner.process_group import join_group, open_store
@@ -59,7 +61,9 @@ class Ranks:
         self.lost: str | None = None
         """Why no step can be computed any more, in words."""
         device = choose_device(settings.device, Shard(0, size))  # nobody is started where it cannot be
-        check_divisible(read_config(Path(settings.folder)), size)
+        if is_foreign(folder := Path(settings.folder)):
+            check_settings(quantization=None, head_quantization=None, max_loras=0, tensor_parallel_size=size)
+        check_divisible(read_config(folder), size)
         store = open_store()
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -50,27 +50,34 @@ def family_of(architecture: str) -> ModelFamily[Any]:
     return ARCHITECTURES[_CLASSIFIERS.get(architecture, architecture)]
 
 
-def find_architecture(fields: JsonFields) -> str:
+def find_family(fields: JsonFields) -> str | None:
     """The first architecture that `config.json` names and we know, one that generates before a classifier; its
-    `model_type` decides when it names none.
+    `model_type` decides when it names none."""
+    names, model_type = fields.texts("architectures"), fields.text("model_type")
+    for name, family in ARCHITECTURES.items():
+        if name in names or (not names and family.model_type == model_type):
+            return name
+    return next((name for name in _CLASSIFIERS if name in names), None)
 
-    Raises ModelLoadError with reason UnsupportedArchitecture, which lists what is supported.
-    """
+
+def find_architecture(fields: JsonFields) -> str:
+    """The same. Raises ModelLoadError with reason UnsupportedArchitecture, which lists what is supported."""
     if (encoder := find_encoder(fields)) is not None:
         raise ModelLoadError(
             ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
             f"config.json names {encoder}, an encoder: it makes vectors of texts, or classifies them, and generates "
             "none, which is needed here",
         )
-    names, model_type = fields.texts("architectures"), fields.text("model_type")
-    for name, family in ARCHITECTURES.items():
-        if name in names or (not names and family.model_type == model_type):
-            return name
-    for name in _CLASSIFIERS:
-        if name in names:
-            return name
+    if (name := find_family(fields)) is not None:
+        return name
     raise ModelLoadError(
         ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
-        f"config.json names the architecture {', '.join(names) or model_type or 'none'}; supported are "
-        f"{', '.join((*ARCHITECTURES, *ENCODERS))}. Choose a model of one of these.",
+        f"{named_architecture(fields)}; supported are {', '.join((*ARCHITECTURES, *ENCODERS))}. Choose a model of one "
+        "of these.",
     )
+
+
+def named_architecture(fields: JsonFields) -> str:
+    """What `config.json` names, in words."""
+    named = ", ".join(fields.texts("architectures")) or fields.text("model_type") or "none"
+    return f"config.json names the architecture {named}"

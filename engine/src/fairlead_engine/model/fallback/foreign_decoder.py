@@ -1,0 +1,182 @@
+"""A decoder that transformers computes, called as ours is: a step's tokens in one row, attention over our cache."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.kernels.attention.backend import LayerCache
+from fairlead_engine.model.decoder import BetweenAttentions
+from fairlead_engine.model.fallback.attention_interface import NAME, SURVEYED, attending, register
+from fairlead_engine.model.fallback.attention_survey import AttentionSurvey, LayerAttention
+from fairlead_engine.model.fallback.foreign_config import ForeignConfig, first_line
+from fairlead_engine.model.fallback.foreign_weights import read_network
+from fairlead_engine.model.fallback.step_attention import StepAttention
+from fairlead_engine.model.layers import ForwardInput
+from fairlead_engine.model.model_config import DecoderShape
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignDecoder:
+    """A loaded model in `model.Decoder`'s place; `load_foreign` makes it."""
+
+    config: DecoderShape
+    network: Any
+    """transformers' model, and"""
+    trunk: Any
+    """that in it which makes hidden states of tokens,"""
+    outputs: Any
+    """in an object of this class."""
+    layers: tuple[LayerAttention, ...]
+    num_parameters: int
+    weight_bytes: int
+
+    slots: ClassVar[None] = None
+    """It takes no adapters,"""
+    classifier: ClassVar[None] = None
+    """and generates."""
+    why_not_captured: ClassVar[str | None] = "the model is computed by transformers"
+
+    def __call__(
+        self, step: ForwardInput, caches: Sequence[LayerCache], between: BetweenAttentions | None = None
+    ) -> Tensor:
+        """Runs one step and returns the last hidden states of its logit rows: [rows, hidden]."""
+        with attending(StepAttention(self.layers, self.config.head_dim, step, caches)):
+            hidden: Tensor = _run(self.trunk, step.token_ids, step.positions).last_hidden_state[0]
+        return hidden[step.logit_rows]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, hidden] → logits [rows, vocab]: what the model makes of them behind its trunk, with whatever
+        scales and caps it has there."""
+        if not len(hidden):
+            return hidden.new_empty((0, self.config.vocab_size))
+        with self._instead_of_trunk(hidden):
+            return self._all_logits(torch.zeros(len(hidden), dtype=torch.int64, device=hidden.device))
+
+    def eager_logits(self, token_ids: Tensor, *, is_shaken: bool = False) -> Tensor:
+        """token_ids int64 [tokens] of one prompt → logits [tokens, vocab], as transformers alone computes them.
+        `is_shaken`: each number of the tokens' vectors is off by the least that its format tells apart."""
+        self.network.set_attn_implementation("eager")
+        hook = self.network.get_input_embeddings().register_forward_hook(_shaken) if is_shaken else None
+        try:
+            return self._all_logits(token_ids)
+        finally:
+            self.network.set_attn_implementation(NAME)
+            if hook is not None:
+                hook.remove()
+
+    def _all_logits(self, token_ids: Tensor) -> Tensor:
+        logits: Tensor = self.network(input_ids=token_ids[None], use_cache=False).logits[0]
+        return logits
+
+    @contextmanager
+    def _instead_of_trunk(self, hidden: Tensor) -> Iterator[None]:
+        self.trunk.forward = lambda *_, **__: self.outputs(last_hidden_state=hidden[None])
+        try:
+            yield
+        finally:
+            del self.trunk.forward  # the class's is found again
+
+
+@torch.no_grad()
+def load_foreign(folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device) -> ForeignDecoder:
+    """Reads the weights and looks at what the model asks of attention. Raises ModelLoadError for a model that cannot be
+    served, and where weights are missing or left over."""
+    register()
+    network = read_network(folder, config, dtype, device)
+    trunk = _trunk(network)
+    layers, output = _survey(config, network, trunk, device)
+    shape = _shape(config, network, layers, output.last_hidden_state.shape[-1])
+    parameters = list(network.parameters())
+    logger.warning(
+        "%s has no implementation of this engine's own: transformers computes it, operation by operation, with this "
+        "engine's attention and cache; nothing of it is fused or captured, so expect it to be slower than a family "
+        "that is listed in the documentation",
+        config.architecture,
+    )
+    return ForeignDecoder(
+        shape,
+        network,
+        trunk,
+        type(output),
+        layers,
+        num_parameters=sum(parameter.numel() for parameter in parameters),
+        weight_bytes=sum(parameter.nbytes for parameter in parameters),
+    )
+
+
+def _shaken(_: Any, __: Any, vectors: Tensor) -> Tensor:
+    draw = torch.Generator().manual_seed(0)
+    signs = torch.randint(2, vectors.shape, generator=draw).to(vectors.device, vectors.dtype) * 2 - 1
+    return vectors * (1 + signs * torch.finfo(vectors.dtype).eps)
+
+
+def _trunk(network: Any) -> Any:
+    """As it tells it; some tell themselves."""
+    told = (network.get_decoder(), network.base_model, getattr(network, "model", None))
+    return next((each for each in told if each is not None and each is not network), network)
+
+
+def _run(trunk: Any, token_ids: Tensor, positions: Tensor) -> Any:
+    """int64 [tokens] each → an object with `last_hidden_state` [1, tokens, hidden]."""
+    return trunk(input_ids=token_ids.long()[None], position_ids=positions[None], use_cache=False)
+
+
+def _survey(
+    config: ForeignConfig, network: Any, trunk: Any, device: torch.device
+) -> tuple[tuple[LayerAttention, ...], Any]:
+    """Of all layers, in order; and what a run gives."""
+    survey = AttentionSurvey(config.max_position_embeddings)
+    tokens = torch.arange(min(4, config.vocab_size, config.max_position_embeddings), device=device)
+    network.set_attn_implementation(SURVEYED)
+    try:
+        with attending(survey):
+            output = _run(trunk, tokens, tokens)
+            assert output.last_hidden_state is not None
+    except (ModelLoadError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever its code raises when it is called so
+        raise _refused(config, f"cannot be run with its tokens in one row ({first_line(error)})") from error
+    finally:
+        network.set_attn_implementation(NAME)
+    num_layers, num_found = config.settings.num_hidden_layers, len(survey.layers)
+    if num_found < num_layers:  # one that asks twice has as many caches
+        raise _refused(config, f"has {num_layers} layers, of which {num_found} ask transformers' AttentionInterface")
+    shapes = sorted({layer[:4] for layer in survey.layers})
+    if len(shapes) > 1:
+        told = "; ".join("{} and {}, of {} and {}".format(*shape) for shape in shapes)
+        raise _refused(config, f"has layers that differ in heads of queries and keys, or in their sizes ({told})")
+    return tuple(survey.layers), output
+
+
+def _shape(config: ForeignConfig, network: Any, layers: tuple[LayerAttention, ...], hidden_size: int) -> DecoderShape:
+    head = network.get_output_embeddings()
+    head_dim = max(layers[0].key_dim, layers[0].value_dim)
+    return DecoderShape(
+        architecture=config.architecture,
+        vocab_size=config.vocab_size if head is None else len(head.weight),
+        hidden_size=hidden_size,
+        num_layers=len(layers),
+        num_heads=layers[0].num_heads,
+        num_kv_heads=layers[0].num_kv_heads,
+        head_dim=head_dim + head_dim % 2,
+        max_position_embeddings=config.max_position_embeddings,
+        dtype=config.dtype,
+        eos_token_ids=config.eos_token_ids,
+        task=config.task,
+    )
+
+
+def _refused(config: ForeignConfig, what: str) -> ModelLoadError:
+    return ModelLoadError(
+        ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+        f"{config.architecture} {what}, and so cannot be served over a paged cache; choose another model",
+    )

@@ -1,0 +1,142 @@
+"""Before a foreign decoder serves anybody: its logits through our path beside those of its own eager attention.
+
+Two random prompts are computed as steps would: in chunks, beside each other, over block tables with gaps, a token at a
+time at the end. What a model might keep or look at beside keys, values and positions shows in its logits.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead_engine.errors import ModelLoadError, ModelLoadReason
+from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLayout, LayerCache, NewBlocks
+from fairlead_engine.model.fallback.foreign_config import first_line
+from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder
+from fairlead_engine.runner.prepared_batch import prepare
+from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
+from fairlead_engine.runner.step_plan import StepPlan
+
+logger = logging.getLogger(__name__)
+
+_LENGTHS = 29, 19
+_STEPS = ((13, 0), (9, 7), (0, 11), (6, 0), (1, 1))
+"""Tokens of each prompt in each step."""
+_LEAST_ALLOWED = {torch.float32: 1e-3}
+_LEAST_ALLOWED_IN_HALF = 0.05
+_ALLOWED = 4.0
+"""How large a difference may be beside the logits' own spread, root mean square: so many times what the model itself
+makes of vectors of tokens that are rounded otherwise, which sends tokens to other experts, too;"""
+_MOST_ALLOWED = 0.5
+"""and never half of what tells one token from another."""
+
+
+@torch.inference_mode()
+def try_out(model: ForeignDecoder, backend: AttentionBackend[Any, Any], layout: CacheLayout) -> None:
+    """Raises ModelLoadError with the figure where logits differ."""
+    longest = model.config.max_position_embeddings
+    draw = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(model.config.vocab_size, (min(length, longest),), generator=draw) for length in _LENGTHS]
+    try:
+        found = _through_cache(model, backend, replace(layout, kv_dtype=None), prompts)
+    except (ModelLoadError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever its code raises when it is called so
+        raise ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+            f"{model.config.architecture} cannot be served: it fails when it is computed in steps over a paged cache "
+            f"({first_line(error)}). Choose another model.",
+        ) from error
+    wanted = [model.eager_logits(prompt.to(layout.device)).float() for prompt in prompts]
+    shaken = [model.eager_logits(prompt.to(layout.device), is_shaken=True).float() for prompt in prompts]
+    difference = relative_difference(torch.cat(found), torch.cat(wanted))
+    least = _LEAST_ALLOWED.get(layout.dtype, _LEAST_ALLOWED_IN_HALF)
+    allowed = min(_MOST_ALLOWED, max(least, _ALLOWED * relative_difference(torch.cat(shaken), torch.cat(wanted))))
+    if not difference <= allowed:  # nor may it be no number
+        raise ModelLoadError(
+            ModelLoadReason.UNSUPPORTED_ARCHITECTURE,
+            f"{model.config.architecture} cannot be served: computed in steps over a paged cache, its logits differ "
+            f"from its own by {difference:.2g} of their spread, and at most {allowed:.2g} may be rounding; it keeps or "
+            "sees something beside keys, values and positions. Choose another model.",
+        )
+    logger.info(
+        "a trial of %d tokens in steps differs from transformers' own attention by %.1e of the logits' spread",
+        sum(map(len, prompts)),
+        difference,
+    )
+
+
+def relative_difference(found: Tensor, wanted: Tensor) -> float:
+    """Root mean square of the difference over the reference's deviation from its mean; both [rows, vocab]."""
+    spread = (wanted - wanted.mean(-1, keepdim=True)).square().mean().sqrt()
+    return float((found - wanted).square().mean().sqrt() / spread)
+
+
+def _through_cache(
+    model: ForeignDecoder, backend: AttentionBackend[Any, Any], layout: CacheLayout, prompts: list[Tensor]
+) -> list[Tensor]:
+    """float32 [tokens, vocab] of each prompt."""
+    per_slot = -(-max(map(len, prompts)) // layout.block_size)
+    caches = backend.allocate(layout, per_slot * len(prompts))
+    tables = backend.tables(layout, len(prompts), per_slot)
+    tokens = SlotTokens(len(prompts), per_slot * layout.block_size, layout.device)
+    found: list[list[Tensor]] = [[] for _ in prompts]
+    for plan in _plans(prompts, per_slot):
+        logits = _logits(model, backend, caches, tables, tokens, plan, layout.device)
+        for slot, rows in zip(plan.slots, torch.split(logits, plan.num_queries.tolist()), strict=True):
+            found[slot].append(rows)
+    return [torch.cat(rows) for rows in found]
+
+
+def _logits(
+    model: ForeignDecoder,
+    backend: AttentionBackend[Any, Any],
+    caches: list[LayerCache],
+    tables: Any,
+    tokens: SlotTokens,
+    plan: StepPlan,
+    device: torch.device,
+) -> Tensor:
+    step = prepare(plan, backend, tables, tokens, device).forward
+    return model.logits(model(step, caches)).float()
+
+
+def _plans(prompts: list[Tensor], per_slot: int) -> Iterator[StepPlan]:
+    """Their blocks lie backwards, so that none follows the one before it."""
+    ends, known = [0] * len(prompts), [False] * len(prompts)
+    for sizes in _STEPS:
+        parts = [
+            (slot, ends[slot], min(ends[slot] + size, len(prompts[slot])))
+            for slot, size in enumerate(sizes)
+            if min(ends[slot] + size, len(prompts[slot])) > ends[slot]
+        ]
+        if not parts:
+            continue
+        slots, starts, stops = np.array(parts, np.int64).T
+        new = [(slot, start, stop) for slot, start, stop in parts]
+        blocks = [
+            NewBlocks(slot, 0, [*range(slot * per_slot, (slot + 1) * per_slot)][::-1])
+            for slot, _, _ in parts
+            if not known[slot]
+        ]
+        yield StepPlan(
+            slots=slots,
+            num_queries=stops - starts,
+            context_lens=stops,
+            samples=np.zeros(len(parts), np.int64),
+            score_rows=list(range(int((stops - starts).sum()))),
+            score_sizes=(stops - starts).tolist(),
+            pool_rows=[],
+            new_tokens=NewTokens(
+                new,
+                torch.cat([prompts[slot][start:stop] for slot, start, stop in parts]).numpy(),
+                int(stops.max()) + 1,
+            ),
+            new_blocks=blocks,
+        )
+        for slot, _, stop in parts:
+            ends[slot], known[slot] = stop, True
