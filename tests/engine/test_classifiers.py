@@ -14,7 +14,9 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.llm import LLM
 from fairlead_engine.model.families.registry import ARCHITECTURES, find_architecture
 from fairlead_engine.model.json_fields import JsonFields
+from fairlead_engine.runner import ModelRunner
 from fairlead_engine.runner.comparison import LogitModel
+from fairlead_engine.runner.dummy_steps import StepLimits, every_kind_of_step, largest_step
 from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.server.reading_endpoint import vector_of
 from fairlead_engine.types import EngineRequest, Kind, Pooling, Reading
@@ -88,6 +90,17 @@ def test_a_rounded_classifier_still_classifies(tmp_path: Path) -> None:
     [found] = LLM(str(folder), quantization="int8-weight-only", **SETTINGS).classify([QUERY])
     assert list(found) == ["no", "yes"]
     assert found["no"] == pytest.approx(wanted["no"], abs=0.05)
+
+
+def test_steps_that_nobody_asked_for_choose_no_tokens(tmp_path: Path) -> None:
+    folder = write_random_classifier(tmp_path, FAMILIES["llama"](num_labels=2))
+    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1)
+    limits, task = StepLimits(4, 64, 128), runner.model_config.task
+    runner.allocate_kv_cache(8, 4, 8)
+    for batch in (largest_step(limits, 16, task), *every_kind_of_step(limits, 16, task)):
+        assert {item.sequence.pooling for item in batch.items} == {Pooling.LAST}
+        assert not any(runner.collect(runner.launch(batch)))
+        runner.forget([item.sequence.request_id for item in batch.items])
 
 
 def test_what_needs_logits_of_tokens_is_refused(tmp_path: Path) -> None:

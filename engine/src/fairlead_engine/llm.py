@@ -18,6 +18,7 @@ from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import AdapterError, EngineError, RequestError
 from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.reading_endpoint import vector_of
+from fairlead_engine.server.scoring_endpoints import pair_scores
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
 from fairlead_engine.types import (
     EngineInfo,
@@ -32,7 +33,7 @@ from fairlead_engine.types import (
 )
 from fairlead_protocol.adapters import with_adapter
 from fairlead_protocol.chat import Message
-from fairlead_protocol.prompts import ChatPrompt
+from fairlead_protocol.prompts import ChatPrompt, EncodedPrompt, ScorePrompt
 
 Prompt = str | Sequence[int]
 
@@ -114,14 +115,28 @@ class LLM:
         """A vector of each text or list of token ids; `pooling`: None = as the model's makers say. Raises
         `RequestError`."""
         task = self.info.task
-        return self._read(Kind.EMBED, self._prompt_ids(prompts), pooling or task.pooling, task.reading)
+        return self._read(Kind.EMBED, self._texts(prompts), pooling or task.pooling, task.reading)
 
     def classify(self, prompts: Prompt | Sequence[Prompt]) -> list[dict[str, float]]:
         """Of each text or list of token ids what the model's classifier says: label → probability, or score, as
         `config.json` has it. Raises `RequestError`."""
         task = self.info.task
-        numbers = self._read(Kind.CLASSIFY, self._prompt_ids(prompts), task.pooling, Reading.LABELS)
+        numbers = self._read(Kind.CLASSIFY, self._texts(prompts), task.pooling, Reading.LABELS)
         return [dict(zip(task.labels, each, strict=True)) for each in numbers]
+
+    def score(self, first: str | Sequence[str], second: str | Sequence[str]) -> list[float]:
+        """How much texts have to do with one another: one with one or with each of several, or as many with as many, in
+        order. A cross-encoder's label, or the cosine of vectors. Raises `RequestError`."""
+        task = self.info.task
+        sides = [each if isinstance(each, str) else [*each] for each in (first, second)]
+        compared = ScorePrompt(text_1=sides[0], text_2=sides[1])
+        prompts = []
+        for place, prompt in self.model.prompts(compared):
+            self.model.check_prompt(prompt.token_ids, place)
+            prompts.append(prompt)
+        reading = Reading.LABELS if task.joins_pairs else Reading.UNIT
+        numbers = self._read(Kind.SCORE, prompts, task.pooling, reading)
+        return pair_scores(compared, numbers, joins_pairs=task.joins_pairs)
 
     def chat(
         self,
@@ -162,7 +177,12 @@ class LLM:
             self.model.check_prompt(prompt_ids, "prompt")
         return ids
 
-    def _read(self, kind: Kind, prompts: Sequence[list[int]], pooling: Pooling, reading: Reading) -> list[list[float]]:
+    def _texts(self, prompts: Prompt | Sequence[Prompt]) -> list[EncodedPrompt]:
+        return [EncodedPrompt(token_ids) for token_ids in self._prompt_ids(prompts)]
+
+    def _read(
+        self, kind: Kind, prompts: Sequence[EncodedPrompt], pooling: Pooling, reading: Reading
+    ) -> list[list[float]]:
         self.model.check_kind(kind)
         jobs = [_Reading(prompt, pooling, reading) for prompt in prompts]
         self._run(jobs)
@@ -239,7 +259,7 @@ class _Job:
 class _Reading:
     """One prompt on its way to what is read off it."""
 
-    def __init__(self, prompt: list[int], pooling: Pooling, reading: Reading) -> None:
+    def __init__(self, prompt: EncodedPrompt, pooling: Pooling, reading: Reading) -> None:
         self.numbers: list[float] = []
         self._prompt = prompt
         self._pooling = pooling
@@ -248,7 +268,8 @@ class _Reading:
     def request(self, request_id: str) -> EngineRequest:
         return EngineRequest(
             request_id=request_id,
-            prompt_token_ids=self._prompt,
+            prompt_token_ids=self._prompt.token_ids,
+            second_start=self._prompt.second_start,
             sampling=SamplingParams(max_tokens=0),
             arrival_time=time.time(),
             pooling=self._pooling,

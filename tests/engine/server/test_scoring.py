@@ -14,6 +14,8 @@ import torch
 import transformers
 
 from fairlead.routing.replica import Replica
+from fairlead_engine.errors import RequestError
+from fairlead_engine.llm import LLM
 from fairlead_engine.types import EngineRequest, FinishReason, ModelTask, Pooling, Reading, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.encoder_checkpoints import write_encoder, write_word_pieces
@@ -111,6 +113,21 @@ async def test_a_cross_encoder_scores_as_the_reference_directly_and_through_a_ga
         assert pool.router.in_flight.total == 0
     model = (await asyncio.to_thread(httpx.get, f"{cross_encoder.url}/fairlead/v1/model")).json()
     assert (model["architecture"], model["joins_pairs"]) == ("BertForSequenceClassification", True)
+
+
+def test_the_same_in_python(folder: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"dtype": "float32", "device": "cpu", "num_threads": 1}
+    wanted = [float(logits(folder, QUERY, document).sigmoid()) for document in DOCUMENTS]
+    llm = LLM(str(folder), **settings)
+    assert llm.score(QUERY, DOCUMENTS) == pytest.approx(wanted, abs=1e-4)
+    with pytest.raises(RequestError, match="text_1 has 2 texts and text_2 4"):
+        llm.score(DOCUMENTS[:2], DOCUMENTS)
+    write_encoder(tmp_path, "bert")
+    write_word_pieces(tmp_path)
+    llm = LLM(str(tmp_path), **settings)
+    query, *documents = (torch.tensor(vector) for vector in llm.embed([QUERY, *DOCUMENTS]))
+    cosines = [float(torch.cosine_similarity(query, document, dim=0)) for document in documents]
+    assert llm.score([QUERY] * 4, DOCUMENTS) == pytest.approx(cosines, abs=1e-5)
 
 
 def answering(task: ModelTask, *vectors: tuple[float, ...]) -> ScriptedEngine:

@@ -39,7 +39,7 @@ class RerankEndpoint(ComparingEndpoint[RerankRequest]):
 
     def told(self, request: RerankRequest, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
         compared = request.compared
-        scores = pair_scores(compared, vectors, joins_pairs=model.info.task.joins_pairs)
+        scores = pair_scores(compared, [*map(vector_of, vectors)], joins_pairs=model.info.task.joins_pairs)
         best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[: request.top_n]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
         if request.return_documents is not False:
@@ -55,7 +55,7 @@ class ScoreEndpoint(ComparingEndpoint[ScoreRequest]):
     schema = ScoreRequest
 
     def told(self, request: ScoreRequest, model: ServedModel, vectors: list[bytes]) -> dict[str, Any]:
-        scores = pair_scores(request.compared, vectors, joins_pairs=model.info.task.joins_pairs)
+        scores = pair_scores(request.compared, [*map(vector_of, vectors)], joins_pairs=model.info.task.joins_pairs)
         data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
         return {"object": "list", "data": data}
 
@@ -84,10 +84,9 @@ class ClassifyEndpoint(ReadingEndpoint[ClassifyRequest]):
         return {"object": "list", "data": data}
 
 
-def pair_scores(compared: PairPrompts, vectors: list[bytes], *, joins_pairs: bool) -> list[float]:
-    """The score of each pair, of what was read off the prompts that `compared` has for such a model: little-endian
-    float32, a label's number, or vectors of length 1."""
-    numbers = [vector_of(vector) for vector in vectors]
+def pair_scores(compared: PairPrompts, numbers: list[list[float]], *, joins_pairs: bool) -> list[float]:
+    """The score of each pair, of what was read off the prompts that `compared` has for such a model: a label's number,
+    or vectors of length 1."""
     if joins_pairs:
         return [score for (score,) in numbers]
     num_first = len(compared.sides()[0].texts)
