@@ -275,8 +275,8 @@ def families() -> str:
         "- *Number formats*: `float32` tells transformers' log-probabilities; in another format the mean error is at "
         "most twice the one that transformers has in it. `float16` is computed on GPUs alone.\n"
         "- *LoRA*: an adapter of those layers tells what a model tells that has it merged into its weights.\n"
-        "- *Tools*: a call that is written as the chat templates of the family's newest models write it is told from "
-        "the text, by the format of this name, which such a template selects. `--tool-call-parser` sets another.\n"
+        "- *Tools*: a call that is written as the chat templates of the family's models write it is told from the "
+        "text, by the format of this name, which such a template selects. `--tool-call-parser` sets another.\n"
         "- *Speculative*: guesses by n-grams, and by a draft model, leave greedy answers as they are.\n"
         "- *Quantised*: formats that weights are rounded to while they are loaded; errors stay within bounds.",
         table(["Architecture", *columns], rows),

@@ -45,7 +45,7 @@ WRITES_CALLS: Mapping[str, str] = {
     "qwen3": "hermes",
     "qwen3_moe": "hermes",
 }
-"""Family → how the chat templates of its newest models write calls, of `CALLS`; others know of no tools."""
+"""Family → how the chat templates of its models write calls, where they know of tools, of `CALLS`."""
 CALLS: Mapping[str, str] = {
     "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\nARGUMENTS\n```"
     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",

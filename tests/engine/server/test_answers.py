@@ -193,6 +193,7 @@ def test_calls_beyond_the_most_are_left_out() -> None:
     [
         ("{{ '<tool_call>' }}<think>", "Hermes", "think"),
         ("<tool_call>", "Hermes", None),
+        ("<tool_call>\n<function={{ name }}>", None, None),
         ("[TOOL_CALLS][THINK]", "Mistral", "mistral"),
         ("<｜tool▁calls▁begin｜></think><think>", "DeepSeek", "think"),
         ("<|channel|><|message|>", "Harmony", None),

@@ -7,6 +7,7 @@ from fairlead_engine.server.answers.tool_formats import TOOL_FORMATS, ToolFormat
 
 AUTO, NONE = "auto", "none"
 _TOOLS_SHOW = (
+    ("<function=", NONE),  # Qwen3-Coder's, inside of Hermes' markers: no format here reads it
     ("<|channel|>", "harmony"),
     ("<｜tool▁calls▁begin｜>", "deepseek_v3"),
     ("[TOOL_CALLS]", "mistral"),
