@@ -115,7 +115,8 @@ crds: setup ## Regenerate crds/ from the typed spec
 	$(BIN)/python -m fairlead_local.crd > crds/llmdeployments.fairlead.dev.yaml
 	cp crds/*.yaml charts/fairlead/crds/
 
-reference: setup-dev ## Regenerate docs/reference/ from the code
+reference: setup-dev ## Regenerate docs/reference/ and the gateway's openapi.json from the code
+	$(BIN)/python docs/generate_openapi.py
 	$(BIN)/python docs/generate_reference.py
 
 families: setup-dev ## Try what each family of models can do, and write docs/reference/families.md (a minute)

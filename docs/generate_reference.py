@@ -2,7 +2,7 @@
 
 `make reference` calls it, and `tests/test_reference.py` compares. Every text has its one source beside what it
 describes (a field's docstring, a metric's help); anything without a text is refused by name, so nothing can go
-undocumented. This is the only code that imports both the control plane and the engine.
+undocumented. This and `generate_openapi.py` are the only code that imports both the control plane and the engine.
 """
 
 import argparse
@@ -35,6 +35,7 @@ from fairlead.gateway.dispatch.refusals import QueueOutcome
 from fairlead.gateway.gateway_command import add_arguments as add_gateway_arguments
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
+from fairlead.gateway.openai.document import PATH_DOCUMENT
 from fairlead.gateway.openai.errors import RequestOutcome
 from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
 from fairlead.gateway.openai.sse import Usage
@@ -484,7 +485,8 @@ def http_endpoints() -> str:
     gateway += [["`GET`", f"`{MODELS_PATH}`", "The models that are served."],
                 ["`GET`", f"`{MODELS_PATH}/{{name}}`", "The model of this name."],
                 ["", "`/{namespace}/{name}` before any of these",
-                 "The same for this LLMDeployment; `Host: {name}.{namespace}` says it, too."]]  # fmt: skip
+                 "The same for this LLMDeployment; `Host: {name}.{namespace}` says it, too."],
+                ["`GET`", f"`{PATH_DOCUMENT}`", "All of this, with bodies and errors, as OpenAPI."]]  # fmt: skip
     head = ["Method", "Path", "What it does"]
     outcomes = [[f"`{outcome.label}`", str(outcome.http_status), docstrings(QueueOutcome)[outcome.name]]
                 for outcome in QueueOutcome]  # fmt: skip

@@ -13,13 +13,22 @@ from fairlead_protocol.docstrings import docstrings
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_reference", DOCS / "generate_reference.py")
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    return loaded("generate_reference")
+
+
+def test_the_gateways_openapi_document_is_the_engines_with_what_the_gateway_adds() -> None:
+    generator = loaded("generate_openapi")
+    assert generator.FILE.read_text(encoding="utf-8") == generator.text(), "run `make reference`"
 
 
 def test_every_page_is_the_generated_text(generator: ModuleType) -> None:

@@ -47,6 +47,12 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"uvloop": uvloop.new_event_loop}
 
 
+@pytest.fixture
+async def engine_port() -> AsyncIterator[int]:
+    async with serving_engine() as (port, *_):
+        yield port
+
+
 @pytest.fixture(params=["gateway", "engine"])
 async def program(request: pytest.FixtureRequest) -> AsyncIterator[Program]:
     async with (_gateway if request.param == "gateway" else _engine)() as made:
@@ -73,6 +79,21 @@ def _running(engine: FakeEngine) -> Any:
 
 @asynccontextmanager
 async def _engine() -> AsyncIterator[Program]:
+    async with serving_engine() as (port, server, engine, service):
+        yield Program(
+            "engine",
+            port,
+            lambda: len(server.server_state.connections),
+            lambda: len(engine.running),
+            engine.hang,
+            engine.resume,
+            lambda: service.metrics.render().decode(),
+        )
+
+
+@asynccontextmanager
+async def serving_engine() -> AsyncIterator[tuple[int, uvicorn.Server, ScriptedEngine, Service]]:
+    """An engine's HTTP on a port, in front of a scripted core."""
     engine = ScriptedEngine(info=scripted_info(vocab_size=100_000))
     engine.alive = True
     service = Service("fake", engine, ServerConfig())
@@ -87,14 +108,6 @@ async def _engine() -> AsyncIterator[Program]:
     async with asyncio.timeout(30):
         while not server.started:
             await asyncio.sleep(0.01)
-    yield Program(
-        "engine",
-        server.servers[0].sockets[0].getsockname()[1],
-        lambda: len(server.server_state.connections),
-        lambda: len(engine.running),
-        engine.hang,
-        engine.resume,
-        lambda: service.metrics.render().decode(),
-    )
+    yield server.servers[0].sockets[0].getsockname()[1], server, engine, service
     server.should_exit = True
     await serving

@@ -19,6 +19,7 @@ from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
 from fairlead.gateway.openai import errors, routes
+from fairlead.gateway.openai.document import PATH_DOCUMENT, document
 from fairlead.gateway.openai.errors import OpenAIError, RequestOutcome
 from fairlead.gateway.openai.parse import check_cost, parse, request_id_from
 from fairlead.gateway.request_client import Client, ClientGone, Receive, Send
@@ -102,6 +103,9 @@ class GatewayApp:
         elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
+        elif path == PATH_DOCUMENT:
+            _require(method, path, "GET", "HEAD")
+            await client.reply(200, await document())
         else:
             raise errors.unknown_path(method, path)
 

@@ -1,0 +1,216 @@
+"""Writes the gateway's `/openapi.json`, of the engine's: what a gateway passes on is what engines understand.
+
+`make reference` calls it, and `tests/test_reference.py` compares, so that neither a path nor a field can be in one and
+not in the other. The gateway has the file as data: it needs no framework to describe itself.
+"""
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+from fairlead import __version__
+from fairlead.gateway.openai.document import FILE, PATH_DOCUMENT
+from fairlead.gateway.openai.routes import INFERENCE_PATHS, MODELS_PATH, PROBES
+from fairlead_engine.config import ServerConfig
+from fairlead_engine.server.app import build_app
+from fairlead_engine.server.service import Service
+from fairlead_engine_testing.scripted_engine import ScriptedEngine
+from fairlead_protocol.messages import (
+    HEADER_CACHED_TOKENS,
+    HEADER_PREDICTED_CACHED_TOKENS,
+    HEADER_PREDICTED_TTFT_MS,
+    HEADER_QUEUE_MS,
+    HEADER_REPLICA,
+    HEADER_REQUEST_ID,
+)
+
+Document = dict[str, Any]
+
+ERRORS = {
+    400: "The request is not HTTP, not JSON, or asks for what the engine refuses; `param` names the field",
+    401: "No API key, or one that is not valid, where the gateway asks for keys",
+    404: "There is no such model or adapter, or no such path",
+    405: "The path takes another method; `Allow` says which",
+    408: "The body did not arrive in time",
+    413: "The body is larger than the gateway takes",
+    415: "The body is compressed",
+    429: "Later: a line is full, or the request waited too long in it",
+    431: "The headers are larger than the gateway takes",
+    500: "A defect of the gateway or an engine",
+    502: "The replica broke down on it",
+    503: "Nothing can serve it now: no replica became ready, or the gateway begins or ends",
+    504: "A replica took it and then kept silent",
+}
+"""Status → when."""
+OF_LISTS = (400, 401, 404, 405, 429, 431, 500, 503)
+"""Those of requests without a body that no engine answers."""
+RETRYING = (429, 503)
+"""These say when to come again."""
+HEADERS = {
+    HEADER_REQUEST_ID: ("The client's own id of the request, or one that was made for it", "string"),
+    "retry-after": ("Seconds after which to come again", "integer"),
+    "www-authenticate": ("`Bearer`", "string"),
+    "allow": ("The methods that the path takes", "string"),
+    HEADER_REPLICA: ("The replica that answers", "string"),
+    HEADER_QUEUE_MS: ("How long it waited in the gateway, in milliseconds", "number"),
+    HEADER_CACHED_TOKENS: ("Prompt tokens that the engine found in its cache; answers that do not stream", "integer"),
+    HEADER_PREDICTED_CACHED_TOKENS: ("How many of them the gateway had foreseen", "integer"),
+    HEADER_PREDICTED_TTFT_MS: ("The time to first token that the gateway had foreseen, in milliseconds", "number"),
+}
+"""Of answers: what each says, and its type."""
+OF_ANSWERS = (
+    HEADER_REPLICA, HEADER_QUEUE_MS, HEADER_CACHED_TOKENS, HEADER_PREDICTED_CACHED_TOKENS, HEADER_PREDICTED_TTFT_MS,
+)  # fmt: skip
+MODEL: Document = {
+    "type": "object",
+    "description": "One name that requests may ask for.",
+    "required": ["id", "object", "created", "owned_by", "state"],
+    "properties": {
+        "id": {"type": "string", "description": "What to write in `model`."},
+        "object": {"const": "model"},
+        "created": {"type": "integer", "description": "When its LLMDeployment was, in seconds since 1970."},
+        "owned_by": {"type": "string", "description": "Its namespace."},
+        "state": {"enum": ["ready", "starting", "asleep", "stopped"], "description": "Whether it is served at once."},
+        "root": {"type": "string", "description": "What it is another name for."},
+        "parent": {"type": "string", "description": "Of an adapter: the model that it belongs to."},
+        "max_model_len": {"type": "integer", "description": "Tokens of prompt and answer; absent while none is ready."},
+    },
+    "additionalProperties": False,
+}
+MODEL_LIST: Document = {
+    "type": "object",
+    "required": ["object", "data"],
+    "properties": {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}},
+    },
+    "additionalProperties": False,
+}
+
+
+def main() -> None:
+    """Writes the file into the package."""
+    FILE.write_text(text(), encoding="utf-8")
+
+
+def text() -> str:
+    """The document as it is kept."""
+    return json.dumps(document(), indent=1, sort_keys=True) + "\n"
+
+
+def document() -> Document:
+    """The gateway's document."""
+    engine = build_app(Service("model", ScriptedEngine(), ServerConfig())).openapi()
+    paths = {path: {"post": _inference(engine["paths"][path]["post"])} for path in sorted(INFERENCE_PATHS)}
+    paths[MODELS_PATH] = {"get": _read("list_models", "The models that can be asked for", "Models")}
+    one = _read("get_model", "One of them, by any of its names", "Model")
+    name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    paths[f"{MODELS_PATH}/{{id}}"] = {"get": one | {"parameters": [name, *one["parameters"]]}}
+    paths |= {path: {"get": _probe(path, says)} for path, says in PROBES.items()}
+    described = _read("openapi", "This document", None)
+    paths[PATH_DOCUMENT] = {"get": described}
+    schemas = {"Model": MODEL, "Models": MODEL_LIST, "Probe": _PROBE}
+    return {
+        "openapi": engine["openapi"],
+        "info": {
+            "title": "Fairlead gateway",
+            "version": __version__,
+            "description": "OpenAI's API for all models of a fleet. `model` chooses one, or "
+            "`/{namespace}/{name}` of its LLMDeployment before the path, or its Host; where neither of these does, a "
+            "request without `model` is refused.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas | _referenced(paths, engine["components"]["schemas"]),
+            "headers": {key: {"description": says, "schema": {"type": kind}} for key, (says, kind) in HEADERS.items()},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+_PROBE: Document = {
+    "type": "object",
+    "required": ["status"],
+    "properties": {"status": {"enum": ["ok", "not ready"]}},
+    "additionalProperties": False,
+}
+_ID = {
+    "name": HEADER_REQUEST_ID, "in": "header", "required": False, "schema": {"type": "string"},
+    "description": "The client's id of the request, for logs on both sides",
+}  # fmt: skip
+
+
+def _inference(engine: Document) -> Document:
+    """What engines say of a path of theirs, with what the gateway adds."""
+    done = engine["responses"]["200"] | {"headers": _headers(HEADER_REQUEST_ID, *OF_ANSWERS)}
+    kept = {key: engine[key] for key in ("summary", "operationId", "requestBody")}
+    return kept | _common("inference", {"200": done, **_refusals(ERRORS)})
+
+
+def _read(operation: str, summary: str, schema: str | None) -> Document:
+    found = {"type": "object"} if schema is None else {"$ref": f"#/components/schemas/{schema}"}
+    done = _answer("Successful Response", found, HEADER_REQUEST_ID)
+    return {"summary": summary, "operationId": operation, **_common("models", {"200": done, **_refusals(OF_LISTS)})}
+
+
+def _probe(path: str, says: str) -> Document:
+    answers = {"200": _answer("Yes", {"$ref": "#/components/schemas/Probe"}, HEADER_REQUEST_ID)}
+    if path == "/ready":
+        answers["503"] = _answer("No", {"$ref": "#/components/schemas/Probe"}, HEADER_REQUEST_ID)
+    return {
+        "summary": says, "operationId": path.strip("/"), "tags": ["probes"], "security": [],
+        "responses": answers | _refusals((400, 405, 431)),
+    }  # fmt: skip
+
+
+def _common(tag: str, responses: Document) -> Document:
+    return {"tags": [tag], "parameters": [_ID], "security": [{}, {"key": []}], "responses": responses}
+
+
+def _refusals(statuses: Any) -> Document:
+    special = {401: "www-authenticate", 405: "allow"} | dict.fromkeys(RETRYING, "retry-after")
+    reply = {"$ref": "#/components/schemas/ErrorReply"}
+    return {
+        str(status): _answer(
+            f"{HTTPStatus(status).phrase}. {ERRORS[status]}", reply,
+            *((HEADER_REQUEST_ID,) if status != 431 else ()), *((special[status],) if status in special else ()),
+        )
+        for status in statuses
+    }  # fmt: skip
+
+
+def _answer(says: str, schema: Document, *headers: str) -> Document:
+    content = {"application/json": {"schema": schema}}
+    return {"description": says, "content": content} | ({"headers": _headers(*headers)} if headers else {})
+
+
+def _headers(*headers: str) -> Document:
+    return {header: {"$ref": f"#/components/headers/{header}"} for header in headers}
+
+
+def _referenced(part: Any, schemas: Document) -> Document:
+    """Of the engine's schemas those that are used, and what they use."""
+    found: Document = {}
+    names = [name for name in _names(part) if name in schemas]
+    while names:
+        name = names.pop()
+        if name not in found:
+            found[name] = schemas[name]
+            names += _names(schemas[name])
+    return found
+
+
+def _names(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"].rpartition("/")[2]
+        for each in part.values():
+            yield from _names(each)
+    elif isinstance(part, list):
+        for each in part:
+            yield from _names(each)
+
+
+if __name__ == "__main__":
+    main()

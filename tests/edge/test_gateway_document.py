@@ -1,0 +1,135 @@
+"""`/openapi.json` of a gateway: what it says is what clients meet, with an engine's own HTTP behind it."""
+
+import asyncio
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import hypothesis
+import pytest
+import schemathesis
+from fastapi.openapi.models import OpenAPI
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from fairlead.gateway.dispatch.refusals import QueueOutcome
+from fairlead.gateway.openai import errors
+from fairlead.gateway.openai.document import FILE
+from fairlead.gateway.openai.routes import INFERENCE_PATHS, PROBES
+from fairlead.routing.replica import Replica
+from fairlead_testing.gateways import make_pool, running_gateway
+
+NEEDED = ("model", "messages", "prompt", "input", "tokens", "query", "documents", "text_1", "text_2")
+CHECKS = [
+    not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
+    response_schema_conformance,
+]  # fmt: skip
+MOST_TOKENS, MOST_OPTIONAL = 4, 3
+
+
+def references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"]
+        for each in part.values():
+            yield from references(each)
+    elif isinstance(part, list):
+        for each in part:
+            yield from references(each)
+
+
+async def test_the_document_is_served_valid_and_of_every_path() -> None:
+    async with running_gateway(make_pool()) as (_, _, url), httpx.AsyncClient(base_url=url) as http:
+        reply = await http.get("/openapi.json")
+        assert (reply.status_code, reply.headers["content-type"]) == (200, "application/json")
+        document = reply.json()
+        assert (await http.head("/openapi.json")).headers["content-length"] == str(len(reply.content))
+        assert (await http.post("/openapi.json")).status_code == 405
+    OpenAPI.model_validate(document)
+    assert document["openapi"].startswith("3.1")
+    assert set(document["paths"]) == {*INFERENCE_PATHS, *PROBES, "/v1/models", "/v1/models/{id}", "/openapi.json"}
+    for reference in references(document):
+        _, *places = reference.split("/")
+        found = document
+        for place in places:
+            found = found[place]
+    operations = [each for methods in document["paths"].values() for each in methods.values()]
+    assert len({each["operationId"] for each in operations}) == len(operations)
+
+
+def test_every_error_that_the_gateway_makes_is_described() -> None:
+    source = Path(errors.__file__).read_text(encoding="utf-8")
+    made = {int(status) for status in re.findall(r"OpenAIError\((\d{3})", source)}
+    made |= {outcome.http_status for outcome in QueueOutcome} | {502, 503}
+    document = json.loads(FILE.read_text())
+    for path in INFERENCE_PATHS:
+        responses = document["paths"][path]["post"]["responses"]
+        assert {str(status) for status in made} <= set(responses)
+        assert "retry-after" in responses["429"]["headers"] and "retry-after" in responses["503"]["headers"]
+
+
+def served_body(body: Any, number: int) -> Any:
+    """A few fields of what was made, or nearly every body would be refused for one of forty; a model that is served."""
+    if not isinstance(body, dict):
+        return body
+    optional = sorted(set(body) - set(NEEDED), key=lambda name: zlib.crc32(f"{name}{number}".encode()))
+    kept = [*NEEDED, *(optional if number % 8 == 0 else optional[:MOST_OPTIONAL])]
+    made = {name: value for name, value in body.items() if name in kept}
+    if "messages" in made and number % 2:
+        made["messages"] = [{"role": "user", "content": str(made["messages"])[:20]}]
+    if isinstance(made.get("input", made.get("prompt")), list) and number % 2:
+        made["prompt" if "prompt" in made else "input"] = [1, 2, 3]
+    if number % 5:
+        made["model"] = "fake"
+    for name in ("max_tokens", "max_completion_tokens"):
+        if isinstance(made.get(name), int):
+            made[name] = min(made[name], MOST_TOKENS)
+    return made
+
+
+@pytest.mark.slow
+async def test_generated_requests_are_answered_as_the_document_says(engine_port: int) -> None:
+    replica = Replica(uid="r", name="r", host="127.0.0.1", port=engine_port, limits=None, digest="")
+    async with running_gateway(make_pool([replica], max_queue_time=5.0)) as (_, _, url):
+        statuses, found = await asyncio.to_thread(generated, url)
+        async with httpx.AsyncClient(base_url=url) as http:
+            assert (await http.get("/ready")).status_code == 200
+    assert not found, "\n\n".join(map(str, found[:5]))
+    assert statuses.count(200) > 40, {each: statuses.count(each) for each in set(statuses)}
+    assert statuses.count(400) > 40
+
+
+def generated(url: str) -> tuple[list[int], list[Any]]:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    statuses: list[int] = []
+    found: list[Any] = []
+
+    @hypothesis.settings(
+        max_examples=30, derandomize=True, deadline=None, database=None,
+        suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
+    )  # fmt: skip
+    @hypothesis.given(data=hypothesis.strategies.data())
+    def send(operation: Any, data: Any) -> None:
+        case = data.draw(operation.as_strategy())
+        case.body = served_body(case.body, len(statuses))
+        reply = case.call(timeout=60)
+        statuses.append(reply.status_code)
+        try:
+            case.validate_response(reply, checks=CHECKS)
+        except Exception as error:
+            found.append((case.method, case.path, case.body, reply.status_code, reply.text[:300], str(error)[:600]))
+        if reply.status_code >= 500 or not reply.headers.get("x-request-id"):
+            found.append((case.method, case.path, case.body, reply.status_code, reply.text[:300]))
+
+    for result in schema.get_all_operations():
+        send(result.ok())
+    return statuses, found
