@@ -25,12 +25,12 @@ QUANTIZATIONS = ("int8", "int8-weight-only", "int4-weight-only", "fp8")
 TOOL_CALL_PARSERS = ("auto", "none", "hermes", "llama3_json", "mistral", "deepseek_v3", "harmony")
 REASONING_PARSERS = ("auto", "none", "think", "mistral")
 """Those of `server.answers`, which the core does without."""
-SPECULATIVE_METHODS = ("ngram", "draft", "medusa")
+SPECULATIVE_METHODS = ("ngram", "draft", "medusa", "eagle3")
 _SPECULATIVE_SETTINGS = {
     "num_speculative_tokens": SPECULATIVE_METHODS,
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),
-    "speculative_model": ("draft", "medusa"),
+    "speculative_model": ("draft", "medusa", "eagle3"),
 }
 """Settings that one of these methods must be set for."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -116,11 +116,13 @@ class EngineConfig:
     speculative_method: str | None = None
     """Who guesses the tokens that come next, which a step then computes beside the next one and keeps as far as they
     are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer), draft (a
-    smaller model) or medusa (heads beside the model). Answers stay the same. Steps then do not overlap
-    (`async_scheduling`), and requests with a grammar or a thinking budget are not guessed for. None = nobody."""
+    smaller model), medusa (heads beside the model) or eagle3 (a layer beside the model). Answers stay the same. Steps
+    then do not overlap (`async_scheduling`), and requests with a grammar or a thinking budget are not guessed for.
+    None = nobody."""
     speculative_model: str | None = None
-    """Folder of the smaller model, for draft, whose tokenizer must be the model's; its weights come as stored, and its
-    keys and values take their part of the cache's memory. Or that of the heads, for medusa."""
+    """Folder of the smaller model, for draft, whose tokenizer must be the model's; its weights come as stored. Or that
+    of the heads, for medusa, or of the head, for eagle3. Keys and values of a smaller model, and of eagle3's head, take
+    their part of the cache's memory."""
     num_speculative_tokens: int | None = None
     """Guesses for one sequence in one step, at most; fewer where fewer turn out right, none where none does. None = 4.
     """

@@ -146,12 +146,14 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
     folder = resolve_model(config.model)
     if is_encoder(folder):
         return EncoderRunner(folder, config)
-    draft_folder = medusa_folder = None
+    draft_folder = medusa_folder = eagle_folder = None
     if config.speculative_method == "draft" and config.speculative_model:
         draft_folder = resolve_model(config.speculative_model)
         check_same_tokens(folder, draft_folder)
     elif config.speculative_method == "medusa" and config.speculative_model:
         medusa_folder = Path(config.speculative_model)
+    elif config.speculative_method == "eagle3" and config.speculative_model:
+        eagle_folder = Path(config.speculative_model)
     return ModelRunner(
         folder,
         dtype=config.dtype,
@@ -173,4 +175,5 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         max_lora_rank=config.max_lora_rank,
         most_drafts=config.most_drafts,
         medusa_folder=medusa_folder,
+        eagle_folder=eagle_folder,
     )

@@ -5,7 +5,7 @@ The runner calls it once per step. It knows no requests: which token belongs to 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,21 @@ class BetweenAttentions(Protocol):
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def following(self, index: int, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class Taps(NamedTuple):
+    """Takes what goes into some layers, of all tokens of a step."""
+
+    layers: tuple[int, ...]
+    streams: Tensor
+    """[tokens, layers x hidden], filled in: one layer's beside the other's."""
+
+    def take(self, layer: int, stream: Tensor) -> None:
+        """What goes into a layer, [tokens, hidden]."""
+        for place, wanted in enumerate(self.layers):
+            if wanted == layer:
+                width = stream.shape[1]
+                self.streams[:, place * width : (place + 1) * width].copy_(stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +77,27 @@ class Decoder:
         return "the host looks at which quantised experts tokens go to" if looks else None
 
     def __call__(
-        self, step: ForwardInput, caches: Sequence[LayerCache], between: "BetweenAttentions | None" = None
+        self,
+        step: ForwardInput,
+        caches: Sequence[LayerCache],
+        between: "BetweenAttentions | None" = None,
+        taps: Taps | None = None,
     ) -> Tensor:
         """Runs one step and returns the last hidden states of its logit rows, normalised: [rows, hidden].
 
-        `between` computes what comes before each layer's attention; None = the decoder does.
+        `between` computes what comes before each layer's attention; None = the decoder does. `taps` is filled in.
         """
         between = between or self
         self.adapt(step.adapted)
         rotations = self.rotations(step.positions)
         heads, stream = self._begin(step.token_ids, step.given) if step.given else between.first(step.token_ids)
         for index, (layer, cache) in enumerate(zip(self.layers[:-1], caches[:-1], strict=True)):
+            if taps is not None:
+                taps.take(index, stream)
             attended = layer.attention.attend(heads, step, rotations, cache)
             heads, stream = between.following(index, attended, stream)
+        if taps is not None:
+            taps.take(len(self.layers) - 1, stream)
         last = self.layers[-1]
         attended = last.attention.attend(heads, step, rotations, caches[-1])
         rows = step.logit_rows  # nobody asks for what comes after the last attention of the others

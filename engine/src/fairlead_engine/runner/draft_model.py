@@ -16,13 +16,11 @@ from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.guesser import fitted, next_tokens
-from fairlead_engine.runner.model_part import ModelPart, PartSettings, check_generates
+from fairlead_engine.runner.model_part import Computed, ModelPart, PartSettings, check_generates
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
-from fairlead_engine.runner.step_plan import StepPlan
+from fairlead_engine.runner.step_plan import StepPlan, plan_of
 from fairlead_engine.sequences import ScheduledSequence
-
-_NONE = np.empty(0, np.int64)
 
 
 class _Guessed(NamedTuple):
@@ -95,18 +93,22 @@ class DraftModel:
         known = ends - num_drafts
         starts = np.where(num_drafts > 0, np.minimum(self._ends[slots], known - 1), known - num_queries)
         self._ends[slots] = known + np.maximum(num_drafts - 1, 0)
-        first = _plan(slots, known - starts, known, (num_drafts > 0).astype(np.int64))
+        first = plan_of(slots, known - starts, known, (num_drafts > 0).astype(np.int64))
         first = msgspec.structs.replace(first, new_tokens=plan.new_tokens, new_blocks=plan.new_blocks)
         self._compute(first, guessed, 0, sampler)
         for place in range(1, int(num_drafts.max(initial=0))):
             left = [each for each in guessed if len(each.item.drafts) > place]
             slots = np.array([each.item.sequence.slot for each in left], np.int64)
             ones, ends = np.ones(len(left), np.int64), np.array([each.known + place for each in left], np.int64)
-            self._compute(_plan(slots, ones, ends, ones), left, place, sampler)
+            self._compute(plan_of(slots, ones, ends, ones), left, place, sampler)
         return self._drafts(guessed)
 
-    def note(self, slots: Numbers, hidden: Tensor) -> None:
+    def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
         """It has hidden states of its own."""
+        return None
+
+    def note(self, slots: Numbers, hidden: Tensor) -> None:
+        """Never asked."""
 
     def _compute(self, plan: StepPlan, guessed: list[_Guessed], place: int, sampler: Sampler) -> None:
         """A step of its own, with the next draft of each."""
@@ -125,9 +127,3 @@ class DraftModel:
         ]
         slots, positions = to_device(np.array(places, np.int64).T.copy(), self._part.device)
         return self._part.tokens.rows[slots, positions]
-
-
-def _plan(slots: Numbers, num_queries: Numbers, context_lens: Numbers, samples: Numbers) -> StepPlan:
-    """Of a step that needs nothing new."""
-    new_tokens = NewTokens([], _NONE, 0)
-    return StepPlan(slots, num_queries, context_lens, samples, [], [], [], new_tokens, [])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.runner.model_part import Computed
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
@@ -28,8 +29,14 @@ class Guesser(Protocol):
         """The batch's drafts, int32 [drafts], item by item; None where there are none."""
         ...
 
+    def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
+        """A step was computed, and what it chose stands in the slots' tokens: what is to be known of each token that
+        was chosen [tokens that are chosen, hidden]; None = nothing is."""
+        ...
+
     def note(self, slots: Numbers, hidden: Tensor) -> None:
-        """A step has ended that chose the last token of each of these from hidden states [slots, hidden]."""
+        """A step has ended; of each of these the last token that stands has this of what `follow` returned, [slots,
+        hidden]."""
         ...
 
 

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from fairlead_engine.batch import Batch, Numbers
-from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
+from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.model.loose_tensors import read_tensors, refused
 from fairlead_engine.runner.guesser import fitted, next_tokens
+from fairlead_engine.runner.model_part import Computed
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
 
+_WHAT = "Medusa heads"
 _FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt")
 
 
@@ -35,7 +37,10 @@ class MedusaHeads:
     ) -> None:
         """Raises ModelLoadError where the folder has no heads for such a model, and ConfigError where they are fewer
         than `most_drafts`."""
-        tensors = {name: tensor.to(device, dtype) for name, tensor in _read(folder).items()}
+        tensors = {
+            name.removeprefix("medusa_head."): tensor.to(device, dtype)
+            for name, tensor in read_tensors(folder, _FILES, _WHAT).items()
+        }
         self._vocab_size = vocab_size
         self._device = device
         self._blocks: list[list[tuple[Tensor, Tensor]]] = []
@@ -55,6 +60,9 @@ class MedusaHeads:
         self._hidden = torch.zeros((num_slots, output.shape[1]), dtype=output.dtype, device=self._device)
         """By slot, what its last token was chosen from."""
         self._tokens = tokens
+
+    def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
+        return computed.hidden
 
     def note(self, slots: Numbers, hidden: Tensor) -> None:
         self._hidden[to_device(slots, self._device)] = hidden
@@ -95,16 +103,5 @@ class MedusaHeads:
         self._outputs.append(output)
 
 
-def _read(folder: Path) -> dict[str, Tensor]:
-    file = next((folder / name for name in _FILES if (folder / name).is_file()), None)
-    if file is None:
-        raise _refused(folder, f"there is none of {', '.join(_FILES)}")
-    try:
-        read = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
-        return {str(name).removeprefix("medusa_head."): tensor for name, tensor in read.items()}
-    except Exception as error:  # safetensors and torch raise many kinds
-        raise _refused(folder, f"{file.name} cannot be read ({error})") from error
-
-
 def _refused(folder: Path, problem: str) -> ModelLoadError:
-    return ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{folder} has no Medusa heads: {problem}")
+    return refused(folder, _WHAT, problem)

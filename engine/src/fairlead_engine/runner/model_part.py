@@ -16,7 +16,7 @@ from fairlead_engine.kernels.attention.choice import BACKENDS, choose_backend_na
 from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model import load_model
-from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.decoder import Decoder, Taps
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig
 from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder, load_foreign
 from fairlead_engine.model.loading import read_any_config
@@ -73,6 +73,9 @@ class Computed(NamedTuple):
     sample_ends: Tensor
     hidden: Tensor
     """[tokens that are chosen, hidden]: what the logits are made of."""
+    tapped: Tensor | None
+    """[tokens, layers x hidden]: what went into the layers of `ModelPart.tapped_layers`, of all tokens in the order of
+    their rows; None where nobody wants it. It stays until the next step."""
 
 
 class ModelPart:
@@ -111,6 +114,8 @@ class ModelPart:
         self._adapters = None if self.model.slots is None else HostAdapters(self.model.slots)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None
+        self.tapped_layers: tuple[int, ...] = ()
+        """Whose inputs each step hands out; set before `allocate`."""
         self.meter = choose_meter(self.device)
         """Of a device that has memory of its own."""
         self.tokens: SlotTokens = None  # type: ignore[assignment]  # made with the cache, before the first step
@@ -188,7 +193,7 @@ class ModelPart:
         try:
             self._graphs = StepGraphs(
                 self._recorder, self.model, self.backend, self._caches, self._tables, self.tokens,
-                most_tokens=most_tokens,
+                most_tokens=most_tokens, tapped_layers=self.tapped_layers,
             )  # fmt: skip
         except RuntimeError as error:
             hint = "set it to launch every step, or lower gpu-memory-utilization if memory is what was missing"
@@ -205,7 +210,13 @@ class ModelPart:
         between = None
         if self._graphs is not None and step.adapted is None and step.given is None:
             between = self._graphs.between_attentions(len(step.positions))
-        return self._read(plan, self.model(step, self._caches, between), sample_slots, sample_ends)
+        if not self.tapped_layers:
+            return self._read(plan, self.model(step, self._caches, between), sample_slots, sample_ends, None)
+        assert isinstance(self.model, Decoder), "others hand out nothing"
+        shape = len(step.positions), len(self.tapped_layers) * self.config.hidden_size
+        taps = Taps(self.tapped_layers, torch.empty(shape, dtype=self.dtype, device=self.device))
+        hidden = self.model(step, self._caches, between, taps)
+        return self._read(plan, hidden, sample_slots, sample_ends, taps.streams)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
         """A step that computes one token of each sequence, if there is a graph for it."""
@@ -214,17 +225,20 @@ class ModelPart:
             return None
         self.tokens.add(plan.new_tokens)
         self._tables.update(plan.new_blocks)
-        hidden, slots, ends = graphs.decode(plan.slots, plan.context_lens, plan.adapters)
+        hidden, slots, ends, tapped = graphs.decode(plan.slots, plan.context_lens, plan.adapters)
         if plan.samples.all() and not plan.score_rows and not plan.pool_rows:
-            return self._read(plan, hidden, slots, ends)
+            return self._read(plan, hidden, slots, ends, tapped)
         sampling = np.flatnonzero(plan.samples)
         rows = to_device(np.concatenate((sampling, plan.score_rows, plan.pool_rows)).astype(np.int64), self.device)
-        return self._read(plan, hidden[rows], *(each[rows[: len(sampling)]] for each in (slots, ends)))
+        sampling_rows = rows[: len(sampling)]
+        return self._read(plan, hidden[rows], slots[sampling_rows], ends[sampling_rows], tapped)
 
-    def _read(self, plan: StepPlan, hidden: Tensor, sample_slots: Tensor, sample_ends: Tensor) -> Computed:
+    def _read(
+        self, plan: StepPlan, hidden: Tensor, sample_slots: Tensor, sample_ends: Tensor, tapped: Tensor | None
+    ) -> Computed:
         """Hidden states [rows, hidden] are of those that sample, then of those that score, then of those that pool."""
         sampled, scored, pooled = torch.split(hidden, [len(sample_slots), len(plan.score_rows), len(plan.pool_rows)])
-        return Computed(self.model.logits(sampled), scored, pooled, sample_slots, sample_ends, sampled)
+        return Computed(self.model.logits(sampled), scored, pooled, sample_slots, sample_ends, sampled, tapped)
 
     def settle(self, computed: Computed, token_ids: Tensor) -> None:
         """Writes what rank 0 has chosen, int64 [items that sample], where the next step begins with it."""

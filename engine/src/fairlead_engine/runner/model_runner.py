@@ -17,8 +17,11 @@ from torch import Tensor
 
 from fairlead_engine.adapters import AdapterFacts
 from fairlead_engine.batch import Batch
+from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.eagle_head import load_eagle_head
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.runner.draft_model import DraftModel
 from fairlead_engine.runner.dummy_steps import (
@@ -28,6 +31,7 @@ from fairlead_engine.runner.dummy_steps import (
     largest_drafted_step,
     largest_step,
 )
+from fairlead_engine.runner.eagle_drafts import EagleDrafts
 from fairlead_engine.runner.guesser import Guesser
 from fairlead_engine.runner.medusa_heads import MedusaHeads
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
@@ -57,8 +61,8 @@ class Launched:
     """float32 [hidden] of the items that embed."""
     drafts: Tensor | None
     """int32 [drafts] that a model made, of all items in order."""
-    hidden: Tensor | None
-    """[choices, hidden] that tokens were chosen from, on the device, where drafts are made of them."""
+    followed: Tensor | None
+    """[choices, hidden], on the device: what drafts are made of (`Guesser.follow`)."""
     readback: Readback
 
 
@@ -91,10 +95,11 @@ class ModelRunner:
         max_loras: int = 0,
         max_lora_rank: int = 16,
         medusa_folder: Path | None = None,
+        eagle_folder: Path | None = None,
         most_drafts: int = 0,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately. `draft_folder`: the model that
-        makes the drafts that are `UNKNOWN`; `medusa_folder`: the heads that do.
+        makes the drafts that are `UNKNOWN`; `medusa_folder`, `eagle_folder`: the heads that do.
         `most_drafts`: of one sequence in one step."""
         settings = PartSettings(
             folder=str(model_folder),
@@ -142,6 +147,19 @@ class ModelRunner:
                 medusa_folder, hidden_size=config.hidden_size, vocab_size=config.vocab_size,
                 most_drafts=most_drafts, dtype=self.dtype, device=self.device,
             )  # fmt: skip
+        elif eagle_folder is not None:
+            if not isinstance(part.model, Decoder):
+                raise ConfigError(
+                    "speculative_method",
+                    f"is eagle3, which sees what {self.model_config.architecture} holds in its layers; computed by "
+                    "transformers' code it does not tell",
+                    "use ngram, draft or medusa",
+                )
+            embedding = part.model.embedding.weight
+            head = load_eagle_head(eagle_folder, self.model_config, embedding, self.dtype, self.device)
+            self._guesser = EagleDrafts(head, part)
+        self._num_ahead = int(eagle_folder is not None)
+        """Tokens behind those that a step computes which the guesser sees with it."""
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
 
     @property
@@ -165,7 +183,7 @@ class ModelRunner:
         self._part.allocate(num_blocks, num_slots, blocks_per_slot)
         if self._guesser is not None:
             self._guesser.allocate(num_blocks, num_slots, blocks_per_slot, self._part.tokens)
-        self._sent = SentSlots(num_slots)
+        self._sent = SentSlots(num_slots, self._num_ahead)
 
     def memory_for_cache(
         self, utilization: float, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
@@ -255,6 +273,7 @@ class ModelRunner:
         computed = part.compute(plan)
         chosen = self._sampler.sample(computed.logits, batch, part.tokens.rows)
         part.settle(computed, chosen.token_ids)
+        followed = None if self._guesser is None else self._guesser.follow(plan, computed)
         scores = self._scores(batch, part.scored_logits(plan, computed))
         vectors = self._pooler.pool([item for item in batch.chunks if item.pools], computed.pooled)
         return Launched(
@@ -263,7 +282,7 @@ class ModelRunner:
             [(item, logprobs.to(readback)) for item, logprobs in scores],
             [(item, readback(vector)) for item, vector in vectors],
             None if drafts is None else readback(drafts),
-            None if self._guesser is None else computed.hidden,
+            followed,
             readback,
         )
 
@@ -293,12 +312,12 @@ class ModelRunner:
             if item.drafts:
                 item.chosen = verified(item.drafts, chosen)
             found.append(chosen[0] if chosen else None)
-        if self._guesser is not None and launched.hidden is not None:
-            self._note_last(self._guesser, batch, launched.hidden)
+        if self._guesser is not None and launched.followed is not None:
+            self._note_last(self._guesser, batch, launched.followed)
         return found
 
-    def _note_last(self, guesser: Guesser, batch: Batch, hidden: Tensor) -> None:
-        """Tells what the last token of each was chosen from."""
+    def _note_last(self, guesser: Guesser, batch: Batch, followed: Tensor) -> None:
+        """Tells what there is of the last token of each."""
         rows, slots, row = [*range(len(batch.decodes))], batch.decodes.slots.tolist(), len(batch.decodes)
         for item in batch.chunks:
             if item.samples:
@@ -306,7 +325,7 @@ class ModelRunner:
                 slots.append(item.sequence.slot)
             row += item.num_choices
         if rows:
-            guesser.note(np.array(slots, np.int64), hidden[to_device(np.array(rows, np.int64), self.device)])
+            guesser.note(np.array(slots, np.int64), followed[to_device(np.array(rows, np.int64), self.device)])
 
     def _scores(self, batch: Batch, logits: Iterator[Tensor]) -> Iterator[tuple[ScheduledSequence, Logprobs]]:
         """Log-probabilities of prompts' tokens, from their logits as the step's plan divides them."""

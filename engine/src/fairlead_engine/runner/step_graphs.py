@@ -22,7 +22,7 @@ from fairlead_engine.batch import Numbers
 from fairlead_engine.kernels.attention.backend import CapturableBackend, LayerCache
 from fairlead_engine.kernels.attention.block_tables import DeviceTables
 from fairlead_engine.kernels.staging import stage
-from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.decoder import Decoder, Taps
 from fairlead_engine.model.layers import ForwardInput
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.progress import Progress
@@ -86,6 +86,8 @@ class Decoded(NamedTuple):
     """int64 [sequences]."""
     context_lens: Tensor
     """int64 [sequences]."""
+    tapped: Tensor | None
+    """[sequences, layers x hidden]: what went into the tapped layers, where there are any."""
 
 
 class StepGraphs:
@@ -102,9 +104,11 @@ class StepGraphs:
         tokens: SlotTokens,
         *,
         most_tokens: int,
+        tapped_layers: tuple[int, ...] = (),
     ) -> None:
         """Captures them all: for steps of up to `most_tokens` tokens, and for decodes of all slots but the last one,
-        which is nobody's, as are the blocks of its table. Nothing of other slots is touched.
+        which is nobody's, as are the blocks of its table. Nothing of other slots is touched. What goes into the
+        `tapped_layers` comes out of decodes, too.
 
         Raises RuntimeError where something cannot be captured.
         """
@@ -118,7 +122,8 @@ class StepGraphs:
         self._spare = np.array([[spare_slot], [1], [NOT_PLACED]])
         """What a row of decodes has that is nobody's."""
         decodes, pieces = decode_sizes(spare_slot), token_sizes(most_tokens)
-        self._buffers = _Buffers(model, decodes[-1], pieces[-1], tables.rows.device)
+        self._tapped_layers = tapped_layers
+        self._buffers = _Buffers(model, decodes[-1], pieces[-1], len(tapped_layers), tables.rows.device)
         self._decodes = self._captured("decode", decodes, self._capture_decode)
         """By the number of sequences, ascending."""
         self._adapted: dict[int, Replay] = {}
@@ -144,7 +149,9 @@ class StepGraphs:
         rows = self._buffers.rows_of(size)
         stage(numbers, rows)
         (self._adapted if len(adapters) else self._decodes)[size]()
-        return Decoded(self._buffers.hidden[: len(slots)], *rows[:2, : len(slots)])
+        tapped = self._buffers.tapped[: len(slots)] if self._tapped_layers else None
+        row_slots, row_ends = rows[:2, : len(slots)]
+        return Decoded(self._buffers.hidden[: len(slots)], row_slots, row_ends, tapped)
 
     def between_attentions(self, num_tokens: int) -> "PaddedPieces | None":
         """What computes a step of so many tokens but for its attentions; None = there are no graphs of so many."""
@@ -181,7 +188,8 @@ class StepGraphs:
             adapted=adapted,
             adapted_reads=adapted,
         )
-        self._buffers.hidden[:size].copy_(self._model(step, self._caches))
+        taps = Taps(self._tapped_layers, self._buffers.tapped[:size]) if self._tapped_layers else None
+        self._buffers.hidden[:size].copy_(self._model(step, self._caches, taps=taps))
 
     def _pieces_of(self, size: int) -> Iterator[Callable[[], None]]:
         """Each writes the heads that its attention takes, and the stream, which the next one reads."""
@@ -201,7 +209,9 @@ class StepGraphs:
 class _Buffers:
     """What goes into graphs and comes out of them."""
 
-    def __init__(self, model: Decoder, most_sequences: int, most_tokens: int, device: torch.device) -> None:
+    def __init__(
+        self, model: Decoder, most_sequences: int, most_tokens: int, num_tapped: int, device: torch.device
+    ) -> None:
         dtype, attention = model.embedding.weight.dtype, model.layers[0].attention
 
         def buffer(*shape: int) -> Tensor:
@@ -209,7 +219,9 @@ class _Buffers:
 
         self._rows = torch.zeros(3 * most_sequences, dtype=torch.int64, device=device)
         self.hidden = buffer(most_sequences, model.config.hidden_size)
-        """Of decodes."""
+        """Of decodes,"""
+        self.tapped = buffer(most_sequences, num_tapped * model.config.hidden_size)
+        """and what went into some of their layers."""
         self.token_ids = torch.zeros(most_tokens, dtype=torch.int32, device=device)
         self.heads = buffer(most_tokens, attention.num_heads + 2 * attention.num_kv_heads, attention.head_dim)
         self.attended = buffer(most_tokens, attention.num_heads * attention.head_dim)

@@ -52,7 +52,9 @@ _NONE = np.empty(0, np.int64)
 class SentSlots:
     """What the devices have of each slot's tokens and block table, so that each step sends what is new."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, num_ahead: int = 0) -> None:
+        """`num_ahead`: how many tokens behind a chunk's end are sent with it, where there are so many."""
+        self._num_ahead = num_ahead
         self._owners: list[Sequence | None] = [None] * num_slots
         self._num_tokens = [0] * num_slots
         self._tables: list[list[int] | None] = [None] * num_slots
@@ -76,11 +78,12 @@ class SentSlots:
                 token_ids.append(np.array(item.drafts, np.int64))
                 continue
             num_known = self._num_tokens[slot] if self._owners[slot] is sequence else 0
-            if num_known < end:
-                places.append((slot, num_known, end))
-                token_ids.append(np.array(sequence.token_ids[num_known:end], np.int64))
+            last = max(end, min(end + self._num_ahead, len(sequence.token_ids)))
+            if num_known < last:
+                places.append((slot, num_known, last))
+                token_ids.append(np.array(sequence.token_ids[num_known:last], np.int64))
                 self._owners[slot] = sequence
-            self._num_tokens[slot] = max(num_known, end + item.samples)
+            self._num_tokens[slot] = max(num_known, last, end + item.samples)
         return NewTokens(places, np.concatenate(token_ids), longest + 1)
 
     def adapters(self, batch: Batch, slots: Numbers) -> Numbers:
@@ -103,6 +106,11 @@ class SentSlots:
                 found.append(NewBlocks(slot, num_known, table[num_known:]))
                 self._tables[slot], self._num_blocks[slot] = table, len(table)
         return found
+
+
+def plan_of(slots: Numbers, num_queries: Numbers, context_lens: Numbers, samples: Numbers) -> StepPlan:
+    """Of a step that needs nothing that is not there, and tells nothing of prompts."""
+    return StepPlan(slots, num_queries, context_lens, samples, [], [], [], NewTokens([], _NONE, 0), [])
 
 
 def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:

@@ -1,0 +1,118 @@
+"""Drafts of an EAGLE-3 head: it sees what the model's layers hold of a text, and guesses token by token from there.
+
+It computes what the model computes, right behind it: so its keys and values are there wherever the model's are, chunk
+by chunk, after preemption, and in blocks that others share. Of a block's last position they depend on the token behind
+the block, and are those of who computed it: who shares a prefix and goes on otherwise may guess a little worse.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.model.eagle_head import EagleHead
+from fairlead_engine.runner.guesser import next_tokens
+from fairlead_engine.runner.model_part import Computed, ModelPart
+from fairlead_engine.runner.prepared_batch import prepare
+from fairlead_engine.runner.sampler import Sampler
+from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
+from fairlead_engine.runner.step_plan import StepPlan, plan_of
+from fairlead_engine.sequences import ScheduledSequence
+
+
+class _TokensBehind(SlotTokens):
+    """Another's tokens, each found one position before its own."""
+
+    def __init__(self, tokens: SlotTokens) -> None:
+        self._tokens = tokens
+
+    def add(self, new: NewTokens) -> None:
+        self._tokens.add(new)
+
+    def at(self, slots: Tensor, positions: Tensor) -> Tensor:
+        return self._tokens.at(slots, positions + 1)
+
+
+class EagleDrafts:
+    """Guesses for one model, as a chain; of one rank, and launched operation by operation."""
+
+    def __init__(self, head: EagleHead, part: ModelPart) -> None:
+        """`part`: the model that it guesses for, which hands out what the head sees from here on."""
+        self._head = head
+        self._backend = part.backend
+        self._device = part.device
+        self._layout = dataclasses.replace(
+            part.layout,
+            num_layers=1,
+            num_heads=head.config.num_heads,
+            num_kv_heads=head.config.num_kv_heads,
+            head_dim=head.config.head_dim,
+        )
+        part.tapped_layers = head.tapped_layers
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self._layout.bytes_per_block
+
+    def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
+        self._cache = self._backend.allocate(self._layout, num_blocks)[0]
+        self._tables: Any = self._backend.tables(self._layout, num_slots, blocks_per_slot)
+        self._tokens = tokens
+        self._tokens_behind = _TokensBehind(tokens)
+        shape = num_slots, self._head.config.hidden_size
+        self._hidden = torch.zeros(shape, dtype=self._layout.dtype, device=self._device)
+        """By slot, what was computed last: of the position before its last token's."""
+
+    def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
+        self._tables.update(plan.new_blocks)
+        items = [item for item in batch.chunks if item.drafts]
+        if not items:
+            return None
+        self._tokens.add(plan.new_tokens)
+        left, hidden = items, self._hidden[self._on_device([item.sequence.slot for item in items])]
+        for place in range(max(len(item.drafts) for item in items)):
+            rows = [row for row, item in enumerate(left) if len(item.drafts) > place]
+            left, hidden = [left[row] for row in rows], hidden[self._on_device(rows)]
+            if place:
+                hidden = self._go_on(left, place, hidden)
+            following = next_tokens(items, place)
+            slots, ends = self._on_device([(item.sequence.slot, _known(item) + place) for item in left]).T
+            chosen = sampler.sample(self._head.logits(hidden), following, self._tokens.rows)
+            self._tokens.put(slots, ends, chosen.token_ids)
+        places = [(item.sequence.slot, position) for item in items for position in range(_known(item), item.end)]
+        slots, positions = self._on_device(places).T
+        return self._tokens.rows[slots, positions]
+
+    def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
+        """Computes the same tokens, behind each of which stands what was chosen; where that is no draft's successor,
+        what is computed from there on is written over."""
+        assert computed.tapped is not None, "the model hands out what its layers hold"
+        own = plan_of(plan.slots, plan.num_queries, plan.context_lens, plan.samples)
+        return self._compute(own, self._head.reduce(computed.tapped))
+
+    def note(self, slots: Numbers, hidden: Tensor) -> None:
+        self._hidden[to_device(slots, self._device)] = hidden
+
+    def _go_on(self, items: list[ScheduledSequence], place: int, hidden: Tensor) -> Tensor:
+        """From what it computed itself, and the draft before that place: [items, hidden] → the same."""
+        slots = np.array([item.sequence.slot for item in items], np.int64)
+        ends = np.array([_known(item) + place - 1 for item in items], np.int64)
+        ones = np.ones(len(items), np.int64)
+        return self._compute(plan_of(slots, ones, ends, ones), hidden)
+
+    def _compute(self, plan: StepPlan, hidden: Tensor) -> Tensor:
+        """hidden [tokens, hidden] → [tokens that are chosen, hidden]."""
+        step, _, _ = prepare(plan, self._backend, self._tables, self._tokens_behind, self._device)
+        return self._head(step, hidden, self._cache)
+
+    def _on_device(self, numbers: list[int] | list[tuple[int, int]]) -> Tensor:
+        return to_device(np.array(numbers, np.int64), self._device)
+
+
+def _known(item: ScheduledSequence) -> int:
+    """Its tokens that are no drafts."""
+    return item.end - len(item.drafts)

@@ -1,0 +1,336 @@
+"""EAGLE-3: the head guesses what its authors' arithmetic says, whatever is cached, chunked or beside, and changes no
+token.
+
+The reference is the model as transformers has it, and the head in plain torch: no cache, the whole text each time.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn.functional import linear, silu
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.core.runner import load_runner
+from fairlead_engine.errors import ConfigError, ModelLoadError
+from fairlead_engine.runner import model_part
+from fairlead_engine.runner.step_graphs import StepGraphs
+from fairlead_engine.types import EngineLoad, EngineRequest
+from fairlead_engine_testing import make_request
+from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
+
+WORDS, OWN_WORDS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, LAYERS = 61, 40, 64, 4, 2, 16, 96, 7
+EPS, THETA = 1e-5, 10_000.0
+FIELDS = {
+    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_act": "silu", "hidden_size": HIDDEN,
+    "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "num_hidden_layers": 1,
+    "max_position_embeddings": 2048, "rms_norm_eps": EPS, "vocab_size": WORDS, "draft_vocab_size": OWN_WORDS,
+    "rope_theta": THETA, "torch_dtype": "float32",
+}  # fmt: skip
+Change = Callable[[dict[str, Any], dict[str, Tensor]], object]
+
+
+def head_tensors(seed: int = 0) -> dict[str, Tensor]:
+    """As published heads store them."""
+    torch.manual_seed(seed)
+    shapes = {
+        "fc.weight": (HIDDEN, 3 * HIDDEN), "norm.weight": (HIDDEN,), "lm_head.weight": (OWN_WORDS, HIDDEN),
+        "midlayer.hidden_norm.weight": (HIDDEN,), "midlayer.input_layernorm.weight": (HIDDEN,),
+        "midlayer.post_attention_layernorm.weight": (HIDDEN,),
+        "midlayer.self_attn.q_proj.weight": (HEADS * HEAD_DIM, 2 * HIDDEN),
+        "midlayer.self_attn.k_proj.weight": (KV_HEADS * HEAD_DIM, 2 * HIDDEN),
+        "midlayer.self_attn.v_proj.weight": (KV_HEADS * HEAD_DIM, 2 * HIDDEN),
+        "midlayer.self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD_DIM),
+        "midlayer.mlp.gate_proj.weight": (INNER, HIDDEN), "midlayer.mlp.up_proj.weight": (INNER, HIDDEN),
+        "midlayer.mlp.down_proj.weight": (HIDDEN, INNER),
+    }  # fmt: skip
+    tensors = {
+        name: 1 + 0.2 * torch.randn(shape) if len(shape) == 1 else torch.randn(shape) / shape[-1] ** 0.5
+        for name, shape in shapes.items()
+    }
+    is_own = torch.arange(WORDS) % 3 > 0
+    return {**tensors, "d2t": is_own.nonzero()[:, 0] - torch.arange(OWN_WORDS), "t2d": is_own}
+
+
+def write_head(folder: Path, change: Change = lambda fields, tensors: None, form: str = "safetensors") -> Path:
+    fields, tensors = dict(FIELDS), head_tensors()
+    change(fields, tensors)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(fields))
+    if form == "bin":
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    fields = llama_fields(vocab_size=WORDS, hidden_size=HIDDEN, num_hidden_layers=LAYERS)
+    return write_random_checkpoint(tmp_path_factory.mktemp("model"), fields)
+
+
+class Reference:
+    """The model and the head, over whole texts."""
+
+    def __init__(self, folder: Path, tensors: dict[str, Tensor], layers: tuple[int, ...]) -> None:
+        import transformers
+
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.tensors = tensors
+        self.layers = layers
+        self.embedding = tensors.get("embed_tokens.weight", self.model.get_input_embeddings().weight.detach())
+
+    @torch.no_grad()
+    def drafts(self, tokens: list[int], num: int, bias: dict[int, float], behind: dict[int, int]) -> list[int]:
+        """Behind tokens whose last one the model has not seen. `behind`: by position, which token the head has seen
+        behind it where that is not the next one."""
+        states = self.model(torch.tensor([tokens[:-1]]), output_hidden_states=True).hidden_states
+        hidden = linear(torch.cat([states[layer][0] for layer in self.layers], dim=-1), self.tensors["fc.weight"])
+        seen = [behind.get(position, token) for position, token in enumerate(tokens[1:])]
+        found: list[int] = []
+        for _ in range(num):
+            last = self.layer(torch.tensor(seen), hidden)[-1]
+            own = linear(self.norm("norm", last), self.tensors["lm_head.weight"])
+            logits = torch.full((WORDS,), float("-inf"))
+            logits[torch.arange(OWN_WORDS) + self.tensors["d2t"]] = own
+            for token_id, value in bias.items():
+                logits[token_id] += value
+            found.append(int(logits.argmax()))
+            seen, hidden = [*seen, found[-1]], torch.cat((hidden, last[None]))
+        return found
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * self.tensors[f"{name}.weight"]
+
+    def layer(self, seen: Tensor, hidden: Tensor) -> Tensor:
+        def weight(name: str) -> Tensor:
+            return self.tensors[f"midlayer.{name}.weight"]
+
+        embedded = self.norm("midlayer.input_layernorm", self.embedding[seen])
+        both = torch.cat((embedded, self.norm("midlayer.hidden_norm", hidden)), dim=-1)
+        query, key, value = (
+            linear(both, weight(f"self_attn.{name}_proj")).view(len(seen), -1, HEAD_DIM).transpose(0, 1)
+            for name in "qkv"
+        )
+        key, value = (each.repeat_interleave(HEADS // KV_HEADS, dim=0) for each in (turned(key), value))
+        scores = turned(query) @ key.transpose(1, 2) / HEAD_DIM**0.5
+        scores = scores.masked_fill(torch.ones(scores.shape[1:]).triu(1).bool(), float("-inf"))
+        attended = (scores.softmax(-1) @ value).transpose(0, 1).flatten(1)
+        hidden = hidden + linear(attended, weight("self_attn.o_proj"))
+        x = self.norm("midlayer.post_attention_layernorm", hidden)
+        inner = silu(linear(x, weight("mlp.gate_proj"))) * linear(x, weight("mlp.up_proj"))
+        return hidden + linear(inner, weight("mlp.down_proj"))
+
+
+def turned(heads: Tensor) -> Tensor:
+    """heads [heads, tokens, head_dim], by their positions."""
+    frequencies = THETA ** (-torch.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+    angles = torch.outer(torch.arange(heads.shape[1]).float(), frequencies).repeat(1, 2)
+    first, second = heads.chunk(2, dim=-1)
+    return heads * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()
+
+
+def config_of(folder: Path, head: Path | None, **settings: Any) -> EngineConfig:
+    common = {
+        "dtype": "float32", "device": "cpu", "num_threads": 1, "block_size": 4, "max_model_len": 64, "max_num_seqs": 4,
+        "max_num_batched_tokens": 12, "max_num_queued_tokens": 9999,
+    }  # fmt: skip
+    if head is not None:
+        common |= {"speculative_method": "eagle3", "speculative_model": str(head), "num_speculative_tokens": 3}
+    return EngineConfig(model=str(folder), **{**common, **settings})
+
+
+Guess = tuple[str, list[int], list[int]]
+"""Of a request: what was known, and what was guessed to come."""
+
+
+def serve(
+    config: EngineConfig, asked: list[EngineRequest], num_blocks: int = 20
+) -> tuple[dict[str, list[int]], EngineLoad, list[Guess]]:
+    runner = load_runner(config)
+    engine = Engine(replace(config, kv_cache_memory=num_blocks * runner.kv_bytes_per_block()), runner)
+    tokens: dict[str, list[int]] = {}
+    guesses: list[Guess] = []
+    collect = runner.collect
+
+    def watched(launched: Any) -> Any:
+        sampled = collect(launched)
+        for item in launched.batch.chunks:
+            if item.drafts:
+                guesses.append((item.sequence.request_id, list(item.sequence.token_ids), list(item.drafts)))
+        return sampled
+
+    runner.collect = watched  # type: ignore[method-assign]
+    for request in asked:
+        assert engine.add(request) is None
+    while engine.has_work():
+        for output in engine.step():
+            tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+        engine.check()
+    assert engine.blocks.num_free == engine.blocks.num_blocks
+    return tokens, engine.load, guesses
+
+
+SAMPLINGS: list[dict[str, Any]] = [
+    {}, {"frequency_penalty": 1.0, "logprobs": 1}, {"temperature": 1.0, "seed": 3}, {"stop_token_ids": (3, 30, 50)},
+    {"temperature": 0.8, "seed": 1, "top_p": 0.9}, {"min_tokens": 9, "logit_bias": {7: 4.0}}, {"prompt_logprobs": 1},
+    {"allowed_token_ids": (4, 5)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["cpu_spans", "block_tables"])
+def test_a_head_changes_no_token(backend: str, folder: Path, tmp_path: Path) -> None:
+    """Greedy or drawn, with chunks, preemption, shared prefixes and who has no drafts beside."""
+    shared = [2 + 5 * place % 50 for place in range(16)]
+    asked = [
+        make_request(
+            str(index), shared[: 8 * (index % 3)] + [2 + (7 * index + 3 * place) % 50 for place in range(1 + index)],
+            arrival_time=index, max_tokens=16, **SAMPLINGS[index % len(SAMPLINGS)],
+        )
+        for index in range(12)
+    ]  # fmt: skip
+    config = config_of(folder, None, attention_backend=backend)
+    expected, _, _ = serve(config, asked)
+    found, load, _ = serve(config_of(folder, write_head(tmp_path), attention_backend=backend), asked)
+    assert found == expected
+    assert load.num_preemptions
+    assert load.prefix_hit_tokens
+    assert load.num_draft_tokens
+
+
+BIASES: list[dict[int, float]] = [{}, {7: 2.5, 31: 2.0}, {7: 99.0}]
+"""Some guesses stand then, and all."""
+
+
+def held_to_the_reference(
+    folder: Path,
+    head: Path,
+    asked: list[EngineRequest],
+    *,
+    layers: tuple[int, ...] = (2, LAYERS // 2, LAYERS - 3),
+    tensors: dict[str, Tensor] | None = None,
+    behind: dict[str, dict[int, int]] | None = None,
+    **settings: Any,
+) -> EngineLoad:
+    """All that was guessed is what the reference guesses. `behind`: of requests, which tokens the head has seen behind
+    positions where others came."""
+    reference, behind = Reference(folder, tensors or head_tensors(), layers), behind or {}
+    _, load, guesses = serve(config_of(folder, head, **settings), asked)
+    biases = {request.request_id: dict(request.sampling.logit_bias) for request in asked}
+    for request_id, known, drafts in guesses:
+        assert drafts == reference.drafts(known, len(drafts), biases[request_id], behind.get(request_id, {}))
+    assert len({request_id for request_id, _, _ in guesses}) == len(asked)
+    assert len(guesses) > 5
+    return load
+
+
+def requests() -> list[EngineRequest]:
+    return [
+        make_request(
+            str(index), [2 + (11 * index + 3 * place) % 50 for place in range(1 + 4 * index)], arrival_time=index,
+            max_tokens=18, ignore_eos=True, logit_bias=BIASES[index % 3],
+        )
+        for index in range(6)
+    ]  # fmt: skip
+
+
+def test_guesses_are_the_references(folder: Path, tmp_path: Path) -> None:
+    """In chunks, mixed steps and after preemption, and wherever some guesses stand and some do not."""
+    load = held_to_the_reference(folder, write_head(tmp_path), requests())
+    assert load.num_preemptions
+    assert 0 < sum(load.num_accepted_per_position) < load.num_draft_tokens
+    assert load.num_accepted_per_position[-1], "more than one stands at a time"
+
+
+def test_guesses_are_the_references_where_steps_are_captured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decodes without drafts are one graph, which hands out what the head sees; so are those between attentions."""
+    decoded: list[int] = []
+
+    def decode(self: StepGraphs, slots: Any, *rest: Any) -> Any:
+        decoded.append(len(slots))
+        return kept(self, slots, *rest)
+
+    kept = StepGraphs.decode
+    monkeypatch.setattr(StepGraphs, "decode", decode)
+    monkeypatch.setattr(model_part, "choose_recorder", lambda *_, **__: CPUGraphs())
+    held_to_the_reference(folder, write_head(tmp_path), requests()[:4], attention_backend="block_tables")
+    assert decoded
+
+
+@pytest.mark.parametrize(
+    ("where", "said", "layers"),
+    [("top", [0, 3, 6], (0, 3, 6)), ("eagle_config", [0, 2, 5], (1, 3, 6))],
+)
+def test_a_head_says_which_layers_it_sees(
+    where: str, said: list[int], layers: tuple[int, ...], folder: Path, tmp_path: Path
+) -> None:
+    """vLLM's list counts what goes into layers; the one that trainers write what comes out of them."""
+    found = {"eagle_aux_hidden_state_layer_ids": said}
+    head = write_head(tmp_path, lambda fields, _: fields.update(found if where == "top" else {where: found}))
+    held_to_the_reference(folder, head, requests()[:3], layers=layers)
+
+
+def test_who_shares_a_prefix_guesses_on_with_what_stood_behind_it(folder: Path, tmp_path: Path) -> None:
+    """The keys and values of a block's last position are those of who computed it, whatever came there."""
+    shared = [2 + 5 * place % 50 for place in range(16)]
+    asked = [
+        make_request(name, [*shared, first, 9], arrival_time=index, max_tokens=12, ignore_eos=True)
+        for index, (name, first) in enumerate([("a", 20), ("b", 33)])
+    ]
+    load = held_to_the_reference(folder, write_head(tmp_path), asked, behind={"b": {15: 20}})
+    assert load.prefix_hit_tokens == 16
+
+
+def other_names(fields: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    for name in [name for name in tensors if name.startswith("midlayer.")]:
+        tensors[name.replace("midlayer.", "layers.0.")] = tensors.pop(name)
+
+
+def test_a_head_may_bring_its_embeddings_and_call_its_layer_otherwise(folder: Path, tmp_path: Path) -> None:
+    own = {"embed_tokens.weight": torch.randn(WORDS, HIDDEN)}
+    head = write_head(tmp_path, lambda *given: (other_names(*given), given[1].update(own)), form="bin")
+    held_to_the_reference(folder, head, requests()[:3], tensors=head_tensors() | own)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda fields, _: fields.update(architectures=["LlamaForCausalLM"]), "eagle3 are a LlamaForCausalLMEagle3"),
+        (lambda fields, _: fields.update(num_hidden_layers=2), "a head of one layer"),
+        (lambda fields, _: fields.update(norm_before_residual=True), "norm_before_residual"),
+        (lambda fields, _: fields.update(target_hidden_size=32), "must be the model's hidden_size"),
+        (lambda fields, _: fields.update(eagle_aux_hidden_state_layer_ids=[1, 2, 7]), "the model has 7 layers"),
+        (lambda fields, _: fields.update(eagle_aux_hidden_state_layer_ids=[1, 2]), "it needs three"),
+        (lambda _, tensors: tensors.pop("fc.weight"), "fc.weight is missing"),
+        (lambda _, tensors: tensors.update({"fc.weight": torch.zeros(HIDDEN, 3)}), r"fc.weight has shape \[64, 3\]"),
+        (lambda _, tensors: tensors.update({"x.weight": torch.zeros(3)}), "does not account for x.weight"),
+        (lambda _, tensors: tensors.pop("d2t"), "d2t is missing"),
+        (lambda _, tensors: tensors["d2t"].add_(22), "d2t names a word twice, or one that is none"),
+        (lambda fields, _: fields.update(draft_vocab_size=39), "lm_head.weight has shape"),
+    ],
+)
+def test_what_is_no_head_for_the_model_is_refused(change: Change, says: str, folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=says):
+        load_runner(config_of(folder, write_head(tmp_path, change)))
+
+
+def test_a_folder_without_a_head_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"has no config\.json"):
+        load_runner(config_of(folder, tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps(FIELDS))
+    with pytest.raises(ModelLoadError, match=r"has no EAGLE-3 head: there is none of model\.safetensors"):
+        load_runner(config_of(folder, tmp_path))
+    with pytest.raises(ConfigError) as error:
+        config_of(folder, tmp_path, tensor_parallel_size=2)
+    assert error.value.field == "speculative_method"
