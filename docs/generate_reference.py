@@ -267,7 +267,9 @@ def families() -> str:
                 if refusal is not None:
                     ways = refused.setdefault((column, refusal), {}).setdefault(name, [])
                     ways.append(way)
-        rows.append([name, *(cells.get(column, "not tried") for column in columns)])
+        rows.append(
+            [f"{name} {each.get('stands_for', '')}".strip(), *(cells.get(column, "not tried") for column in columns)]
+        )
     refusals = [[column, "; ".join(f"{', '.join(names)}: {', '.join(ways)}" for ways, names in _by_ways(of)), sentence]
                 for (column, sentence), of in refused.items()]  # fmt: skip
     return "\n\n".join((

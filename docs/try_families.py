@@ -35,6 +35,7 @@ def tried(names: Iterable[str], known: Record, try_one: Callable[[str, str], Fou
     new = {
         name: {
             "architecture": ROWS[name].architecture,
+            **({"stands_for": ROWS[name].stands_for} if ROWS[name].stands_for else {}),
             "found": {column: try_one(name, column) for column in COLUMNS},
         }
         for name in names

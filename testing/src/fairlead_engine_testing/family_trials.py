@@ -31,6 +31,7 @@ from fairlead_engine.server.tool_use import tool_use
 from fairlead_engine.types import FinishReason, Pooling, SamplingParams, SequenceOutput
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
+from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.letters import write_letters
 from fairlead_protocol.chat import ChatTemplate
 
@@ -90,6 +91,10 @@ class Row:
     calls: str | None = None
     """How its makers' template writes calls; None = it knows of no tools."""
     generates: bool = True
+    reference: Any = transformers.AutoModelForCausalLM
+    """What loads it in transformers."""
+    stands_for: str = ""
+    """What else is like it, as the page says it."""
 
 
 def _decoder(name: str, fields: Callable[..., dict[str, Any]]) -> Row:
@@ -106,10 +111,21 @@ def _encoder(name: str) -> Row:
         write_word_pieces(folder)
 
     kind: Any = transformers.MODEL_MAPPING[type(transformers.AutoConfig.for_model(name))]
-    return Row(str(kind.__name__), write, generates=False)
+    return Row(str(kind.__name__), write, generates=False, reference=transformers.AutoModel)
 
 
-OTHERS: Mapping[str, Row] = {}
+def _write_foreign(folder: Path) -> None:
+    write_foreign_checkpoint(folder, "gpt_neox")
+    write_letters(folder)
+
+
+OTHERS: Mapping[str, Row] = {
+    "gpt_neox": Row(
+        "GPTNeoXForCausalLM",
+        _write_foreign,
+        stands_for="and [other decoders](../guides/first-model.md#other-decoders)",
+    ),
+}
 """Families whose tiny models are not of `checkpoints`."""
 ROWS: Mapping[str, Row] = {
     **{name: _decoder(name, fields) for name, fields in FAMILIES.items()},
@@ -243,8 +259,7 @@ def _generate(folder: Path, prompt: list[int]) -> Completion:
 def _reference(row: Row, folder: Path, dtype: torch.dtype) -> Tensor:
     """float32 [tokens, vocab], log-probabilities of what comes behind each token of `PROMPT`; of an encoder [hidden],
     their mean hidden state, of length 1."""
-    kind = transformers.AutoModelForCausalLM if row.generates else transformers.AutoModel
-    model = kind.from_pretrained(folder, dtype=dtype).eval()
+    model = row.reference.from_pretrained(folder, dtype=dtype).eval()
     with torch.inference_mode():
         told = model(torch.tensor([PROMPT]))
     if row.generates:
