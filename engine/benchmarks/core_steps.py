@@ -35,7 +35,7 @@ from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SentSlots, plan_step
 from fairlead_engine.sequences import SampledToken
-from fairlead_engine.types import EngineRequest, SamplingParams
+from fairlead_engine.types import GENERATES, EngineRequest, SamplingParams
 
 VOCAB = 151_936
 
@@ -47,6 +47,7 @@ class ModelFacts:
     vocab_size = VOCAB
     max_position_embeddings = 32_768
     eos_token_ids = (VOCAB - 1,)
+    task = GENERATES
 
 
 class IdleRunner:
@@ -57,6 +58,7 @@ class IdleRunner:
     quantization = None
     kv_cache_dtype = "auto"
     num_parameters = weight_bytes = 1
+    num_adapter_slots = 0
     model_config = ModelFacts()
 
     def __init__(self, backend: str, block_size: int, seed: int, graphs: bool) -> None:
@@ -100,6 +102,9 @@ class IdleRunner:
         else:
             prepare(plan, self._backend, self._tables, self._tokens, self._layout.device)
         return batch
+
+    def is_over(self, launched: Batch) -> bool:
+        return True
 
     def collect(self, launched: Batch) -> list[SampledToken | None]:
         draw = self._random.randrange
