@@ -125,6 +125,12 @@ class AdapterError(EngineError):
     reason = "AdapterInvalid"
 
 
+class InjectionError(EngineError):
+    """Tokens cannot be put into an answer."""
+
+    reason = "InjectionRefused"
+
+
 class QueueFull(EngineError):
     """The engine's queue is full; nothing was started, so another replica may be asked (HTTP 429)."""
 

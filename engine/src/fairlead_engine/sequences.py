@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead_engine.adapters import Adapter
-from fairlead_engine.types import FinishReason, Pooling, Reading, SamplingParams, TokenLogprobs
+from fairlead_engine.types import FinishReason, Injectable, Pooling, Reading, SamplingParams, TokenLogprobs
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 _NOWHERE = range(0)
@@ -55,6 +55,10 @@ class Sequence:
     """Parts of the same request that waited or ran when it came."""
     max_queue_seconds: float | None = None
     """What bounds the queue for it (`EngineRequest.max_queue_seconds`)."""
+    injectable: Injectable | None = None
+    """Where tokens may be put into its output (`EngineRequest.injectable`),"""
+    num_injected_tokens: int = 0
+    """and how many of those behind its prompt were: they are not its output."""
 
     num_computed_tokens: int = 0
     """Tokens whose KV is in the cache; the next step starts at this position, or where the step under way ends."""
@@ -85,11 +89,7 @@ class Sequence:
 
     @property
     def num_output_tokens(self) -> int:
-        return len(self.token_ids) - self.num_prompt_tokens
-
-    @property
-    def output_token_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt_tokens :]
+        return len(self.token_ids) - self.num_prompt_tokens - self.num_injected_tokens
 
     @property
     def num_sparable_tokens(self) -> int:
@@ -184,7 +184,7 @@ class ScheduledSequence:
     @property
     def num_output_tokens(self) -> int:
         """Tokens of the output up to `end`; the one that this step chooses is the next."""
-        return self.end - self.sequence.num_prompt_tokens
+        return self.end - self.sequence.num_prompt_tokens - self.sequence.num_injected_tokens
 
     @property
     def embeds(self) -> bool:

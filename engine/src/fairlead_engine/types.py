@@ -409,6 +409,21 @@ GENERATES = ModelTask()
 """That of an ordinary decoder."""
 
 
+class Injectable(msgspec.Struct, frozen=True, array_like=True):
+    """Of an answer that tokens may be put into while it is generated: where they may not."""
+
+    blocks: list[tuple[int, int]]
+    """Pairs of tokens that stand before and behind what must stay whole."""
+
+
+class Injected(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens that were put into an answer."""
+
+    mark: str
+    """Its name, as whoever sent it has it."""
+    num_tokens: int
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the HTTP process sends the core: a prompt as ids, and how to continue it."""
 
@@ -433,6 +448,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The API request that it is one of several prompts or answers of; None = it stands alone."""
     max_queue_seconds: float | None = None
     """Refuse it when it would wait longer than this by prediction; None = when too many prompt tokens wait."""
+    injectable: Injectable | None = None
+    """Where tokens may be put into its answer; None = nowhere."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -469,6 +486,8 @@ class SequenceOutput(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """For `FinishReason.ERROR`, `INVALID` and `REJECTED`: what happened, fit to show the client."""
     field: str | None = None
     """For `INVALID`: the request's field whose fault that is."""
+    injected: Injected | None = None
+    """What was put in behind all tokens that were told; such an output tells nothing else."""
 
 
 class EngineLoad(LoadFigures, kw_only=True, frozen=True):

@@ -9,7 +9,7 @@ import msgspec
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.core.request_stream import RequestStream
-from fairlead_engine.errors import AdapterError, EngineDead, EngineGone, QueueFull, StartError
+from fairlead_engine.errors import AdapterError, EngineDead, EngineGone, InjectionError, QueueFull, StartError
 from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol.blocks import ROOT, BlockHash
 
@@ -168,6 +168,10 @@ class ScriptedEngine:
             self.running.add(request.request_id)
         self._tasks[request.request_id] = asyncio.create_task(self._play(request, stream, is_refused=self.full))
         return self.num_commands
+
+    async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
+        """Its answers are written already."""
+        raise InjectionError("a scripted answer takes nothing in")
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """A folder that is called `broken` cannot be read."""

@@ -4,15 +4,17 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 from fairlead_engine.core.client import StepListener
 from fairlead_engine.core.messages import (
     Abort,
-    AdapterAnswer,
     Add,
+    Answer,
     Command,
     Died,
     Failed,
+    Inject,
     LoadAdapter,
     Reply,
     Started,
@@ -20,8 +22,24 @@ from fairlead_engine.core.messages import (
     UnloadAdapter,
 )
 from fairlead_engine.core.request_stream import RequestStream
-from fairlead_engine.errors import AdapterError, EngineDead, EngineGone, QueueFull, RequestError, start_error
+from fairlead_engine.errors import (
+    AdapterError,
+    EngineDead,
+    EngineError,
+    EngineGone,
+    InjectionError,
+    QueueFull,
+    RequestError,
+    start_error,
+)
 from fairlead_engine.types import NO_LOAD, EngineInfo, EngineLoad, EngineRequest, FinishReason
+
+
+class _Ask(NamedTuple):
+    """What the core was asked for and has not answered."""
+
+    answer: asyncio.Future[None]
+    refusal: type[EngineError]
 
 
 class ChannelClient(ABC):
@@ -35,7 +53,7 @@ class ChannelClient(ABC):
 
     def __init__(self) -> None:
         self._streams: dict[str, RequestStream] = {}
-        self._asks: dict[int, asyncio.Future[None]] = {}  # about adapters, by number
+        self._asks: dict[int, _Ask] = {}  # by number
         self._num_asks = 0
         self._started: asyncio.Future[EngineInfo] | None = None
         self._info: EngineInfo | None = None
@@ -85,21 +103,26 @@ class ChannelClient(ABC):
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """Loads an adapter; see `EngineClient.load_adapter`."""
-        await self._ask(lambda ask: LoadAdapter(ask, name, folder))
+        await self._ask(lambda ask: LoadAdapter(ask, name, folder), AdapterError)
 
     async def unload_adapter(self, name: str) -> None:
         """Unloads one; see `EngineClient.unload_adapter`."""
-        await self._ask(lambda ask: UnloadAdapter(ask, name))
+        await self._ask(lambda ask: UnloadAdapter(ask, name), AdapterError)
 
-    async def _ask(self, command: Callable[[int], Command]) -> None:
+    async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
+        """Puts tokens into an answer; see `EngineClient.inject`."""
+        await self._ask(lambda ask: Inject(ask, request_id, mark, token_ids), InjectionError)
+
+    async def _ask(self, command: Callable[[int], Command], refusal: type[EngineError]) -> None:
         if self._death is not None:
             raise EngineGone(self._death)
         self._num_asks += 1
         ask = self._num_asks
         self._send(command(ask))
-        self._asks[ask] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asks[ask] = _Ask(answer, refusal)
         try:
-            await self._asks[ask]
+            await answer
         finally:
             self._asks.pop(ask, None)
 
@@ -167,12 +190,12 @@ class ChannelClient(ABC):
                         stream.put(output)
                 if self._listener is not None:
                     self._listener.stepped(changed, num_commands)
-            case AdapterAnswer(ask, problem):
-                if (answer := self._asks.get(ask)) is not None and not answer.done():
+            case Answer(ask, problem):
+                if (asked := self._asks.get(ask)) is not None and not asked.answer.done():
                     if problem is None:
-                        answer.set_result(None)
+                        asked.answer.set_result(None)
                     else:
-                        answer.set_exception(AdapterError(problem))
+                        asked.answer.set_exception(asked.refusal(problem))
             case Started(info, load) if starting is not None:
                 self._info, self._load, self._death = info, load, None
                 starting.set_result(info)
@@ -192,6 +215,6 @@ class ChannelClient(ABC):
         for stream in self._streams.values():
             stream.fail(EngineDead(message))
         self._streams.clear()
-        for answer in self._asks.values():
-            if not answer.done():
-                answer.set_exception(EngineDead(message))
+        for asked in self._asks.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(EngineDead(message))

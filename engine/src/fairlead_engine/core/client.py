@@ -58,6 +58,12 @@ class EngineClient(Protocol):
         """Has the core take no more requests for it; those that are there go on. Raises the same."""
         ...
 
+    async def inject(self, request_id: str, mark: str, token_ids: list[int]) -> None:
+        """Has the core put tokens into the answer of a request that allows it, at the next safe place. Returns when
+        they are there; `SequenceOutput.injected` says so between the tokens before and behind them, by `mark`. Raises
+        `InjectionError`, `EngineDead` or `EngineGone`."""
+        ...
+
     @property
     def info(self) -> EngineInfo:
         """What `start` returned; `EngineDead` before that."""

@@ -6,7 +6,7 @@ Called by the core's loop. Knows messages and their numbers; neither sockets nor
 from collections.abc import Iterator
 from typing import Protocol
 
-from fairlead_engine.core.messages import AdapterAnswer, BlocksChanged, Command, Reply, Stepped
+from fairlead_engine.core.messages import Answer, BlocksChanged, Command, Reply, Stepped
 from fairlead_engine.types import EngineLoad, SequenceOutput
 
 
@@ -36,7 +36,7 @@ class Clients:
         self._num_commands = [0] * channel.num_clients
         self._num_told = [0] * channel.num_clients  # of those, as the last report said
         self._num_reports = 0
-        self._answers: list[tuple[int, AdapterAnswer]] = []
+        self._answers: list[tuple[int, Answer]] = []
 
     @property
     def are_several(self) -> bool:
@@ -73,8 +73,9 @@ class Clients:
         self._num_commands[client] += 1
 
     def answer(self, client: int, ask: int, problem: str | None) -> None:
-        """Of an adapter that was to come or go: told behind the next report, which everybody hears."""
-        self._answers.append((client, AdapterAnswer(ask, problem)))
+        """Of an adapter that was to come or go, or of an injection: told behind the next report, which everybody
+        hears."""
+        self._answers.append((client, Answer(ask, problem)))
 
     @property
     def owes_answers(self) -> bool:

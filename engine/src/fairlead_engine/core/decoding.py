@@ -35,6 +35,20 @@ class DecodingSlots:
         """Its block table has become longer."""
         self._room[sequence.slot] = len(sequence.block_table) * self._block_size
 
+    def is_settled(self, sequence: Sequence) -> bool:
+        """Whether it decodes, and no step under way computes a token of it."""
+        slot = sequence.slot
+        return bool(self._is_decoding[slot]) and int(self._ends[slot]) == sequence.num_computed_tokens
+
+    def pause(self, sequence: Sequence) -> None:
+        """Until it is resumed or leaves, no further token of it is planned; nothing happens where it does not
+        decode."""
+        self._most[sequence.slot] = 0
+
+    def resume(self, sequence: Sequence) -> None:
+        """It goes on."""
+        self._most[sequence.slot] = sequence.max_num_tokens
+
     def leave(self, slot: int) -> None:
         """Whoever has the slot gives it up; nothing happens where its sequence is not past its prompt."""
         self._is_decoding[slot] = False

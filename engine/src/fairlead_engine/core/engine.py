@@ -18,6 +18,7 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.cache_size import choose_cache_size, size_without_cache
 from fairlead_engine.core.clock import Clock
 from fairlead_engine.core.grammars import Grammars, usable_cores
+from fairlead_engine.core.injections import Injection
 from fairlead_engine.core.late_planning import LatePlanning
 from fairlead_engine.core.memory import format_bytes
 from fairlead_engine.core.profile import load_profile, prior
@@ -38,6 +39,7 @@ from fairlead_engine.types import (
     EngineLoad,
     EngineRequest,
     FinishReason,
+    Injected,
     Pooling,
     Reading,
     SequenceOutput,
@@ -163,6 +165,7 @@ class Engine:
             self._watch.start()
         began = self.clock.monotonic()
         batch, step = self.scheduler.schedule(), None  # decides tokens; never touches tensors
+        injected = [self._told(*each) for each in self.scheduler.take_injected()]
         self.adapters.place()  # for no batch, too: what waits to be placed cannot be dropped from the host's memory
         if batch:
             batch.masks = self._masks(batch)
@@ -176,12 +179,12 @@ class Engine:
             if not batch:
                 self._wait()
             self._expect_end()
-            return self._broken()
+            return injected + self._broken()
         batch, sampled = _wanted(step.batch, self._collect(step))
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
         self.step_cost.observe(step.batch, self._watch.end())
-        return self.outputs(batch, sampled, finished) + self._broken()
+        return injected + self.outputs(batch, sampled, finished) + self._broken()
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
         """Queues a request. Returns its only output, REJECTED, INVALID or ERROR with a message, when it cannot be
@@ -205,6 +208,7 @@ class Engine:
             second_start=request.second_start,
             part_of=request.part_of,
             max_queue_seconds=request.max_queue_seconds,
+            injectable=request.injectable,
         )
         refusal = (
             self._cannot_do(sequence)
@@ -232,6 +236,14 @@ class Engine:
             if sequence.adapter is adapter:
                 self.scheduler.rename(sequence, sequence.extra + f"\0{adapter.key}".encode())
         self.blocks.retract_adapter(name)
+
+    def inject(self, request_id: str, mark: str, token_ids: list[int], done: Callable[[str | None], None]) -> None:
+        """Has tokens put into an answer at the next safe place. `done` hears when they are there, or why not: now, or
+        from a step."""
+        if (wrong := self._outside_vocabulary(token_ids)) is not None:
+            done(wrong)
+        else:
+            self.scheduler.inject(request_id, Injection(mark, token_ids, done))
 
     def abort(self, request_id: str) -> None:
         """Ends a request without an output and frees its blocks; nothing happens when it has ended already."""
@@ -274,6 +286,15 @@ class Engine:
         self.grammars.forget(finished)
         self.thinking.forget(finished)
         return found
+
+    def _told(self, sequence: Sequence, injection: Injection) -> SequenceOutput:
+        """Of tokens that were put in, before all that is computed with them."""
+        injection.done(None)
+        return SequenceOutput(
+            request_id=sequence.request_id,
+            new_token_ids=[],
+            injected=Injected(injection.mark, len(injection.token_ids)),
+        )
 
     def _output(
         self, sequence: Sequence, token: SampledToken | None, item: ScheduledSequence | None = None
@@ -470,11 +491,14 @@ class Engine:
 
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:
         """An id outside the vocabulary would otherwise end the whole engine inside the model."""
-        token_ids = [*sequence.token_ids, *chain(*sequence.sampling.named_token_ids.values())]
+        wrong = self._outside_vocabulary([*sequence.token_ids, *chain(*sequence.sampling.named_token_ids.values())])
+        return None if wrong is None else Refusal(FinishReason.ERROR, wrong)
+
+    def _outside_vocabulary(self, token_ids: list[int]) -> str | None:
         vocab_size = self.runner.model_config.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocab_size):
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
-            return Refusal(FinishReason.ERROR, f"token id {wrong} is not in the vocabulary of {vocab_size} tokens")
+            return f"token id {wrong} is not in the vocabulary of {vocab_size} tokens"
         return None
 
     def _nothing_left(self, sequence: Sequence) -> Refusal | None:

@@ -36,7 +36,7 @@ class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class LoadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Have an adapter that requests may ask for; answered with `AdapterAnswer`."""
+    """Have an adapter that requests may ask for; answered with `Answer`."""
 
     ask: int
     """The client's number for it."""
@@ -52,11 +52,21 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
     name: str
 
 
+class Inject(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Put these tokens into a running answer; answered with `Answer` when they are there, or cannot be."""
+
+    ask: int
+    request_id: str
+    mark: str
+    """By which the output that tells of it names it."""
+    token_ids: list[int]
+
+
 class Stop(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """End the core now, whatever runs. The first client's."""
 
 
-Command = Add | Abort | Forget | Ping | LoadAdapter | UnloadAdapter | Stop
+Command = Add | Abort | Forget | Ping | LoadAdapter | UnloadAdapter | Inject | Stop
 
 
 class Started(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -94,8 +104,9 @@ class Stepped(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Of this report, from 1; all who hear of it hear the same number."""
 
 
-class AdapterAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """An adapter has come or gone, which all clients have been told, or why not. Only who has asked hears of it."""
+class Answer(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """An adapter has come or gone, which all clients have been told, or tokens are where they were to be; or why not.
+    Only who has asked hears of it."""
 
     ask: int
     problem: str | None
@@ -107,4 +118,4 @@ class Died(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-Reply = Started | Failed | Stepped | AdapterAnswer | Died
+Reply = Started | Failed | Stepped | Answer | Died

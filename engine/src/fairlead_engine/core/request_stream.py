@@ -1,12 +1,14 @@
 """The outputs of one request on their way to one consumer."""
 
+from collections import deque
 from collections.abc import Callable
 
 from fairlead_engine.types import SequenceOutput, TokenLogprobs
 
 
 class RequestStream:
-    """Holds at most one output: what a slow consumer has not taken yet is merged, so memory stays bounded by tokens.
+    """Holds little: what a slow consumer has not taken yet is merged, so memory stays bounded by tokens. What was put
+    into an answer stands between what came before and after it.
 
     Belongs to one event loop.
     """
@@ -16,12 +18,14 @@ class RequestStream:
         self.is_ready = False
         """Whether there is something to take, be it an error."""
         self._on_ready = on_ready
-        self._pending: SequenceOutput | None = None
+        self._pending: deque[SequenceOutput] = deque()
         self._error: Exception | None = None
 
     def put(self, output: SequenceOutput) -> None:
         """Adds a step's output."""
-        self._pending = output if self._pending is None else merged(self._pending, output)
+        if self._pending and self._pending[-1].injected is None and output.injected is None:
+            output = merged(self._pending.pop(), output)
+        self._pending.append(output)
         self._tell()
 
     def fail(self, error: Exception) -> None:
@@ -31,8 +35,8 @@ class RequestStream:
 
     def take(self) -> SequenceOutput:
         """The next output, of a stream that is ready; raises what `fail` was given once there is none left."""
-        output, self._pending = self._pending, None
-        self.is_ready = self._error is not None
+        output = self._pending.popleft() if self._pending else None
+        self.is_ready = bool(self._pending) or self._error is not None
         if output is not None:
             return output
         assert self._error is not None

@@ -17,6 +17,7 @@ from fairlead_engine.core.adapter_places import Adapters
 from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots
+from fairlead_engine.core.injections import Injection, Injections, is_whole
 from fairlead_engine.sequences import NO_SLOT, NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import FinishReason, SamplingParams
@@ -140,6 +141,8 @@ class Scheduler:
         self._is_ready = is_ready
         self.drafting = drafting
         self._adapters = adapters
+        self._injections = Injections()
+        self._injected: list[tuple[Sequence, Injection]] = []
 
     # -- requests come and go --------------------------------------------------------------------------------------
 
@@ -169,6 +172,23 @@ class Scheduler:
         sequence.finish_reason = FinishReason.ABORT
         self._remove([sequence])
         return sequence
+
+    def inject(self, request_id: str, injection: Injection) -> None:
+        """Puts tokens into an answer that is generated, at the next place where nothing is torn apart: it has begun, no
+        step under way computes it, and its last token stands in no block that must stay whole. It goes on from there
+        with nothing computed again."""
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            injection.done("the answer has ended; send it with a new request")
+        elif sequence.injectable is None:
+            injection.done("nothing can be put into this answer; it was not asked for as injectable")
+        else:
+            self._injections.add(sequence, injection)
+
+    def take_injected(self) -> list[tuple[Sequence, Injection]]:
+        """What was put in since this was asked last."""
+        found, self._injected = self._injected, []
+        return found
 
     def rename(self, sequence: Sequence, extra: bytes) -> None:
         """From here on its blocks have other names: `extra` instead of what they were made with."""
@@ -287,6 +307,8 @@ class Scheduler:
         chooses as there; sequences that surely end with it are left out.
         """
         num_preemptions = self.counters.num_preemptions
+        if self._injections:
+            self._put_in()
         batch = self._schedule_running()
         if self.waiting and self.counters.num_preemptions == num_preemptions:
             batch.chunks += self._admit_waiting(self.limits.max_num_batched_tokens - batch.num_tokens)
@@ -298,6 +320,34 @@ class Scheduler:
         if self.drafting is not None:
             self._add_drafts(batch, self.drafting)
         return batch
+
+    def _put_in(self) -> None:
+        """What has found its place. Who has one coming, as far as is known, is left out of the step for that."""
+        for sequence in self._injections.sequences():
+            if sequence.slot == NO_SLOT or sequence in self._prefilling:
+                continue
+            if not is_whole(sequence):
+                self._decoding.resume(sequence)
+            elif not self._decoding.is_settled(sequence):
+                self._decoding.pause(sequence)
+            else:
+                self._decoding.resume(sequence)
+                for injection in self._injections.take(sequence):
+                    self._put_into(sequence, injection)
+
+    def _put_into(self, sequence: Sequence, injection: Injection) -> None:
+        """From here on it has these tokens to compute, as one whose prompt is not computed to its end."""
+        number = len(injection.token_ids)
+        if (most := self.max_len - sequence.num_tokens - 1) < number:
+            injection.done(f"it has {number} tokens, and the context of {self.max_len} has room for {most} more")
+            return
+        if sequence not in self._prefilling:
+            self._decoding.leave(sequence.slot)
+            insort_right(self._prefilling, sequence, key=_rank)
+        sequence.token_ids += injection.token_ids
+        sequence.num_injected_tokens += number
+        sequence.max_num_tokens = min(self.max_len, sequence.max_num_tokens + number)
+        self._injected.append((sequence, injection))
 
     def _schedule_running(self) -> Batch:
         """A token of everyone who is past the prompt, and what the budget leaves of prompts."""
@@ -603,6 +653,8 @@ class Scheduler:
                 self._adapters.ended(sequence)
         if self.drafting is not None:
             self.drafting.forget(ended)
+        if self._injections:
+            self._injections.forget(ended)
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
         self.waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
 

@@ -21,6 +21,7 @@ from fairlead_engine.server.adapter_endpoints import (
 from fairlead_engine.server.answering import Answering, Handler, RawEndpoint, refuse
 from fairlead_engine.server.embedding_endpoint import EmbeddingEndpoint
 from fairlead_engine.server.generate_endpoints import ChatEndpoint, CompletionEndpoint
+from fairlead_engine.server.injection_endpoint import PATH_INJECT, InjectionEndpoint, InjectReply, InjectRequest
 from fairlead_engine.server.kv_endpoints import KVEndpoints
 from fairlead_engine.server.model_endpoints import ModelCard, ModelEndpoints, ModelList, TextReply, TokensReply
 from fairlead_engine.server.openapi import NDJSON, Documentation, RawOperation, Schema
@@ -89,6 +90,14 @@ _UNLOAD_ADAPTER = RawOperation(
     reply=AdapterReply,
     tag="control",
 )
+_INJECT = RawOperation(
+    path=PATH_INJECT,
+    name="inject",
+    summary="Put the result of a tool into an answer while it is streamed",
+    request=InjectRequest,
+    parameters={"id": "The answer's, as its stream tells it"},
+    reply=InjectReply,
+)
 _KV_EVENTS = RawOperation(
     path=PATH_KV_EVENTS,
     name="kv_events",
@@ -108,6 +117,7 @@ def build_app(service: Service) -> FastAPI:
     adapters = AdapterEndpoints(service)
     app.add_raw(_CHAT, ChatEndpoint(service))
     app.add_raw(_COMPLETION, CompletionEndpoint(service))
+    app.add_raw(_INJECT, InjectionEndpoint(service))
     app.add_raw(_EMBEDDING, EmbeddingEndpoint(service))
     app.add_raw(_RERANK, RerankEndpoint(service))
     app.add_raw(_SCORE, ScoreEndpoint(service))

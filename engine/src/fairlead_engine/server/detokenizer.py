@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead_engine.server.stop_strings import StopStrings
 from fairlead_engine.server.token_text import Vocabulary
-from fairlead_engine.types import FinishReason, SamplingParams, SequenceOutput, TokenLogprobs
+from fairlead_engine.types import FinishReason, Injected, SamplingParams, SequenceOutput, TokenLogprobs
 
 
 class CallDelta(msgspec.Struct, frozen=True, gc=False):
@@ -42,6 +42,8 @@ class TextDelta(msgspec.Struct, frozen=True, gc=False):
     """What was added to the reasoning before the text, where that is told apart."""
     calls: list[CallDelta] = []
     """What was added to calls of tools, where they are told apart."""
+    injected: Injected | None = None
+    """What was put into the answer behind all this."""
 
     @property
     def num_logprobs(self) -> int:

@@ -20,6 +20,7 @@ from fairlead_engine.server.detokenizer import Detokenizer
 from fairlead_engine.server.dispatches import Dispatch
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.generation import Choice, Generation, OutputReader
+from fairlead_engine.server.injectable_answer import InjectableAnswer, TurnsReader, check_injectable
 from fairlead_engine.server.prompts import chat_prompts, check_effort, completion_prompts
 from fairlead_engine.server.reply import ChatReply, CompletionReply, Reply
 from fairlead_engine.server.request_body import decode
@@ -28,8 +29,8 @@ from fairlead_engine.server.schemas import ChatRequest, CompletionRequest, Gener
 from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import grammar, wish_of
-from fairlead_engine.server.tool_use import reasoning_has_begun, tool_use
-from fairlead_engine.types import Grammar, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
+from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun, tool_use
+from fairlead_engine.types import Grammar, Injectable, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
 from fairlead_protocol.messages import HEADER_DISPATCH
 from fairlead_protocol.prompts import EncodedPrompt
 
@@ -86,6 +87,7 @@ class PromptEndpoint(ABC, Generic[Request]):
                 request_id=exchange.request_id,
                 arrival_time=arrival_time,
                 comes_from_gateway=dispatch.gateway is not None,
+                injectable=self.injectable(request, model),
             )
             on_sent = partial(self._service.stream.sent, dispatch=dispatch)
             async with self.generation(request, choices, on_sent) as generation:
@@ -114,6 +116,10 @@ class PromptEndpoint(ABC, Generic[Request]):
 
     def pooling(self, request: Request, model: ServedModel) -> Pooling | None:
         """What vector is made of the hidden states; None = text is generated."""
+        return None
+
+    def injectable(self, request: Request, model: ServedModel) -> Injectable | None:
+        """Where something may be put into its answer; None = nothing is."""
         return None
 
     def reading(self, model: ServedModel) -> Reading:
@@ -178,8 +184,10 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         return chat_prompts(request, model)
 
     def check(self, request: ChatRequest, model: ServedModel) -> None:
-        tool_use(request, model.formats)
+        use = tool_use(request, model.formats)
         check_effort(request, model)
+        if request.injectable:
+            check_injectable(request, use, model, num_processes=self._service.num_processes)
         if request.thinking_token_budget is not None and model.thinking_markers is None:
             raise RequestError(
                 "thinking_token_budget",
@@ -187,6 +195,23 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
                 "ends is not told by tokens of their own; leave it out, or serve it with reasoning-parser set",
                 "unsupported_value",
             )
+
+    def injectable(self, request: ChatRequest, model: ServedModel) -> Injectable | None:
+        return model.injectable if request.injectable else None
+
+    async def send(self, exchange: Exchange, request: ChatRequest, model: ServedModel, generation: Generation) -> None:
+        if not request.injectable:
+            await super().send(exchange, request, model, generation)
+            return
+        [choice] = generation.choices
+        assert isinstance(choice.reader, TurnsReader)
+        answer_id, answers = _reply_id(exchange.request_id), self._service.injectable_answers
+        answers[answer_id] = answer = InjectableAnswer(request, choice.request, choice.reader, self._service.client)
+        try:
+            await super().send(exchange, request, model, generation)
+        finally:
+            if answers.get(answer_id) is answer:
+                del answers[answer_id]
 
     def thinking(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
         if request.thinking_token_budget is None or model.thinking_markers is None:
@@ -210,6 +235,21 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
             formats = formats._replace(tools=None)
         if formats == TEXT_ONLY:
             return super().reader(request, prompt, sampling, model)
+        if request.injectable:
+            return TurnsReader(lambda before: self._answer_reader(request, before, sampling, model, use), prompt)
+        return self._answer_reader(request, prompt, sampling, model, use)
+
+    def _answer_reader(
+        self,
+        request: ChatRequest,
+        prompt: list[int],
+        sampling: SamplingParams,
+        model: ServedModel,
+        use: ToolUse | None,
+    ) -> AnswerReader:
+        formats = model.formats
+        if use is None and formats.answer is None:
+            formats = formats._replace(tools=None)
         detokenizer = Detokenizer(
             model.vocabulary,
             sampling,
@@ -226,7 +266,12 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         )
 
     def reply(self, request: ChatRequest, model: ServedModel, generation: Generation, request_id: str) -> ChatReply:
-        return ChatReply(generation, model.vocabulary, request, reply_id=f"chatcmpl-{request_id}")
+        return ChatReply(generation, model.vocabulary, request, reply_id=_reply_id(request_id))
+
+
+def _reply_id(request_id: str) -> str:
+    """What clients call the answer to a chat."""
+    return f"chatcmpl-{request_id}"
 
 
 class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):

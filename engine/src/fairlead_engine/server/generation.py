@@ -41,6 +41,8 @@ class Choice:
     request: EngineRequest
     reader: OutputReader
     num_cached_tokens: int = 0
+    num_injected_tokens: int = 0
+    """That were put into its answer, to go on behind."""
     finish_reason: FinishReason | None = None
     first_token_time: float | None = None
     """Wall-clock seconds."""
@@ -48,7 +50,8 @@ class Choice:
 
     @property
     def num_prompt_tokens(self) -> int:
-        return len(self.request.prompt_token_ids)
+        """With what was put in later: all that it was given."""
+        return len(self.request.prompt_token_ids) + self.num_injected_tokens
 
     @property
     def num_output_tokens(self) -> int:
@@ -253,6 +256,8 @@ class Generation:
             else:
                 self._metrics.tokens(len(output.new_token_ids), now - choice.last_token_time)
             choice.last_token_time = now
+        if output.injected is not None:
+            choice.num_injected_tokens += output.injected.num_tokens
         delta = choice.reader.push(output)
         if delta.finish_reason is not None:
             self._finish(choice, delta.finish_reason)

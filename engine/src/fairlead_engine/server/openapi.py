@@ -30,7 +30,7 @@ class RawOperation:
     request: Schema | None = None
     """What its body is; None = it has none."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """Required query parameters and what they mean."""
+    """Required parameters and what they mean: those that `path` names in braces, others of the query."""
     reply: Schema | None = None
     """None = an object of OpenAI's API, described there."""
     reply_type: str = _JSON
@@ -54,10 +54,19 @@ class RawOperation:
             described["requestBody"] = {"required": True, "content": _json(self.request)}
         if self.parameters:
             described["parameters"] = [
-                {"name": name, "in": "query", "required": True, "description": text, "schema": {"type": "string"}}
+                {
+                    "name": name,
+                    "in": self._place_of(name),
+                    "required": True,
+                    "description": text,
+                    "schema": {"type": "string"},
+                }
                 for name, text in self.parameters.items()
             ]
         return described
+
+    def _place_of(self, parameter: str) -> str:
+        return "path" if f"{{{parameter}}}" in self.path else "query"
 
 
 class Documentation:

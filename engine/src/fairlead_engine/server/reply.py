@@ -121,6 +121,9 @@ class Reply(ABC, Generic[Request]):
                 chunks.append(before + _encode(delta.text) + behind)
             elif delta.text or _has_more_than_text(delta) or (self._request.return_token_ids and delta.token_ids):
                 chunks.append(self._chunk([{**self.chunk_choice(index, delta), **self._ids(delta)}], self._num_sent))
+            if delta.injected is not None:
+                told = {"tool_call_id": delta.injected.mark, "num_tokens": delta.injected.num_tokens}
+                chunks.append(self._chunk([], self._num_sent, injected=told))
         return b"".join(chunks)
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:

@@ -338,6 +338,15 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     parallel_tool_calls: Annotated[
         bool | None, Parameter("Whether an answer may have more than one call.", default="true")
     ] = None
+    injectable: Annotated[
+        bool | None,
+        Parameter(
+            "Results of tools may be put into the answer while it is streamed "
+            "([asynchronous tools](../guides/asynchronous-tools.md)).",
+            accepted="`true` with `stream` and `tools`, one choice",
+            default="false",
+        ),
+    ] = None
     prediction: Annotated[Any, _IGNORED] = None
 
     functions: Annotated[Any, Parameter("Describe functions in the prompt.", By.REFUSED, only="[]")] = None

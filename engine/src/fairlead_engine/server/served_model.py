@@ -18,7 +18,7 @@ from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.server.tool_use import AnswerGrammars
 from fairlead_engine.tokenizer_files import read_tokenizer
-from fairlead_engine.types import EngineInfo, Kind, SamplingParams
+from fairlead_engine.types import EngineInfo, Injectable, Kind, SamplingParams
 from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
 from fairlead_protocol.least_tokens import LeastTokens
@@ -173,6 +173,19 @@ class ServedModel:
         begin, end = tuple(self.encode(thought.begin)), tuple(self.encode(thought.end))
         added = self.tokenizer.backend.get_added_tokens_decoder()
         return (begin, end) if begin and end and begin[0] in added and end[0] in added else None
+
+    @cached_property
+    def injectable(self) -> Injectable | None:
+        """Where answers may not be torn apart, if each of those places begins and ends with a token of its own; None
+        where calls cannot be told so."""
+        tools, thought = self.formats.tools, self.formats.thought
+        texts = [] if tools is None or tools.block is None else [tools.block]
+        if not texts:
+            return None
+        texts += [] if thought is None else [(thought.begin, thought.end)]
+        ids = [tuple(self.tokenizer.token_id(text) for text in pair) for pair in texts]
+        blocks = [(begin, end) for begin, end in ids if begin is not None and end is not None]
+        return Injectable(blocks) if len(blocks) == len(texts) else None
 
     def check_sampling(self, sampling: SamplingParams) -> None:
         """Raises `RequestError` for parameters that do not fit this model."""

@@ -13,12 +13,21 @@ from fairlead_engine.errors import Draining, NotReady, RequestError
 from fairlead_engine.server.answers.answer_formats import choose_formats
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.generation import Choice, OutputReader
+from fairlead_engine.server.injectable_answer import InjectableAnswer
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
 from fairlead_engine.server.sampling import for_choice
 from fairlead_engine.server.schemas import PromptRequest
 from fairlead_engine.server.served_model import ModelFiles, ServedModel
-from fairlead_engine.types import MAX_ANSWER_LOGPROBS, EngineInfo, EngineRequest, Pooling, Reading, SamplingParams
+from fairlead_engine.types import (
+    MAX_ANSWER_LOGPROBS,
+    EngineInfo,
+    EngineRequest,
+    Injectable,
+    Pooling,
+    Reading,
+    SamplingParams,
+)
 from fairlead_protocol import messages
 from fairlead_protocol.http.bodies import BodyReader
 from fairlead_protocol.lanes import Lanes, Pacer
@@ -85,8 +94,11 @@ class Service:
         self.bodies = BodyReader(
             limit=config.max_body_bytes, timeout=config.body_timeout, total_limit=config.max_partial_body_bytes
         )
+        self.injectable_answers: dict[str, InjectableAnswer] = {}
+        """By what clients call them, those that are being generated."""
         self._name = name
         self._model: ServedModel | None = None
+        self.num_processes = num_places
         self._ids = itertools.count(place, num_places)
         client.listen(self.stream)
 
@@ -202,6 +214,7 @@ class Service:
         request_id: str,
         arrival_time: float,
         comes_from_gateway: bool,
+        injectable: Injectable | None = None,
     ) -> list[Choice]:
         """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
 
@@ -227,6 +240,7 @@ class Service:
                 reading=reading,
                 part_of=part_of,
                 max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,
+                injectable=injectable,
             )
             choices.append(Choice(index, engine_request, make_reader(prompt.token_ids)))
         return choices

@@ -40,6 +40,11 @@ class AnswerReader:
         """Output tokens so far."""
         return self._detokenizer.num_tokens
 
+    @property
+    def num_calls(self) -> int:
+        """Calls that have begun, so far."""
+        return self._num_calls if self._most_calls is None else min(self._num_calls, self._most_calls)
+
     def push(self, output: SequenceOutput) -> TextDelta:
         """The output's contribution."""
         delta = self._detokenizer.push(output)

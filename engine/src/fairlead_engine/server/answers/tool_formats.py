@@ -37,6 +37,8 @@ class ToolFormat(ABC):
 
     markers: tuple[str, ...] = ()
     shape: CallShape
+    block: tuple[str, str] | None = None
+    """Tokens before and behind everything that is a call, where there are such."""
     answer: str | None = None
     """What stands before a text, where every answer is written in this format, in requests without tools, too."""
     thought: ReasoningFormat | None = None
@@ -57,6 +59,7 @@ class Hermes(ToolFormat):
     """Hermes 2 and 3, Qwen2.5 and Qwen3: `<tool_call>` and `</tool_call>` around each call as an object."""
 
     begin, end = "<tool_call>", "</tool_call>"
+    block = begin, end
     markers = (begin, end)
     shape = CallShape(begin, '\n{"name": "{name}", "arguments": ', "}\n" + end, "\n" + begin)
 
@@ -144,6 +147,7 @@ class DeepSeek(ToolFormat):
     """DeepSeek-V3 and R1, whose arguments are fenced as JSON behind the name, and V3.1, where they are bare."""
 
     begin, end = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+    block = begin, end
     call_begin, call_end, separator = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
     markers = (begin, end, call_begin, call_end, separator)
 

@@ -1,0 +1,146 @@
+"""A streamed chat into which results of tools are put while it is generated: what is sent for one, and what comes back.
+
+A result ends the model's turn as a new request with it would: its tokens are what the chat template writes from the end
+of the turn so far to the beginning of the next. `core/injections.py` finds the place.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from fairlead_engine.core.client import EngineClient
+from fairlead_engine.errors import InjectionError, RequestError
+from fairlead_engine.server.answers.reader import AnswerReader
+from fairlead_engine.server.detokenizer import CallDelta, TextDelta
+from fairlead_engine.server.refusals import Gone
+from fairlead_engine.server.schemas import ChatRequest
+from fairlead_engine.server.served_model import ServedModel
+from fairlead_engine.server.structured_output import wish_of
+from fairlead_engine.server.tool_use import ToolUse
+from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
+from fairlead_protocol.chat import ChatTemplateError
+
+_TURN = "ANSWERSOFAR"
+"""Stands for what the model has written, where a result behind it is rendered."""
+
+
+def check_injectable(request: ChatRequest, use: ToolUse | None, model: ServedModel, *, num_processes: int) -> None:
+    """Raises `RequestError` for a chat whose answer nothing can be put into."""
+    problem = None
+    if model.injectable is None:
+        problem = "this model's calls are not told apart by tokens before and behind them; leave injectable out"
+    elif num_processes > 1:
+        problem = "this engine has several HTTP processes, which do not know of each other's answers; leave it out"
+    elif not request.stream:
+        problem = "only a streamed answer can be told of what comes into it; set stream to true"
+    elif use is None:
+        problem = "there are no tools whose results could come; send tools, and a tool_choice that lets them be called"
+    elif request.num_each > 1 or request.use_beam_search:
+        problem = "a result belongs to one answer; leave n and use_beam_search out"
+    elif use.is_kept_to or wish_of(request) is not None:
+        problem = "an answer that is kept to a grammar cannot be interrupted; leave response_format, strict and "
+        problem += "tool_choice out"
+    elif request.thinking_token_budget is not None:
+        problem = "a budget of reasoning is counted for one turn; leave thinking_token_budget out"
+    elif request.continue_final_message:
+        problem = "the turn that is continued has no beginning to be rendered with; leave continue_final_message out"
+    if problem is not None:
+        raise RequestError("injectable", problem, "unsupported_value")
+
+
+class TurnsReader:
+    """Reads an answer of several turns: each result that is put in ends one, and begins the next."""
+
+    def __init__(self, make: Callable[[list[int]], AnswerReader], prompt: list[int]) -> None:
+        """`make`: what reads a turn, behind these tokens."""
+        self._make = make
+        self._reader = make(prompt)
+        self._num_tokens_before = self._num_calls_before = 0
+        self.call_ids: list[str] = []
+        """Of all calls, in order."""
+        self.coming: dict[str, list[int]] = {}
+        """By call, the tokens of a result that was sent and is not in the answer."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens so far, of all turns."""
+        return self._num_tokens_before + self._reader.num_tokens
+
+    def push(self, output: SequenceOutput) -> TextDelta:
+        """The output's contribution."""
+        if output.injected is None:
+            return self._counted(self._reader.push(output))
+        ending = SequenceOutput(request_id=output.request_id, new_token_ids=[], finish_reason=FinishReason.STOP)
+        rest = self._counted(self._reader.push(ending))
+        self._num_tokens_before = self.num_tokens
+        self._num_calls_before += self._reader.num_calls
+        self._reader = self._make(self.coming.pop(output.injected.mark, []))
+        return msgspec.structs.replace(rest, finish_reason=None, stop_reason=None, injected=output.injected)
+
+    def _counted(self, delta: TextDelta) -> TextDelta:
+        """Calls have numbers of their own in the whole answer."""
+        if not delta.calls:
+            return delta
+        self.call_ids += [call.id for call in delta.calls if call.id is not None]
+        calls = [
+            CallDelta(call.index + self._num_calls_before, call.arguments, call.id, call.name) for call in delta.calls
+        ]
+        return msgspec.structs.replace(delta, calls=calls)
+
+
+class InjectableAnswer:
+    """One that is being generated."""
+
+    def __init__(
+        self, request: ChatRequest, engine_request: EngineRequest, reader: TurnsReader, client: EngineClient
+    ) -> None:
+        self._request = request
+        self._engine_request = engine_request
+        self._reader = reader
+        self._client = client
+        self._sent: set[str] = set()
+
+    def check_call(self, tool_call_id: str) -> None:
+        """Raises `RequestError` for a call that the answer has not made, or whose result was sent."""
+        calls = self._reader.call_ids
+        if tool_call_id not in calls:
+            there = f"it has made {', '.join(calls)}" if calls else "it has made none"
+            raise RequestError("tool_call_id", f"the answer has made no call {tool_call_id!r}; {there}", "unknown_call")
+        if tool_call_id in self._sent:
+            raise RequestError("tool_call_id", f"the result of {tool_call_id} was sent already", "result_was_sent")
+
+    def tokens(self, tool_call_id: str, content: str, model: ServedModel) -> list[int]:
+        """What a result is in the model's eyes, behind its turn so far. Raises `RequestError`. May take long."""
+        turn: list[Mapping[str, Any]] = [
+            {"role": "assistant", "content": _TURN},
+            {"role": "tool", "tool_call_id": tool_call_id, "content": content},
+        ]
+        request = self._request
+        effort = {} if request.reasoning_effort is None else {"reasoning_effort": request.reasoning_effort}
+        try:
+            text = model.tokenizer.render_chat(
+                [*request.messages, *turn], tools=request.tools, add_generation_prompt=True,
+                continue_final_message=False, **{**effort, **(request.chat_template_kwargs or {})},
+            )  # fmt: skip
+        except ChatTemplateError as error:
+            raise RequestError("content", f"the result cannot be rendered: {error}") from error
+        before, mark, behind = text.partition(_TURN)
+        if not mark or _TURN in before:
+            problem = (
+                "this model's chat template does not show where its answers end; send the result with a new request"
+            )
+            raise RequestError("content", problem, "unsupported_value")
+        return model.encode(behind)
+
+    async def inject(self, tool_call_id: str, token_ids: list[int]) -> None:
+        """Returns when it is in the answer. Raises `Gone`, or what a client of the core does."""
+        self.check_call(tool_call_id)  # it may have been sent meanwhile
+        self._sent.add(tool_call_id)
+        self._reader.coming[tool_call_id] = token_ids
+        try:
+            await self._client.inject(self._engine_request.request_id, tool_call_id, token_ids)
+        except InjectionError as error:
+            self._reader.coming.pop(tool_call_id, None)
+            self._sent.discard(tool_call_id)
+            raise Gone(error.message) from error
