@@ -65,7 +65,7 @@ class Sequence:
     under_way: "ScheduledSequence | None" = None
     """Its share of the last step that was planned with it and has no result yet."""
     num_cached_tokens: int = 0
-    """Prompt tokens taken from the prefix cache at its first admission."""
+    """Prompt tokens taken from the prefix cache at its first admission, virtual ones not counted."""
     num_read_tokens: int = 0
     """Prompt tokens of which something was read off the hidden states, where all of them are; not undone by
     preemption."""

@@ -21,6 +21,7 @@ from fairlead_engine.server.schemas import (
 
 PATHS = {
     ("post", "/v1/chat/completions"),
+    ("post", "/v1/chat/completions/{id}/inject"),
     ("post", "/v1/completions"),
     ("post", "/v1/embeddings"),
     ("post", "/v1/rerank"),

@@ -274,7 +274,7 @@ class Engine:
             SequenceOutput(
                 request_id=sequence.request_id,
                 new_token_ids=[token.token_id],
-                num_cached_tokens=max(0, sequence.num_cached_tokens - sequence.num_virtual_tokens),
+                num_cached_tokens=sequence.num_cached_tokens,
             )
             if sequence.finish_reason is None and token is not None and token.logprobs is None
             else self._output(sequence, token)
@@ -315,7 +315,7 @@ class Engine:
             request_id=sequence.request_id,
             new_token_ids=[each.token_id for each in tokens],
             finish_reason=sequence.finish_reason,
-            num_cached_tokens=max(0, sequence.num_cached_tokens - sequence.num_virtual_tokens),
+            num_cached_tokens=sequence.num_cached_tokens,
             logprobs=[each.logprobs for each in tokens if each.logprobs is not None] or None,
             prompt_logprobs=item.prompt_logprobs or None if item is not None else None,
             embedding=item.embedding if item is not None else None,

@@ -511,7 +511,7 @@ class Scheduler:
         sequence.num_computed_tokens = len(matched) * self.blocks.block_size
         if sequence.first_scheduled_time is None:
             sequence.first_scheduled_time = self._now()
-            sequence.num_cached_tokens = sequence.num_computed_tokens
+            sequence.num_cached_tokens = max(0, sequence.num_computed_tokens - sequence.num_virtual_tokens)
             self.counters.prefix_query_tokens += sequence.num_prompt_tokens
             self.counters.prefix_hit_tokens += sequence.num_cached_tokens
         insort_right(self.running, sequence, key=_rank)
