@@ -19,7 +19,7 @@ TOOL = {
 }
 CHAT: dict[str, Any] = {
     "model": "dinghy", "messages": [{"role": "user", "content": "Tell me the time in Paris."}], "tools": [TOOL],
-    "stream": True, "injectable": True, "temperature": 0, "max_tokens": 90, "ignore_eos": True,
+    "stream": True, "injectable": True, "temperature": 0, "max_tokens": 250, "ignore_eos": True,
     "return_token_ids": True, "stream_options": {"include_usage": True},
 }  # fmt: skip
 
@@ -36,7 +36,8 @@ def dinghy(start_engine_in: Any, tmp_path_factory: pytest.TempPathFactory) -> An
 class Streamed:
     """An answer, and what was answered to what was put into it."""
 
-    def __init__(self, url: str, contents: list[str], **fields: Any) -> None:
+    def __init__(self, url: str, contents: list[str], *, leaves: bool = False, **fields: Any) -> None:
+        """`leaves`: when everything was answered."""
         self.token_ids: list[list[int]] = [[]]
         """Of each turn."""
         self.prompt: list[int] = []
@@ -50,6 +51,8 @@ class Streamed:
             for line in reply.iter_lines():
                 if line.startswith("data: {"):
                     self._read(json.loads(line.removeprefix("data: ")), url, contents)
+                if leaves and not contents:
+                    break
 
     def _read(self, chunk: dict[str, Any], url: str, contents: list[str]) -> None:
         assert "error" not in chunk, chunk
@@ -67,7 +70,7 @@ class Streamed:
                 if call.get("id"):
                     self.calls[call["index"]] = {"id": call["id"], "name": call["function"]["name"], "arguments": ""}
                 self.calls[call["index"]]["arguments"] += call["function"]["arguments"]
-            if self.calls and self._is_called() and contents:
+            while self.calls and self._is_called() and contents:
                 self.replies.append(inject(url, self.id, self.calls[0]["id"], contents.pop(0)))
 
     def _is_called(self) -> bool:
@@ -96,7 +99,7 @@ def test_an_answer_goes_on_with_a_result_as_a_new_request_would(dinghy: Any) -> 
         "id": answer.id, "tool_call_id": call_id, "num_tokens": len(result), "object": "chat.completion.injection",
     }  # fmt: skip
     before, after = answer.token_ids
-    assert len(before) + len(after) == 90 and answer.finish_reason == "length"
+    assert len(before) + len(after) == 250 and answer.finish_reason == "length"
     fresh = httpx.post(
         f"{dinghy.url}/v1/completions",
         json={
@@ -107,23 +110,24 @@ def test_an_answer_goes_on_with_a_result_as_a_new_request_would(dinghy: Any) -> 
     ).json()  # fmt: skip
     assert fresh["choices"][0]["token_ids"] == after
     assert answer.usage is not None
-    assert answer.usage["completion_tokens"] == 90
+    assert answer.usage["completion_tokens"] == 250
     assert answer.usage["prompt_tokens"] == len(answer.prompt) + len(result), "a result is given, not generated"
+    late = inject(dinghy.url, answer.id, call_id, "9")
+    assert (late.status_code, late.json()["error"]["code"]) == (404, "answer_not_found")
 
 
 def test_what_cannot_be_put_in_is_refused_in_a_sentence(dinghy: Any) -> None:
-    answer = Streamed(dinghy.url, ["9", "9"])
-    assert [reply.status_code for reply in answer.replies] == [200, 400]
-    error = answer.replies[1].json()["error"]
+    """Answers are long enough to be there still."""
+    common: dict[str, Any] = {"leaves": True, "max_tokens": 1500}
+    twice = Streamed(dinghy.url, ["9", "9"], **common)
+    assert [reply.status_code for reply in twice.replies] == [200, 400]
+    error = twice.replies[1].json()["error"]
     assert (error["param"], error["code"]) == ("tool_call_id", "result_was_sent")
-    late = inject(dinghy.url, answer.id, answer.calls[0]["id"], "9")
-    assert (late.status_code, late.json()["error"]["code"]) == (404, "answer_not_found")
-    huge = Streamed(dinghy.url, ["nine " * 3000])
-    assert huge.replies[0].status_code == 410
+    huge = Streamed(dinghy.url, ["nine " * 2500, "9"], **common)
+    assert [reply.status_code for reply in huge.replies] == [410, 200], "nothing is lost"
     assert "and the context of 2048 has room for" in huge.replies[0].json()["error"]["message"]
-    assert huge.told == [] and len(huge.token_ids[0]) == 90, "nothing is lost"
-    plain = Streamed(dinghy.url, ["9"], injectable=False)
-    assert plain.replies[0].status_code == 404
+    plain = Streamed(dinghy.url, ["9"], injectable=False, **common)
+    assert (plain.replies[0].status_code, plain.replies[0].json()["error"]["code"]) == (404, "answer_not_found")
 
 
 @pytest.mark.parametrize(
