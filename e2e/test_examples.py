@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import adapter_files
 import pytest
 import yaml
 
@@ -19,6 +20,7 @@ ANSWER = "loud"
 DEFINITIONS = {"ScaledObject": Path(__file__).parent / "keda.yaml"}
 """Somebody else's kinds, each with its CustomResourceDefinition."""
 NOT_IN_LOCAL_MODE = ("HorizontalPodAutoscaler",)
+ADAPTERS = Path(adapter_files.__file__).read_text()
 SAME_BEFORE = {"autoscaling/v2": "autoscaling/v2beta2"}
 """Versions that were served before, with the same fields."""
 
@@ -26,7 +28,7 @@ Json = dict[str, Any]
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 5
+    assert len(EXAMPLES) >= 7
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)
@@ -89,16 +91,45 @@ def assert_served(fleet, deployment: Json, claims: dict[str, Json]) -> None:
     claim, _, folder = source.removeprefix("pvc://").partition("/")
     if source.startswith("pvc://"):
         fleet.fill_claim(claim, folder, claims.get(claim))
+    adapters = deployment["spec"].get("adapters") or []
+    for claim_of_adapters, folders in on_claims(adapters).items():
+        fleet.write_claim(claim_of_adapters, ADAPTERS, folders, claims.get(claim_of_adapters))
     fleet.apply(deployment)
     try:
         wait_ready(fleet, name)
         reply = fleet.post("/v1/chat/completions", {"model": name, "max_tokens": 16, **QUESTION})
         assert reply["choices"][0]["message"]["content"] == ANSWER
+        for adapter in adapters:
+            assert_adapter_served(fleet, name, adapter)
     finally:
         fleet.kubectl("delete", "llm", name)
         fleet.wait("its engines to go", lambda: not fleet.pods(name))
         if source.startswith("pvc://"):
             fleet.remove_claim(claim)
+        for claim_of_adapters in on_claims(adapters):
+            fleet.remove_claim(claim_of_adapters)
+
+
+def on_claims(adapters: list[Json]) -> dict[str, list[str]]:
+    """By claim, the folders of the adapters on it."""
+    found: dict[str, list[str]] = {}
+    for adapter in adapters:
+        claim, _, folder = adapter["source"].removeprefix("pvc://").partition("/")
+        found.setdefault(claim, []).append(folder)
+    return found
+
+
+def assert_adapter_served(fleet, name: str, adapter: Json) -> None:
+    """Under each of its names."""
+
+    def is_loaded() -> bool:
+        said = {each["name"]: each for each in fleet.get("llm", name).get("status", {}).get("adapters", ())}
+        return bool(said.get(adapter["name"], {}).get("reason") == "AdapterLoaded")
+
+    fleet.wait(f"{adapter['name']} to be loaded", is_loaded)
+    for model in filter(None, (f"{name}:{adapter['name']}", adapter.get("servedName"))):
+        reply = fleet.post("/v1/chat/completions", {"model": model, "max_tokens": 4, **QUESTION})
+        assert reply["usage"]["completion_tokens"] > 0
 
 
 def wait_ready(fleet, name: str) -> None:

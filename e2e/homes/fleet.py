@@ -19,6 +19,7 @@ import pytest
 from streaming_load import Endpoint
 
 from homes.kubectl import LABEL_LLMDEPLOYMENT, Json, Kubectl
+from homes.volumes import FILL
 
 LABEL_COMPONENT = "app.kubernetes.io/component"
 ENGINE_PORT = 8000
@@ -156,10 +157,14 @@ class Fleet(Kubectl, ABC):
         """Whether the API server refuses what breaks a rule between fields (CEL), and unknown fields by itself. An
         older server stores the object, and the operator reports InvalidSpec."""
 
-    @abstractmethod
     def fill_claim(self, name: str, folder: str, manifest: Json | None = None) -> None:
-        """Creates the PersistentVolumeClaim `name` with the dinghy's files in `folder`. `manifest`: the claim, unless
-        it is to be a small one."""
+        """`write_claim`, with the dinghy's files in `folder`."""
+        self.write_claim(name, FILL, [folder], manifest)
+
+    @abstractmethod
+    def write_claim(self, name: str, program: str, arguments: Sequence[str], manifest: Json | None = None) -> None:
+        """Creates the PersistentVolumeClaim `name` and has a program write onto it, with the engine's Python: `python
+        -c program ROOT arguments…`. `manifest`: the claim, unless it is to be a small one."""
 
     @abstractmethod
     def remove_claim(self, name: str) -> None:

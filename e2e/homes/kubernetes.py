@@ -162,12 +162,12 @@ class KubernetesFleet(Fleet):
             self._has_shell = True
         return self.kubectl("exec", SHELL_POD, "--", *command).stdout
 
-    def fill_claim(self, name: str, folder: str, manifest: Json | None = None) -> None:
+    def write_claim(self, name: str, program: str, arguments: Sequence[str], manifest: Json | None = None) -> None:
         manifest = manifest or claim(name)
         nodes = self.get("nodes")["items"]
         classes = self.get("storageclasses")["items"]
         self.apply(volume(manifest, self.namespace, nodes[0], classes), manifest)
-        pod = filler(name, ENGINE, folder)
+        pod = filler(name, ENGINE, program, arguments)
         self.apply(pod)
         self._finished(pod["metadata"]["name"])
 

@@ -19,8 +19,6 @@ from fairlead_local.owned import owned_fleet
 from homes.fleet import ENGINE_PORT, Fleet, Load
 from homes.kubectl import Json
 
-ROOT = Path(__file__).parents[2]
-DINGHY = ROOT / "engine/src/fairlead_engine/demo/dinghy"
 COMMAND_SECONDS = 120.0
 
 
@@ -70,8 +68,10 @@ class LocalFleet(Fleet):
             self._texts[model] = streaming_load.undisturbed(endpoint)
         return streaming_load.steady_load(endpoint, self._texts[model], num_clients=num_clients)
 
-    def fill_claim(self, name: str, folder: str, manifest: Json | None = None) -> None:
-        shutil.copytree(DINGHY, self.folder / "volumes" / self.namespace / name / folder)
+    def write_claim(self, name: str, program: str, arguments: Sequence[str], manifest: Json | None = None) -> None:
+        root = self.folder / "volumes" / self.namespace / name
+        root.mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, "-c", program, str(root), *arguments], check=True, timeout=COMMAND_SECONDS)
         self.apply(manifest or claim(name))
 
     def remove_claim(self, name: str) -> None:

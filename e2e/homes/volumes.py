@@ -1,4 +1,4 @@
-"""A PersistentVolumeClaim that holds a model, on any cluster that allows hostPath volumes. Pure: objects only."""
+"""A PersistentVolumeClaim that holds files, on any cluster that allows hostPath volumes. Pure: objects only."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,9 @@ import shutil, sys
 from pathlib import Path
 import fairlead_engine
 source = Path(fairlead_engine.__file__).parent / "demo/dinghy"
-shutil.copytree(source, Path("/volume") / sys.argv[1], dirs_exist_ok=True)
+shutil.copytree(source, Path(sys.argv[1]) / sys.argv[2], dirs_exist_ok=True)
 """
+"""A program that copies the dinghy to a folder of a claim: `python -c FILL ROOT FOLDER`."""
 ERASE = """
 import shutil, sys
 shutil.rmtree("/volume/" + sys.argv[1], ignore_errors=True)
@@ -40,10 +41,10 @@ def volume(claim: Json, namespace: str, node: Json, storage_classes: Sequence[Js
     return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": wanted}
 
 
-def filler(claim: str, image: str, folder: str) -> Json:
-    """A pod of the engine's image that copies the dinghy into `folder` of the claim."""
+def filler(claim: str, image: str, program: str, arguments: Sequence[str]) -> Json:
+    """A pod of the engine's image in which a program writes onto the claim, whose root is its first argument."""
     source = {"persistentVolumeClaim": {"claimName": claim}}
-    return _pod(f"{claim}-filler", image, ["python", "-c", FILL, folder], source)
+    return _pod(f"{claim}-filler", image, ["python", "-c", program, "/volume", *arguments], source)
 
 
 def eraser(claim: str, namespace: str, image: str, node: Json) -> Json:

@@ -31,7 +31,7 @@ Manifest = dict[str, Any]
 MONITORING_APIS = ["monitoring.coreos.com/v1"]
 LONG_NAMES = {"ConfigMap", "PodMonitor", "PrometheusRule"}
 """Kinds whose names become no label and no DNS label."""
-LEFT_ALONE = {"allowFileSources", "host", "port"}
+LEFT_ALONE = {"allowFileSources", "claimsFolder", "host", "port"}
 """Settings of the operator that no cluster needs to change."""
 
 

@@ -574,3 +574,7 @@ def test_engines_have_room_for_adapters_where_some_are_listed_or_places_are_aske
     spec = {"adapters": [{"name": "a", "source": "file:///srv/a"}]}
     assert yaml.safe_load(build(local, **spec)[0]["data"]["engine.yaml"])["adapter-folder"] == "/"
     assert placed_adapters(llmdeployment(**spec), local, ())[0].path == "/srv/a"
+    unmounted = OperatorSettings(claims_folder="/here/volumes")
+    spec = {"adapters": [{"name": "a", "source": "pvc://boats/small/a"}]}
+    assert yaml.safe_load(build(unmounted, **spec)[0]["data"]["engine.yaml"])["adapter-folder"] == "/"
+    assert placed_adapters(llmdeployment(**spec), unmounted, ["boats"])[0].path == "/here/volumes/ships/boats/small/a"

@@ -56,6 +56,11 @@ class FleetFolder:
         return self.path / "run"
 
     @property
+    def claims(self) -> Path:
+        """The files of PersistentVolumeClaims, by namespace and name; absolute, for whoever runs elsewhere."""
+        return (self.path / "volumes").absolute()
+
+    @property
     def log(self) -> Path:
         """What a detached supervisor wrote."""
         return self.path / "fleet.log"

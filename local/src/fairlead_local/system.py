@@ -32,11 +32,12 @@ class Ports:
     operator: int
 
 
-def operator_settings(gateway_url: str, port: int) -> Json:
-    """The operator's settings file: local mode may serve folders of this machine, and its API has none of the kinds
-    that guard and watch engines."""
+def operator_settings(gateway_url: str, port: int, claims: Path) -> Json:
+    """The operator's settings file: local mode may serve folders of this machine, its pods have no mounts, and its API
+    has none of the kinds that guard and watch engines. `claims`: the folder of all claims."""
     absent = dict.fromkeys(("networkPolicies", "podDisruptionBudgets", "podMonitors"), False)
-    return {"gatewayUrl": gateway_url, "allowFileSources": True, "host": HOST, "port": port} | absent
+    local = {"allowFileSources": True, "claimsFolder": str(claims)}
+    return {"gatewayUrl": gateway_url, "host": HOST, "port": port} | local | absent
 
 
 def system_deployments(ports: Ports, settings: Path, num_gateways: int) -> list[Json]:

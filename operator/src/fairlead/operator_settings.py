@@ -110,6 +110,9 @@ class OperatorSettings:
     """DNS name of the gateway's Service; the Service of each LLMDeployment is an alias for it."""
     allow_file_sources: bool = False
     """Whether `file://` may be served: folders on the machine the engine runs on. Only for local mode."""
+    claims_folder: str | None = None
+    """Folder below which engines find the claims of adapters, as NAMESPACE/CLAIM. None = where their pods mount them.
+    Only for local mode, whose pods have no mounts."""
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     """Name → profile; added to the built-in ones (cpu-small, cpu-medium, gpu), where they replace those of the same
     name."""

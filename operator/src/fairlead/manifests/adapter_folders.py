@@ -33,7 +33,7 @@ def adapter_folder(deployment: LLMDeployment, settings: OperatorSettings) -> str
     """The folder below which engines may load adapters; None = they need no room for any."""
     if not deployment.spec.adapters and not deployment.spec.engine.max_loras:
         return None
-    return "/" if settings.allow_file_sources else names.ADAPTER_FOLDER
+    return "/" if settings.allow_file_sources or settings.claims_folder else names.ADAPTER_FOLDER
 
 
 def placed_adapters(
@@ -54,7 +54,8 @@ def _placed(adapter: Adapter, namespace: str, settings: OperatorSettings, claims
         message = "file:// is for local mode only: put its folder on a PersistentVolumeClaim, and write "
         message += "source: pvc://CLAIM/FOLDER"
     elif claim in claims:
-        path = f"{names.ADAPTER_FOLDER}/{claim}/{rest.partition('/')[2].strip('/')}"
+        root = names.ADAPTER_FOLDER if settings.claims_folder is None else f"{settings.claims_folder}/{namespace}"
+        path = f"{root}/{claim}/{rest.partition('/')[2].strip('/')}"
     else:
         reason = Reason.ADAPTER_SOURCE_NOT_FOUND
         message = f"there is no PersistentVolumeClaim {claim!r} in the namespace {namespace!r}: create it, or correct "
