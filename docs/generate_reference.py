@@ -257,21 +257,20 @@ def families() -> str:
     record = json.loads(TRIED.read_text(encoding="utf-8"))
     columns = list(dict.fromkeys(column for each in record.values() for column in each["found"]))
     rows = []
-    refused: dict[tuple[str, str], dict[str, list[str]]] = {}
+    refused: dict[tuple[int, str], dict[str, list[str]]] = {}
     for each in record.values():
-        name = f"`{each['architecture']}`"
-        cells = {}
+        name, cells = f"`{each['architecture']}`", ["not tried"] * len(columns)
         for column, found in each["found"].items():
-            cells[column] = ", ".join(way for way, refusal in found.items() if refusal is None) or "no"
+            place = columns.index(column)
+            cells[place] = ", ".join(way for way, refusal in found.items() if refusal is None) or "no"
             for way, refusal in found.items():
                 if refusal is not None:
-                    ways = refused.setdefault((column, refusal), {}).setdefault(name, [])
-                    ways.append(way)
-        rows.append(
-            [f"{name} {each.get('stands_for', '')}".strip(), *(cells.get(column, "not tried") for column in columns)]
-        )
-    refusals = [[column, "; ".join(f"{', '.join(names)}: {', '.join(ways)}" for ways, names in _by_ways(of)), sentence]
-                for (column, sentence), of in refused.items()]  # fmt: skip
+                    refused.setdefault((place, refusal), {}).setdefault(name, []).append(way)
+        rows.append([f"{name} {each.get('stands_for', '')}".strip(), *cells])
+    refusals = []
+    for (place, sentence), of in sorted(refused.items(), key=lambda item: item[0][0]):
+        by = "; ".join(f"{', '.join(names)}: {', '.join(ways)}" for ways, names in _by_ways(of))
+        refusals.append([columns[place], by, sentence])
     return "\n\n".join((
         "Every cell was found by doing it, on a CPU, with a tiny model of random weights in Hugging Face's layout; "
         "tests do it again and compare. `make families` tries all of it and notes it in `docs/families_tried.json`.",
