@@ -197,7 +197,7 @@ def tools(row: Row, folder: Path) -> Found:
 
 
 def speculative(row: Row, folder: Path) -> Found:
-    """Guesses by n-grams and by a draft model leave greedy answers as they are."""
+    """Guesses by n-grams, by a draft model and by Medusa's heads leave greedy answers as they are."""
     plain = None if not row.generates else _generate(folder, _REPEATED)
 
     def compared(method: str, **settings: Any) -> None:
@@ -209,6 +209,7 @@ def speculative(row: Row, folder: Path) -> Found:
     return {
         "ngram": _refusal(lambda: compared("ngram"), folder),
         "draft": _refusal(lambda: compared("draft", speculative_model=str(folder)), folder),
+        "medusa": _refusal(lambda: compared("medusa", speculative_model=_write_heads(folder)), folder),
     }
 
 
@@ -282,6 +283,16 @@ def _told(row: Row, folder: Path, *references: Tensor, **settings: Any) -> list[
 def _own(completion: Completion) -> Tensor:
     """Log-probabilities of the prompt's tokens."""
     return torch.tensor([each.logprob for each in completion.prompt_logprobs])
+
+
+def _write_heads(folder: Path) -> str:
+    """Three heads that know as much as the embeddings do."""
+    tensors = load_file(folder / "model.safetensors")
+    table = next(tensor for name, tensor in tensors.items() if "embed" in name and tensor.dim() == 2)
+    heads = folder.with_name("heads")
+    heads.mkdir()
+    save_file({f"{head}.0.weight": table.clone() for head in range(3)}, heads / "medusa_lm_head.safetensors")
+    return str(heads)
 
 
 def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> None:
