@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from fairlead_engine import LLM
+from fairlead_engine.core import grammars
 from fairlead_engine.errors import RequestError
 from fairlead_engine.server.schemas import CompletionRequest
 from fairlead_engine.server.structured_output import grammar, wish_of
@@ -221,6 +222,30 @@ def test_who_rules_every_token_out_takes_no_prefix_from_others(load: Callable[..
     assert after.token_ids == before.token_ids
     assert after.num_cached_tokens >= 32, "its prefix is still there"
     llm.engine.check()
+
+
+def test_large_grammars_are_not_kept_and_do_not_pile_up(
+    load: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled, each takes many times its text: clients with ever other ones must not fill the memory."""
+    monkeypatch.setattr(grammars, "_MOST_COMPILED_CHARACTERS", 100)
+    monkeypatch.setattr(grammars, "_MOST_USED_CHARACTERS", 150)
+    engine = load().engine
+
+    def add(name: str, word: str, times: int = 60) -> FinishReason | None:
+        refused = engine.add(make_request(name, max_tokens=3, grammar=Grammar(f'start: "{word * times}"')))
+        return None if refused is None else refused.finish_reason
+
+    assert add("alone", "a", 400) is None, "one alone is served, however large"
+    assert add("beside", "b") is FinishReason.REJECTED
+    engine.abort("alone")
+    assert [add("one", "a"), add("two", "b"), add("same", "a")] == [None, None, None]
+    assert add("three", "c") is FinishReason.REJECTED
+    assert len(engine.grammars._compiled) == 1
+    while engine.has_work():
+        engine.step()
+    assert add("three", "c") is None
+    engine.check()
 
 
 def test_a_token_that_the_model_lacks_is_told(load: Callable[..., LLM]) -> None:

@@ -215,6 +215,7 @@ class Engine:
             or self._unknown_token(sequence)
             or self._unknown_adapter(request)
             or self._nothing_left(sequence)
+            or self._no_room_for_grammar(sequence)
             or self.scheduler.add(sequence)
         )
         if refusal is None:
@@ -511,6 +512,11 @@ class Engine:
             ruled_out |= self.scheduler.end_token_ids_of(sampling)
         is_left = any(token_id not in ruled_out for token_id in sampling.allowed_token_ids or range(vocab_size))
         return None if is_left else _no_choice(sequence)
+
+    def _no_room_for_grammar(self, sequence: Sequence) -> Refusal | None:
+        if self.grammars.has_room(sequence):
+            return None
+        return Refusal(FinishReason.REJECTED, "the queue is full: other requests' grammars take the memory for them")
 
     def _info(self, limits: Limits, start_seconds: dict[str, float]) -> EngineInfo:
         runner = self.runner

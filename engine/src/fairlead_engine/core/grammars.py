@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 
 _MOST_COMPILED = 128
-"""Grammars that are kept for the next request."""
+"""Grammars that are kept for the next request,"""
+_MOST_COMPILED_CHARACTERS = 2 * 2**20
+"""and how long their texts may be together: compiled, one takes about 60 bytes for each character."""
+_MOST_USED_CHARACTERS = 4 * 2**20
+"""Of those that waiting and running sequences keep to."""
 _PATIENCE_SECONDS = 0.005
 """For which a step waits that has nothing to do before a grammar is compiled: commands may come meanwhile."""
 _MOST_THREADS = 8
@@ -32,6 +36,8 @@ _BITS = 32
 class _Answer:
     """What a sequence's tokens keep to, from its coming to its end."""
 
+    text: str
+    """The grammar's."""
     compiled: "Future[LLMatcher]"
     """The grammar before its first token, shared with others."""
     matcher: "LLMatcher | None" = None
@@ -77,6 +83,15 @@ class Grammars:
         self.mask_seconds = 0.0
         """and how long it took to find which ones those might be."""
 
+    def has_room(self, sequence: Sequence) -> bool:
+        """Whether memory is there for what it keeps to. A grammar that others have takes none, and one alone always
+        finds room."""
+        grammar = sequence.sampling.grammar
+        if grammar is None:
+            return True
+        used = {answer.text for answer in self._answers.values()}
+        return grammar.text in used or not used or sum(map(len, used)) + len(grammar.text) <= _MOST_USED_CHARACTERS
+
     def add(self, sequence: Sequence) -> None:
         """Begins to compile what a sequence that is to wait keeps to, if it keeps to anything."""
         grammar = sequence.sampling.grammar
@@ -84,9 +99,11 @@ class Grammars:
             return
         compiled = self._compiled.pop(grammar.text, None) or self._compiler.submit(self._compile, grammar.text)
         self._compiled[grammar.text] = compiled
-        if len(self._compiled) > _MOST_COMPILED:
-            self._compiled.popitem(last=False)
-        self._answers[sequence] = _Answer(compiled)
+        num_characters = sum(map(len, self._compiled))
+        while len(self._compiled) > _MOST_COMPILED or (num_characters > _MOST_COMPILED_CHARACTERS and self._compiled):
+            text, _ = self._compiled.popitem(last=False)
+            num_characters -= len(text)
+        self._answers[sequence] = _Answer(grammar.text, compiled)
 
     def is_ready(self, sequence: Sequence) -> bool:
         """Whether it can begin to run."""
