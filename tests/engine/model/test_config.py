@@ -1,11 +1,13 @@
 """`config.json` in its several spellings becomes one ModelConfig, or an error that names the field and the remedy."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import tokenizers
 
+from fairlead_engine.demo import resolve_model
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model import ModelConfig, read_config
 from fairlead_engine.model.families.qwen3 import Qwen3Config
@@ -261,6 +263,16 @@ def test_a_file_that_is_no_json_object_is_named(text, tmp_path):
     with pytest.raises(ModelLoadError, match=r"config\.json") as raised:
         read_config(tmp_path)
     assert raised.value.reason == ModelLoadReason.MODEL_CONFIG_INVALID
+
+
+@pytest.mark.parametrize("name", ["config.json", "chat_template.jinja", "generation_config.json", "more"])
+def test_a_folder_with_a_pipe_is_no_model(tmp_path, name):
+    """Who opens it would wait for ever."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelLoadError, match=f"{name} is no file"):
+        resolve_model(str(tmp_path))
 
 
 def test_a_folder_without_a_config_is_no_model(tmp_path):

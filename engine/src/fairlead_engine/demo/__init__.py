@@ -35,6 +35,8 @@ def resolve_model(source: str) -> Path:
     folder = Path(source)
     try:
         folder = folder.expanduser()
+        if folder.is_dir():
+            _check_no_pipes(folder)
         if (folder / "config.json").is_file() or (folder.suffix == GGUF and folder.is_file()):
             return folder
         files = sorted(folder.glob(f"*{GGUF}")) if folder.is_dir() else []
@@ -49,3 +51,10 @@ def resolve_model(source: str) -> Path:
         ModelLoadReason.MODEL_NOT_FOUND,
         f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json, or a GGUF file",
     )
+
+
+def _check_no_pipes(folder: Path) -> None:
+    """Raises ModelLoadError where reading one of its files could wait for ever."""
+    for path in sorted(folder.iterdir()):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{path} is no file; fetch the model again")
