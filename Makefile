@@ -21,7 +21,7 @@ CLUSTER := PYTHONPATH=e2e $(BIN)/python -m cluster
 IMAGES  := PYTHONPATH=e2e $(BIN)/python -m images
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference families dinghy bench-engine bench-routing clean
+.PHONY: help setup setup-dev setup-chart demo test test-fast test-slow test-chart soak fuzz test-gpu e2e-kubernetes e2e-node-down e2e-control-plane e2e-oracle images prometheus lint shape fmt check crds reference families dinghy bench-engine bench-routing clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ test-chart: setup-chart ## Only the chart: lint, every value rendered, Kubernete
 
 soak: setup-dev ## An hour of mixed traffic, attacks and kills on a local fleet of three with tiny caches (MINUTES=60)
 	PYTHONPATH=e2e OMP_NUM_THREADS=1 $(BIN)/python -m soak --minutes $(MINUTES)
+
+fuzz: setup-dev ## An hour of hostile requests, adapters and models against one engine after the other (MINUTES=60)
+	OMP_NUM_THREADS=1 $(BIN)/python -m fairlead_engine_testing.attack --minutes $(MINUTES)
 
 test-gpu: setup-dev ## What needs a CUDA device
 	$(PYTEST) -m gpu

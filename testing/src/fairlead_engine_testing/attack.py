@@ -1,0 +1,314 @@
+"""`python -m fairlead_engine_testing.attack --minutes 60`: attacks an engine, waits for silence, looks at its books.
+
+Lives of an engine, each with settings drawn anew: blocks of one to four tokens, a cache that holds little more than one
+sequence, budgets of one. In each come bursts of hostile requests and silences between them, after which every block is
+free, nobody waits, no check has failed, and nothing has grown. Exit status 1: something was wrong.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from fairlead_engine.demo import resolve_model
+from fairlead_engine_testing.adapters import write_random_adapter
+from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.hostile_models import hostile_model
+from fairlead_engine_testing.hostile_requests import Hostile, hostile_request
+
+_LIFE_SECONDS = 180.0
+_BURST_SECONDS = 12.0
+_SILENCE_SECONDS = 60.0
+"""After which a silent engine must be idle."""
+_ANSWER_SECONDS = 120.0
+_NUM_ATTACKERS = 16
+_MODELS_PER_LIFE = 3
+"""That are none, and loaded after it."""
+_MOST_GROWTH = 64 * 2**20
+"""Bytes by which a process may be larger at the end of a life than after its first half."""
+_FINE = frozenset({200, 400, 404, 413, 422, 429, 503})
+_WRONG_LINES = re.compile(r"Traceback|level=(error|critical)|Task exception|never awaited|Segmentation")
+_NAMES = ("a", "b", "c")
+_SPOILT = ("truncated", "wrong-shape", "nan", "deep", "empty", "pipe")
+
+
+@dataclass
+class Report:
+    """What was sent, and what was wrong."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    num_left: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        sent = ", ".join(f"{status} {number}" for status, number in sorted(self.statuses.items()))
+        return "\n".join([f"answers: {sent}; left early: {self.num_left}", *self.problems[:50]])
+
+
+class Engine:
+    """`fairlead-engine serve` as a process, with what it holds."""
+
+    def __init__(self, folder: Path, flags: list[str]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        self.url = f"http://127.0.0.1:{port}"
+        self.log, self.last_words = folder / "engine.log", folder / "last-words"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAIRLEAD_TERMINATION_LOG": str(self.last_words)}
+        command = [sys.executable, "-m", "fairlead_engine", "serve", "--port", str(port), *flags]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+
+    def wait_ready(self) -> None:
+        """Raises RuntimeError where it ends instead."""
+        for _ in range(600):
+            if self.process.poll() is not None:
+                break
+            try:
+                if httpx.get(self.url + "/ready", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise RuntimeError(f"the engine did not get ready:\n{self.log.read_text()[-3000:]}")
+
+    def metrics(self) -> dict[str, float]:
+        """By name, the sums of all samples."""
+        found: dict[str, float] = {}
+        for line in httpx.get(self.url + "/metrics", timeout=30).text.splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.split("{")[0].split(" ")[0], line.rsplit(" ", 1)[1]
+                found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+    def pids(self) -> list[int]:
+        """Of all its processes, the first one first."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [self.process.pid, *map(int, children)]
+
+    def sizes(self) -> list[tuple[int, int, int]]:
+        """Of each process its resident bytes, open files and threads."""
+        found = []
+        for pid in self.pids():
+            status = Path(f"/proc/{pid}/status").read_text()
+            kilobytes, threads = (re.search(rf"{name}:\s+(\d+)", status) for name in ("VmRSS", "Threads"))
+            assert kilobytes and threads
+            num_files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+            found.append((int(kilobytes[1]) * 1024, num_files, int(threads[1])))
+        return found
+
+    def close(self) -> None:
+        """Ends it, whatever it is at."""
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Attack:
+    """A life of one engine after the other, for some time."""
+
+    def __init__(self, folder: Path, seed: int, say: Callable[[str], object] = print) -> None:
+        self._folder = folder
+        self._draw = random.Random(seed)
+        self._say = say
+        self._model = _write_model(folder / "tiny")
+        self._adapters = _write_adapters(folder / "adapters", self._model)
+        self.report = Report()
+
+    def play(self, seconds: float) -> Report:
+        """Lives until the time is over."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 5.0 and len(self.report.problems) < 50:
+            self._live(min(left, _LIFE_SECONDS))
+            for _ in range(_MODELS_PER_LIFE if left > _LIFE_SECONDS else 1):
+                self._load_hostile_model()
+        return self.report
+
+    def _live(self, seconds: float) -> None:
+        flags = self._flags()
+        self._say("a life of " + " ".join(flags[4:]))
+        engine = Engine(self._folder, flags)
+        try:
+            engine.wait_ready()
+            first_pids, free = engine.pids(), engine.metrics()["fairlead_engine_kv_blocks_free"]
+            begun, end = time.monotonic(), time.monotonic() + seconds
+            half: list[tuple[int, int, int]] = []
+            while time.monotonic() < end and engine.process.poll() is None:
+                asyncio.run(self._burst(engine.url, min(_BURST_SECONDS, max(1.0, end - time.monotonic()))))
+                if not self._is_silent(engine, free):
+                    return
+                if not half and time.monotonic() > begun + seconds / 2:
+                    half = engine.sizes()
+            self._judge(engine, first_pids, half)
+        except (httpx.HTTPError, RuntimeError, OSError) as error:
+            self._problem(engine, f"the engine is not there any more: {error!r}")
+        finally:
+            engine.close()
+
+    def _load_hostile_model(self) -> None:
+        """Which is served or refused with a reason, in good time."""
+        target = self._folder / "hostile"
+        shutil.rmtree(target, ignore_errors=True)
+        what = hostile_model(self._draw, self._model, target)
+        engine = Engine(self._folder, ["--model", str(target), "--kv-cache-memory", "4Mi", "--max-model-len", "100"])
+        try:
+            engine.wait_ready()
+        except RuntimeError as error:
+            status = engine.process.poll()
+            last_words = engine.last_words.read_text() if engine.last_words.exists() else ""
+            if status not in (1, 2) or '"reason"' not in last_words or "Traceback" in last_words:
+                self._problem(engine, f"a model was not refused as it should ({what}), status {status}: {error}")
+        finally:
+            engine.close()
+            engine.last_words.unlink(missing_ok=True)
+
+    def _flags(self) -> list[str]:
+        draw = self._draw
+        block_size, max_model_len = draw.randint(1, 4), draw.choice([60, 150, 300])
+        num_seqs = draw.choice([1, 2, 5, 12])
+        budget = num_seqs + draw.choice([0, 0, 1, 7, 40])
+        num_blocks = -(-max_model_len // block_size) + draw.choice([0, 1, 5, 40])
+        flags = ["--model", str(self._model), "--served-name", "tiny", "--dtype", "float32"]
+        flags += ["--block-size", str(block_size), "--max-model-len", str(max_model_len)]
+        flags += ["--max-num-seqs", str(num_seqs), "--max-num-batched-tokens", str(budget)]
+        flags += ["--kv-cache-memory", str(num_blocks * block_size * 512), "--tool-call-parser", "hermes"]
+        flags += ["--max-loras", str(draw.randint(1, 2)), "--max-cpu-loras", str(draw.randint(2, 3))]
+        flags += ["--adapter-folder", str(self._adapters), "--max-lora-rank", "8"]
+        flags += ["--api-servers", str(draw.choice([1, 1, 2])), "--max-queue-time", str(draw.choice([1, 60]))]
+        if draw.random() < 0.5:
+            flags += ["--speculative-method", "ngram", "--num-speculative-tokens", str(draw.randint(1, 5))]
+        elif draw.random() < 0.5:
+            flags += ["--async-scheduling"]
+        return flags
+
+    async def _burst(self, url: str, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=url, timeout=_ANSWER_SECONDS, limits=limits) as client:
+            await asyncio.gather(*(self._attack(client, end) for _ in range(_NUM_ATTACKERS)))
+
+    async def _attack(self, client: httpx.AsyncClient, end: float) -> None:
+        while time.monotonic() < end:
+            await self._send(client, hostile_request(self._draw, "tiny", [*_NAMES, *_SPOILT]))
+
+    async def _send(self, client: httpx.AsyncClient, hostile: Hostile) -> None:
+        headers = {"content-type": "application/json"}
+        try:
+            async with asyncio.timeout(hostile.leaves_after):
+                reply = await client.post(hostile.path, content=hostile.body, headers=headers)
+        except TimeoutError:
+            self.report.num_left += 1
+            return
+        except httpx.HTTPError as error:
+            self.report.problems.append(f"no answer ({error!r}): {hostile}")
+            return
+        self.report.statuses[reply.status_code] += 1
+        if reply.status_code not in _FINE:
+            self.report.problems.append(f"{reply.status_code} {reply.text[:500]}: {hostile}")
+        elif reply.status_code == 200 and b'"type":"server_error"' in reply.content:
+            self.report.problems.append(f"a stream broke, {reply.text[-500:]}: {hostile}")
+
+    def _is_silent(self, engine: Engine, free: float) -> bool:
+        """Waits until nothing runs any more and every block is free."""
+        deadline = time.monotonic() + _SILENCE_SECONDS
+        names = ("fairlead_engine_num_requests_waiting", "fairlead_engine_num_requests_running")
+        while True:
+            metrics = engine.metrics()
+            found = (*(metrics[name] for name in names), metrics["fairlead_engine_kv_blocks_free"])
+            if found == (0.0, 0.0, free):
+                break
+            if time.monotonic() > deadline:
+                self._problem(engine, f"not idle in silence: waiting, running, free are {found}, of {free} blocks")
+                return False
+            time.sleep(0.2)
+        time.sleep(0.5)  # the idle engine looks at its books
+        if metrics["fairlead_engine_failed_checks_total"] != 0.0:
+            self._problem(engine, "the books were wrong")
+        return True
+
+    def _judge(self, engine: Engine, first_pids: list[int], half: list[tuple[int, int, int]]) -> None:
+        """What is left of a life."""
+        body = {"model": "tiny", "prompt": "the fox", "max_tokens": 3}
+        reply = httpx.post(engine.url + "/v1/completions", json=body, timeout=30)
+        if reply.status_code != 200:
+            self._problem(engine, f"no answer in the end: {reply.status_code} {reply.text}")
+        if engine.pids() != first_pids:
+            self._problem(engine, "a process was replaced")
+        sizes = engine.sizes()
+        self._say(f"  MiB, files and threads: {[(size[0] >> 20, *size[1:]) for size in sizes]}; {self.report}"[:400])
+        for (bytes_then, files_then, threads_then), (num_bytes, files, threads) in zip(half, sizes, strict=False):
+            if num_bytes - bytes_then > _MOST_GROWTH or files > files_then + 4 or threads > threads_then + 2:
+                self._problem(engine, f"a process has grown: {half} → {sizes} (bytes, files, threads)")
+                break
+        for line in engine.log.read_text(errors="replace").splitlines():
+            if _WRONG_LINES.search(line) and "can be read no more" not in line:
+                self._problem(engine, f"in the log: {line[:1000]}")
+
+    def _problem(self, engine: Engine, text: str) -> None:
+        kept = self._folder / f"problem-{len(self.report.problems)}.log"
+        shutil.copyfile(engine.log, kept)
+        self.report.problems.append(f"{text} (log: {kept})")
+        self._say("  " + self.report.problems[-1])
+
+
+def _write_model(folder: Path) -> Path:
+    """Random weights below the dinghy's tokenizer and template."""
+    dinghy = resolve_model("demo://dinghy")
+    config = json.loads((dinghy / "config.json").read_text())
+    fields = {name: config[name] for name in ("vocab_size", "eos_token_id")}
+    write_random_checkpoint(folder, llama_fields(**fields, max_position_embeddings=512))
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copyfile(dinghy / name, folder / name)
+    return folder
+
+
+def _write_adapters(folder: Path, model: Path) -> Path:
+    """Sound ones, and some that must be refused."""
+    for number, name in enumerate([*_NAMES, *_SPOILT]):
+        write_random_adapter(folder / name, model, seed=number, rank=4)
+    weights = folder / "truncated" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (folder / "empty" / "adapter_model.safetensors").write_bytes(b"")
+    (folder / "deep" / "adapter_config.json").write_text('{"r":' + "[" * 100_000)
+    config = folder / "wrong-shape" / "adapter_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "r": 7}))
+    config = folder / "nan" / "adapter_config.json"
+    config.write_text(config.read_text().replace('"lora_alpha": 16', '"lora_alpha": NaN'))
+    config = folder / "pipe" / "adapter_config.json"
+    config.unlink()
+    os.mkfifo(config)
+    return folder
+
+
+def main() -> int:
+    """0 when nothing was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m fairlead_engine_testing.attack", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0, help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of everything drawn (default: the time)")
+    args = parser.parse_args()
+    print(f"seed {args.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="fairlead-attack-") as folder:
+        report = Attack(Path(folder), args.seed, lambda line: print(line, flush=True)).play(args.minutes * 60)
+        print(report)
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
