@@ -1,5 +1,6 @@
 """Decoders that transformers computes over our cache: its own logits and tokens, or a sentence that says why not."""
 
+import array
 import json
 import logging
 import random
@@ -14,10 +15,12 @@ import transformers
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.errors import ConfigError, ModelLoadError
+from fairlead_engine.model.fallback.step_attention import StepAttention
 from fairlead_engine.model.shard import ALONE
 from fairlead_engine.runner.comparison import LogitModel
 from fairlead_engine.runner.model_part import ModelPart, PartSettings
-from fairlead_engine.types import EngineRequest, SamplingParams
+from fairlead_engine.types import EngineRequest, Pooling, SamplingParams
+from fairlead_engine_testing import make_request
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 
 _LATENT = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
@@ -42,6 +45,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "granite": {"attention_multiplier": 0.3, "logits_scaling": 3.0, "residual_multiplier": 0.7},
     "granitemoe": {},
     "helium": {"head_dim": 16},
+    "modernbert-decoder": {"local_attention": 20, "layer_types": ["sliding_attention", "full_attention"]},
     "nemotron": {"head_dim": 16},
     "olmo": {"clip_qkv": 1.0},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
@@ -135,6 +139,45 @@ def test_other_backends_and_caches_give_nearly_the_same(settings: dict[str, str]
     plain = PartSettings(folder=str(neox), device="cpu", dtype="float32", block_size=8, num_threads=1, **settings)
     error = (LogitModel(plain).logits(prompt) - wanted).abs().max() / wanted.std()
     assert error < 1e-3 if "attention_backend" in settings else 1e-4 < error < 0.2
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft"])
+def test_guesses_leave_tokens_as_they_are(method: str, neox: Path, reference) -> None:
+    """The draft model is of such a family, too."""
+    guesses: dict[str, Any] = {"speculative_method": method, "num_speculative_tokens": 3}
+    guesses |= {"prompt_lookup_min": 1} if method == "ngram" else {"speculative_model": str(neox)}
+    engine = make_engine(neox, max_model_len=100, max_num_batched_tokens=24, max_num_seqs=4, **guesses)
+    draw = random.Random(3)
+    prompts = [[draw.randrange(2, 9) for _ in range(30)] for _ in range(3)]
+    for prompt, output in zip(prompts, serve(engine, prompts, 40, per_step=1), strict=True):
+        reference.check_greedy(neox, prompt, output)
+    assert sum(engine.load.num_accepted_per_position) > 0
+
+
+def test_vectors_are_transformers_last_hidden_states(neox: Path, reference) -> None:
+    engine = make_engine(neox, max_num_batched_tokens=16)
+    prompt = [random.Random(4).randrange(256) for _ in range(40)]
+    assert engine.add(make_request("v", prompt, pooling=Pooling.LAST, max_tokens=0)) is None
+    vectors = []
+    while engine.has_work():
+        vectors += [output.embedding for output in engine.step() if output.embedding is not None]
+    with torch.inference_mode():
+        wanted = reference.model(neox).base_model(torch.tensor([prompt])).last_hidden_state[0, -1]
+    found = torch.tensor(array.array("f", vectors[0]))
+    assert (found - torch.nn.functional.normalize(wanted, dim=0)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("model_type", ["granitemoe", "stablelm"])
+def test_a_trial_in_half_precision_tells_rounding_from_another_model(
+    model_type: str, tmp_path: Path, monkeypatch
+) -> None:
+    """Rounding alone sends tokens of the sparse one to other experts."""
+    folder = write_foreign_checkpoint(tmp_path, model_type)
+    assert part(folder, dtype="bfloat16").dtype is torch.bfloat16
+    store = StepAttention.attend
+    monkeypatch.setattr(StepAttention, "attend", lambda self, *given: store(self, *given) * 0.5)
+    with pytest.raises(ModelLoadError, match="logits differ from its own by"):
+        part(folder, dtype="bfloat16")
 
 
 def test_the_log_says_what_computes_the_model(neox: Path, caplog) -> None:
@@ -233,6 +276,13 @@ def test_a_model_that_looks_past_its_cache_is_refused_with_the_figure(neox: Path
     with pytest.raises(ModelLoadError, match=r"logits differ from its own by [\d.e+-]+ of their spread") as refused:
         part(neox)
     assert refused.value.reason == "UnsupportedArchitecture"
+
+
+def test_a_model_that_fails_by_itself_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    folder = write_foreign_checkpoint(tmp_path, "deepseek_v3", **{**QUICK["deepseek_v3"], "num_key_value_heads": 2})
+    with pytest.raises(ModelLoadError, match="cannot be served: it fails when it is tried") as refused:
+        part(folder)
+    assert "config.json" in refused.value.message
 
 
 def test_a_bias_that_is_added_to_masks_is_refused(neox: Path, monkeypatch) -> None:

@@ -120,9 +120,9 @@ def _shaken(_: Any, __: Any, vectors: Tensor) -> Tensor:
 
 
 def _trunk(network: Any) -> Any:
-    """As it tells it; some tell themselves."""
+    """As it tells it; some tell themselves, or their output projection, which has no configuration."""
     told = (network.get_decoder(), network.base_model, getattr(network, "model", None))
-    return next((each for each in told if each is not None and each is not network), network)
+    return next((each for each in told if hasattr(each, "config") and each is not network), network)
 
 
 def _run(trunk: Any, token_ids: Tensor, positions: Tensor) -> Any:

@@ -12,6 +12,9 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.fallback.attention_interface import NAME
 from fairlead_engine.model.fallback.foreign_config import ForeignConfig, first_line
 
+_LOOKS_FOR_PADDING = "warn_if_padding_and_no_attention_mask"
+"""A method of transformers' models, for which the host waits for the device."""
+
 
 def read_network(folder: Path, config: ForeignConfig, dtype: torch.dtype, device: torch.device) -> Any:
     """From safetensors, never from pickles. Raises ModelLoadError, naming tensors that are missing or left over."""
@@ -35,6 +38,9 @@ def read_network(folder: Path, config: ForeignConfig, dtype: torch.dtype, device
         ) from error
     _check_all(folder, loading)
     network.eval().requires_grad_(False)
+    for module in network.modules():  # there is no padding, which some look for in every step
+        if hasattr(module, _LOOKS_FOR_PADDING):
+            setattr(module, _LOOKS_FOR_PADDING, lambda *_: None)
     return network.to(device)
 
 
