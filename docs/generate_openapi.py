@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.gateway.openai.document import FILE, PATH_DOCUMENT
-from fairlead.gateway.openai.routes import INFERENCE_PATHS, MODELS_PATH, PROBES
+from fairlead.gateway.openai.routes import INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PROBES
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.service import Service
@@ -102,7 +102,9 @@ def text() -> str:
 def document() -> Document:
     """The gateway's document."""
     engine = build_app(Service("model", ScriptedEngine(), ServerConfig())).openapi()
-    paths = {path: {"post": _inference(engine["paths"][path]["post"])} for path in sorted(INFERENCE_PATHS)}
+    paths = {
+        path: {"post": _inference(engine["paths"][path]["post"])} for path in sorted({*INFERENCE_PATHS, INJECT_PATH})
+    }
     paths[MODELS_PATH] = {"get": _read("list_models", "The models that can be asked for", "Models")}
     one = _read("get_model", "One of them, by any of its names", "Model")
     name = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}

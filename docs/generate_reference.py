@@ -37,7 +37,7 @@ from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation
 from fairlead.gateway.openai.document import PATH_DOCUMENT
 from fairlead.gateway.openai.errors import RequestOutcome
-from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, MODELS_PATH, PROBES
+from fairlead.gateway.openai.routes import CONTROL_PATHS, INFERENCE_PATHS, INJECT_PATH, MODELS_PATH, PROBES
 from fairlead.gateway.openai.sse import Usage
 from fairlead.gateway.prompts.reader import PromptReader, ReadPrompt
 from fairlead.gateway.prompts.tokenizers import Tokenizers
@@ -481,7 +481,7 @@ def http_endpoints() -> str:
     engine = build_app(Service("model", ScriptedEngine(), ServerConfig())).openapi()["paths"]
     operations = [[f"`{method.upper()}`", f"`{path}`", _summary(operation, path)]
                   for path, methods in engine.items() for method, operation in methods.items()]  # fmt: skip
-    summaries = {path: _summary(engine[path]["post"], path) for path in sorted(INFERENCE_PATHS)}
+    summaries = {path: _summary(engine[path]["post"], path) for path in sorted({*INFERENCE_PATHS, INJECT_PATH})}
     gateway = [["`POST`", f"`{path}`", f"{text} Forwarded to an engine."] for path, text in summaries.items()]
     gateway += [["`GET`", f"`{MODELS_PATH}`", "The models that are served."],
                 ["`GET`", f"`{MODELS_PATH}/{{name}}`", "The model of this name."],

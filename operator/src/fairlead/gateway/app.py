@@ -15,6 +15,7 @@ import msgspec
 from fairlead.api.signals_message import PATH_SIGNALS
 from fairlead.gateway.access.check import Access
 from fairlead.gateway.director import Director
+from fairlead.gateway.dispatch.injector import Injector, is_injection
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.gateway_settings import GatewaySettings
 from fairlead.gateway.observation import Observation, Refusals, log_request
@@ -53,9 +54,11 @@ class GatewayApp:
         pacer: Pacer,
         settings: GatewaySettings,
         access: Access,
+        injector: Injector,
     ) -> None:
         self._pools = pools
         self._director = director
+        self._injector = injector
         self._metrics = metrics
         self._refusals = refusals
         self._pacer = pacer
@@ -100,6 +103,9 @@ class GatewayApp:
         if target.path in routes.INFERENCE_PATHS:
             _require(method, path, "POST")
             await self._infer(target, headers, client)
+        elif is_injection(target.path):
+            _require(method, path, "POST")
+            await self._inject(target, headers, client)
         elif target.path == routes.MODELS_PATH or target.path.startswith(f"{routes.MODELS_PATH}/"):
             _require(method, path, "GET", "HEAD")
             await self._models(target, client)
@@ -151,6 +157,17 @@ class GatewayApp:
                 await self._director.handle(request, client, seen)
             except OpenAIError as error:
                 await _refuse(error, client, seen)
+
+    async def _inject(self, target: routes.Target, headers: Headers, client: Client) -> None:
+        """Something for an answer that is being streamed, perhaps through another gateway."""
+        try:
+            with self._bodies.held() as held:
+                body = await client.read(self._bodies, headers, held)
+                check_cost(body)
+                async with client.watch:
+                    await self._injector.pass_on(target.path, target.chosen, body, headers, client)
+        except ClientGone:
+            pass
 
     async def _models(self, target: routes.Target, client: Client) -> None:
         if not self._pools.fleet.synced:

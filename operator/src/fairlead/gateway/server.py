@@ -18,6 +18,7 @@ from fairlead.gateway.access.check import Access
 from fairlead.gateway.app import ControlApp, GatewayApp
 from fairlead.gateway.director import Director
 from fairlead.gateway.dispatch.admission import Shared
+from fairlead.gateway.dispatch.injector import Injector
 from fairlead.gateway.dispatch.pools import MakeFleet, Pools
 from fairlead.gateway.dispatch.proxy import Proxy
 from fairlead.gateway.gateway_settings import GatewaySettings
@@ -86,7 +87,8 @@ class Gateway:
         proxy = Proxy(self.upstream, settings, self.id)
         director = Director(self.pools, proxy, max_attempts=settings.max_attempts)
         refusals = Refusals(self.metrics)
-        self.app = GatewayApp(self.pools, director, self.metrics, refusals, pacer, settings, access)
+        injector = Injector(self.pools, self.upstream, settings)
+        self.app = GatewayApp(self.pools, director, self.metrics, refusals, pacer, settings, access, injector)
         self.metrics.ready.set_function(lambda: self.app.ready)
         control_host = settings.host if settings.control_host is None else settings.control_host
         self._socket = listening_socket(settings.host, settings.port, backlog=BACKLOG)

@@ -15,6 +15,7 @@ from fairlead_protocol.messages import (
     HEADER_CACHED_TOKENS,
     HEADER_DISPATCH,
     HEADER_REASON,
+    HEADER_REQUEST_ID,
     PATH_DRAIN,
     PATH_KV_BLOCKS,
     PATH_KV_EVENTS,
@@ -125,6 +126,8 @@ class FakeEngine:
         self.requests: list[RecordedRequest] = []
         """Every request to an inference path, refused ones too, unless they are not to be kept."""
         self.keeps_requests = True
+        self.injected: list[tuple[str, dict[str, Any]]] = []
+        """What was put into which answers."""
         self.num_running = 0
         """Requests taken and not finished, those that wait in the engine included."""
         self.num_finished = 0
@@ -247,6 +250,8 @@ class FakeEngine:
                 self.requests.append(request)
             self.seen.came(request.headers.get(HEADER_DISPATCH))
             await self._infer(request, responder)
+        elif path.startswith("/v1/chat/completions/") and path.endswith("/inject"):
+            await self._inject(path.split("/")[-2], request.json(), responder)
         elif path == "/health" or (path == "/ready" and not self.loads.draining):
             await responder.json(200, {"status": "ok"})
         elif path == "/ready":
@@ -274,6 +279,14 @@ class FakeEngine:
             await self.stream.watch(query, self.loads.load(), responder)
         else:
             await responder.json(404, error("Not Found", "invalid_request_error"))
+
+    async def _inject(self, answer_id: str, body: dict[str, Any], responder: Responder) -> None:
+        """Takes it for any request that it has got, be it over."""
+        if not any(f"chatcmpl-{each.headers.get(HEADER_REQUEST_ID)}" == answer_id for each in self.requests):
+            await responder.json(404, error("It is not here.", "invalid_request_error", "answer_not_found"))
+            return
+        self.injected.append((answer_id, body))
+        await responder.json(200, {"id": answer_id, "tool_call_id": body["tool_call_id"], "num_tokens": 3})
 
     async def _change_adapters(self, path: str, body: dict[str, Any], responder: Responder) -> None:
         name = body["lora_name"]

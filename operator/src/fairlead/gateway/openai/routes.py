@@ -9,14 +9,17 @@ from fairlead.fleet.directory import Directory, Pool, answers_to
 from fairlead.gateway.openai.errors import model_not_found
 from fairlead_protocol.adapters import with_adapter
 
+CHAT_PATH = "/v1/chat/completions"
 EMBEDDINGS_PATH = "/v1/embeddings"
 RERANK_PATH = "/v1/rerank"
 SCORE_PATH = "/v1/score"
 CLASSIFY_PATH = "/v1/classify"
 READING_PATHS = frozenset({EMBEDDINGS_PATH, RERANK_PATH, SCORE_PATH, CLASSIFY_PATH})
 """Answered with what is read off prompts: nothing is generated, and the answer comes at the first token's time."""
-INFERENCE_PATHS = READING_PATHS | {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}
+INFERENCE_PATHS = READING_PATHS | {CHAT_PATH, "/v1/completions", "/tokenize", "/detokenize"}
 """Forwarded to engines, by POST; the same paths as there."""
+INJECT_PATH = f"{CHAT_PATH}/{{id}}/inject"
+"""To whichever engine has the answer (`dispatch/injector.py`)."""
 MODELS_PATH = "/v1/models"
 PROBES: Mapping[str, str] = {
     "/health": "200 while the process lives.",
@@ -50,7 +53,8 @@ def find_target(path: str, host: str, directory: Directory) -> Target:
         return Target(path, directory.find_host(host))
     parts = path.split("/", 3)
     rest = f"/{parts[-1]}"
-    if len(parts) == 4 and (rest in INFERENCE_PATHS or f"{rest}/".startswith(f"{MODELS_PATH}/")):
+    is_known = rest in INFERENCE_PATHS or rest.startswith(f"{CHAT_PATH}/")
+    if len(parts) == 4 and (is_known or f"{rest}/".startswith(f"{MODELS_PATH}/")):
         pool = directory.find_key(parts[1], parts[2])
         if pool is None:
             raise model_not_found(f"{parts[1]}/{parts[2]}")

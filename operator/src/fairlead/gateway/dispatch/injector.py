@@ -1,0 +1,88 @@
+"""What clients put into answers that are being streamed → the replica that has the answer, whichever gateway it streams
+through.
+
+No gateway knows of another's answers, so the replicas of the model are asked, or the one that the client names: only
+who generates the answer takes anything but "not here" for it.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+
+from fairlead.fleet.directory import Pool
+from fairlead.gateway.dispatch.pools import Pools
+from fairlead.gateway.gateway_settings import GatewaySettings
+from fairlead.gateway.openai.errors import OpenAIError, upstream_failed
+from fairlead.gateway.openai.parse import parse
+from fairlead.gateway.request_client import Client
+from fairlead.routing.replica import Replica
+from fairlead_protocol.http.addresses import authority
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import AnswerTooLarge, TransportError
+from fairlead_protocol.http.origin import Origin
+from fairlead_protocol.messages import HEADER_REPLICA
+
+_PATH = re.compile(r"/v1/chat/completions/[A-Za-z0-9._:=+-]{1,256}/inject")
+_MOST_REPLY_BYTES = 64 * 1024
+_NOT_HERE = 404
+
+
+def is_injection(path: str) -> bool:
+    """Whether a request to this path puts something into an answer."""
+    return _PATH.fullmatch(path) is not None
+
+
+class Injector:
+    """Knows where to ask; what may be put in is the engine's to say."""
+
+    def __init__(self, pools: Pools, upstream: HttpClient, settings: GatewaySettings) -> None:
+        self._pools = pools
+        self._upstream = upstream
+        self._limits = TimeLimits(
+            connect=settings.connect_timeout, first_byte=settings.response_timeout, silence=settings.idle_timeout
+        )
+
+    async def pass_on(
+        self, path: str, chosen: Pool | None, body: bytes, headers: Mapping[bytes, bytes], client: Client
+    ) -> None:
+        """Answers with what the replica says that has the answer, or that none has it. Raises OpenAIError."""
+        request = parse(path, body, (), request_id=client.request_id, chosen=chosen)
+        pool = self._pools.find(request.model, chosen)
+        named = headers.get(HEADER_REPLICA.encode(), b"").decode("latin-1")
+        replicas = [each for each in pool.pool.replicas if not named or each.name == named]
+        status, answer, replica = await self._ask(replicas, path, body, client.request_id)
+        await client.reply(status, answer, [(HEADER_REPLICA.encode(), replica.encode())] if replica else [])
+
+    async def _ask(
+        self, replicas: Iterable[Replica], path: str, body: bytes, request_id: str
+    ) -> tuple[int, bytes, str | None]:
+        """Status, body and name of the first that does not say that it has no such answer."""
+        asked = [asyncio.create_task(self._ask_one(each, path, body, request_id)) for each in replicas]
+        failure: TransportError | AnswerTooLarge | None = None
+        try:
+            for each in asyncio.as_completed(asked):
+                try:
+                    status, answer, name = await each
+                except (TransportError, AnswerTooLarge) as error:
+                    failure = error
+                    continue
+                if status != _NOT_HERE:
+                    return status, answer, name
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if failure is not None:
+            raise upstream_failed(f"Not every replica could be asked for the answer: {failure}.")
+        answer_id = path.split("/")[-2]
+        message = f"No injectable answer {answer_id!r} is being generated: it has ended, or there was none."
+        raise OpenAIError(_NOT_HERE, message, param="id", code="answer_not_found")
+
+    async def _ask_one(self, replica: Replica, path: str, body: bytes, request_id: str) -> tuple[int, bytes, str]:
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: {authority(replica.host, replica.port)}\r\nx-request-id: {request_id}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        ).encode()
+        origin = Origin(replica.host, replica.port)
+        async with self._upstream.exchange(origin, head, body, self._limits) as response:
+            return response.status, await response.read(_MOST_REPLY_BYTES), replica.name

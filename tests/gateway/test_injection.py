@@ -1,0 +1,39 @@
+"""What is put into an answer reaches the replica that has it, through whichever gateway it comes."""
+
+from fairlead_protocol.messages import HEADER_REPLICA
+from fairlead_testing.fake_engine import FakeEngine
+
+RESULT = {"model": "fake", "tool_call_id": "call_1", "content": "9"}
+
+
+async def test_the_replica_with_the_answer_gets_it(start) -> None:
+    setup = await start(3, model={"policy": "RoundRobin"})
+    for _ in range(3):
+        status, _, headers = await setup.post({"model": "fake", "messages": [{"role": "user", "content": "a"}]})
+        assert status == 200
+        [engine] = [each for each in setup.engines if each.name == headers[HEADER_REPLICA]]
+        answer_id = f"chatcmpl-{headers['x-request-id']}"
+        for prefix, named in (("", {}), ("/default/fake", {}), ("", {HEADER_REPLICA: engine.name})):
+            path = f"{prefix}/v1/chat/completions/{answer_id}/inject"
+            status, body, headers = await setup.post(RESULT, path, headers=named)
+            assert (status, body["id"], headers[HEADER_REPLICA]) == (200, answer_id, engine.name)
+        assert engine.injected == [(answer_id, RESULT)] * 3
+        engine.injected.clear()
+    assert not any(engine.injected for engine in setup.engines)
+
+
+async def test_who_has_none_says_so_and_a_silent_replica_hides_nothing(start) -> None:
+    setup = await start(engines=[FakeEngine("one"), FakeEngine("two")])
+    path = "/v1/chat/completions/chatcmpl-x/inject"
+    status, body, _ = await setup.post(RESULT, path)
+    assert (status, body["error"]["code"]) == (404, "answer_not_found")
+    assert "No injectable answer 'chatcmpl-x'" in body["error"]["message"]
+    status, body, _ = await setup.post({**RESULT, "model": "other"}, path)
+    assert (status, body["error"]["code"]) == (404, "model_not_found")
+    status, body, _ = await setup.post({"tool_call_id": "call_1", "content": "9"}, path)
+    assert (status, body["error"]["param"]) == (400, "model")
+    async with setup.http.get(setup.url + path) as response:
+        assert (response.status, response.headers["allow"]) == (405, "POST")
+    setup.engines[0].kill()
+    status, body, _ = await setup.post(RESULT, path)
+    assert (status, body["error"]["code"]) == (502, "replica_failed"), "the answer may be there"
