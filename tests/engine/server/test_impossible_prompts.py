@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_protocol.prompts import Part
+from fairlead_protocol.prompts import EncodedPrompt, Part
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 TIMES = 1_000_000
@@ -67,19 +67,19 @@ async def test_very_long_prompts_are_tokenised_one_at_a_time_even_if_their_clien
     num_at_once: list[int] = []
     lock, running = threading.Lock(), 0
 
-    def slow(self: Part, tokenizer: PromptTokenizer, add_special_tokens: bool) -> list[int]:
+    def slow(self: Part, tokenizer: PromptTokenizer, add_special_tokens: bool) -> EncodedPrompt:
         nonlocal running
         if len(self.content) < 1000:
-            return [1]
+            return EncodedPrompt([1])
         with lock:
             running += 1
             num_at_once.append(running)
         assert let_go.wait(30)
         with lock:
             running -= 1
-        return [1]
+        return EncodedPrompt([1])
 
-    monkeypatch.setattr(Part, "token_ids", slow)
+    monkeypatch.setattr(Part, "encoded", slow)
     monkeypatch.setattr(Part, "check_length", lambda *_: None)
     body = {"model": "tiny", "prompt": "x" * 400_000}
     impatient = [asyncio.create_task(app.http.post("/tokenize", json=body)) for _ in range(3)]

@@ -20,7 +20,7 @@ from fairlead_engine.server.faults import engine_limits, engine_protocol
 from fairlead_engine.types import EngineRequest, SequenceOutput
 from fairlead_engine_testing import ScriptedEngine, answer
 from fairlead_protocol.http.server import HttpServer
-from fairlead_protocol.prompts import Part
+from fairlead_protocol.prompts import EncodedPrompt, Part
 from fairlead_protocol.tokenizing import PromptTokenizer
 
 TEXT = 'A "quoted" \\ line,\n\ttabs, null \0, Größe, 日本語, 👩‍👩‍👧 and </script>. ' * 3
@@ -215,16 +215,16 @@ async def test_streams_go_on_while_a_prompt_of_some_length_is_tokenised(
     start_app: Any, tokenizer: PromptTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go, began = threading.Event(), threading.Event()
-    token_ids = Part.token_ids
+    encoded = Part.encoded
 
-    def slow(self: Part, tokenizer: PromptTokenizer, add_special_tokens: bool) -> list[int]:
+    def slow(self: Part, tokenizer: PromptTokenizer, add_special_tokens: bool) -> EncodedPrompt:
         if len(self.content) > 9_000:
             began.set()
             assert let_go.wait(30)
-            return [1]
-        return token_ids(self, tokenizer, add_special_tokens)
+            return EncodedPrompt([1])
+        return encoded(self, tokenizer, add_special_tokens)
 
-    monkeypatch.setattr(Part, "token_ids", slow)
+    monkeypatch.setattr(Part, "encoded", slow)
     monkeypatch.setattr(Part, "check_length", lambda *_: None)
     app = start_app(ScriptedEngine(answer([70] * 500)))
     async with served(app) as port:
