@@ -33,7 +33,7 @@ from fairlead_engine_testing.quantized_checkpoints import (
 NUM_NEW = 12
 PROMPTS = [[5 + 7 * i % 200 for i in range(start, start + length)] for start, length in ((0, 3), (3, 40), (9, 17))]
 ROUND_ACTIVATIONS = ("int8", "fp8")
-WITH_EXPERTS = ("gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
+WITH_EXPERTS = ("deepseek_v2", "deepseek_v3", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe")
 
 
 def serve(folder: Path, prompts: Sequence[list[int]], per_step: int = 100, budget: int = 256, **settings) -> list:
@@ -212,20 +212,26 @@ def test_compressed_tensors_means_the_same(name: str, reference, tmp_path: Path)
 
 
 @pytest.mark.parametrize("block", [(32, 16), (128, 128), None])
-@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mixtral", "deepseek_v3"])
 def test_blocks_of_8_bit_floats_give_the_weights_that_they_mean(family: str, block, reference, tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "floats", FAMILIES[family](max_position_embeddings=256))
     stored = write_finegrained_fp8(folder, tmp_path / "stored", block)
     outputs = serve(stored, PROMPTS)
     assert serve(stored, PROMPTS, budget=7) == outputs
     meant = dequantized_blocks(stored, tmp_path / "meant", block)
-    if family == "mixtral":
+    if family in WITH_EXPERTS:
         config = read_config(stored)
         with Checkpoint(stored, torch.float32, torch.device("cpu")) as checkpoint:
             for key, weight in load_file(meant / WEIGHTS).items():
                 if is_quantized(key):
                     found = config.quantization.read(checkpoint, key.removesuffix(".weight"), *weight.shape, WHOLE)
                     assert torch.equal(found.dequantized(), weight)
+        if family == "deepseek_v3":  # these are multiplied as floats
+            attention, floats = (
+                load_model(each, read_config(each), torch.float32, torch.device("cpu")).layers[0].attention
+                for each in (stored, meant)
+            )
+            assert torch.equal(attention.key_up, floats.key_up) and torch.equal(attention.value_up, floats.value_up)
         return
     check_rounded(reference, meant, outputs, "fp8", block and block[1])
 

@@ -13,11 +13,24 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.model import ModelConfig, read_config
+from fairlead_engine.model.families.deepseek import DeepseekConfig
 from fairlead_engine.model.families.gpt_oss import GptOssConfig
 from fairlead_engine.model.families.mixtral import MixtralConfig
 from fairlead_engine.model.families.qwen2_moe import Qwen2MoeConfig, QwenExpertsConfig
 
 Shape = tuple[int, ...]
+_LATENT = {
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 4,
+}
 _GELU = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh"}
 
 
@@ -102,7 +115,25 @@ def qwen2_moe_fields(**changes: Any) -> dict[str, Any]:
     return {**_fields("Qwen2MoeForCausalLM", "qwen2_moe"), **experts, **shared, **changes}
 
 
+def deepseek_v2_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny DeepSeek-V2, with changes; its queries come through no narrower vector, as Lite's."""
+    experts = {"topk_method": "greedy", "routed_scaling_factor": 1.5, "norm_topk_prob": False, "n_group": 1}
+    own = {"q_lora_rank": None, "topk_group": 1}
+    return {**_fields("DeepseekV2ForCausalLM", "deepseek_v2"), **_LATENT, **experts, **own, **changes}
+
+
+def deepseek_v3_fields(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a tiny DeepSeek-V3, with changes. Positions are stretched, and with them its scores."""
+    experts = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "norm_topk_prob": True, "n_group": 4}
+    own = {"q_lora_rank": 32, "topk_group": 2, "routed_scaling_factor": 2.5, "n_routed_experts": 8}
+    rope = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "mscale": 1.0}
+    scaling = {"rope_scaling": {**rope, "mscale_all_dim": 0.8, "beta_fast": 32, "beta_slow": 1}}
+    return {**_fields("DeepseekV3ForCausalLM", "deepseek_v3"), **_LATENT, **experts, **own, **scaling, **changes}
+
+
 FAMILIES = {
+    "deepseek_v2": deepseek_v2_fields,
+    "deepseek_v3": deepseek_v3_fields,
     "gemma2": gemma2_fields,
     "gemma3": gemma3_fields,
     "gpt_oss": gpt_oss_fields,
@@ -176,8 +207,12 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         elif family.startswith("Gemma"):
             norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         yield from ((f"{prefix}.{name}.weight", (hidden,)) for name in norms)
-        yield from _linears(f"{prefix}.self_attn", qkv, bias or family in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM"))
-        yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, bias)
+        if isinstance(config, DeepseekConfig):
+            yield from _latent_attention(f"{prefix}.self_attn", config)
+        else:
+            has_bias = bias or family in ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM")
+            yield from _linears(f"{prefix}.self_attn", qkv, has_bias)
+            yield from _linears(f"{prefix}.self_attn", {"o_proj": (hidden, query)}, bias)
         if family in ("Gemma3ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"):
             yield f"{prefix}.self_attn.q_norm.weight", (head_dim,)
             yield f"{prefix}.self_attn.k_norm.weight", (head_dim,)
@@ -188,6 +223,8 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield f"{prefix}.block_sparse_moe.gate.weight", (config.num_experts, hidden)
             for number in range(config.num_experts):
                 yield from _linears(f"{prefix}.block_sparse_moe.experts.{number}", expert, False)
+        elif isinstance(config, DeepseekConfig) and index not in config.dense_layers:
+            yield from _deepseek_experts(f"{prefix}.mlp", config)
         elif isinstance(config, QwenExpertsConfig) and index not in config.dense_layers:
             yield from _qwen_experts(f"{prefix}.mlp", config)
         else:
@@ -195,6 +232,32 @@ def tensor_shapes(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
         yield "lm_head.weight", (config.vocab_size, hidden)
+
+
+def _latent_attention(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str, Shape]]:
+    hidden, heads, bias = config.hidden_size, config.num_heads, config.attention_bias
+    query = heads * (config.plain_dim + config.turned_dim)
+    if config.query_rank is None:
+        yield f"{prefix}.q_proj.weight", (query, hidden)
+    else:
+        yield from _linears(prefix, {"q_a_proj": (config.query_rank, hidden)}, bias)
+        yield f"{prefix}.q_a_layernorm.weight", (config.query_rank,)
+        yield f"{prefix}.q_b_proj.weight", (query, config.query_rank)
+    yield from _linears(prefix, {"kv_a_proj_with_mqa": (config.head_dim, hidden)}, bias)
+    yield f"{prefix}.kv_a_layernorm.weight", (config.latent_dim,)
+    yield f"{prefix}.kv_b_proj.weight", (heads * (config.plain_dim + config.value_dim), config.latent_dim)
+    yield from _linears(prefix, {"o_proj": (hidden, heads * config.value_dim)}, bias)
+
+
+def _deepseek_experts(prefix: str, config: DeepseekConfig) -> Iterator[tuple[str, Shape]]:
+    hidden = config.hidden_size
+    yield f"{prefix}.gate.weight", (config.num_experts, hidden)
+    if config.has_score_bias:
+        yield f"{prefix}.gate.e_score_correction_bias", (config.num_experts,)
+    for number in range(config.num_experts):
+        yield from _linears(f"{prefix}.experts.{number}", _gated(hidden, config.expert_size), False)
+    if inner := config.num_shared_experts * config.expert_size:
+        yield from _linears(f"{prefix}.shared_experts", _gated(hidden, inner), False)
 
 
 def _qwen_experts(prefix: str, config: QwenExpertsConfig) -> Iterator[tuple[str, Shape]]:

@@ -36,6 +36,7 @@ from fairlead_engine_testing.letters import write_letters
 from fairlead_protocol.chat import ChatTemplate
 
 WRITES_CALLS: Mapping[str, str] = {
+    "deepseek_v3": "deepseek_v3",
     "gpt_oss": "harmony",
     "llama": "llama3_json",
     "mistral": "mistral",

@@ -13,7 +13,7 @@ from fairlead_engine.kernels.norm_rope import HeadTurn
 
 def spoil(cache: LayerCache) -> None:
     """Whatever is read of it that nobody wrote there spoils what comes out."""
-    for heads in (cache.keys, cache.values):
+    for heads in cache.stored:
         if heads.scales is None:
             heads.numbers.fill_(float("nan"))
         else:
@@ -33,7 +33,7 @@ def side_by_side(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Hea
     """Each [tokens, heads, head_dim], as a fused projection has them, and a turn that leaves them as they are."""
     heads = torch.cat((query, key, value), 1)
     cosines = torch.ones(len(heads), 1, heads.shape[2], dtype=heads.dtype, device=heads.device)
-    return heads, HeadTurn(key.shape[1], cosines, torch.zeros_like(cosines), None)
+    return heads, HeadTurn(key.shape[1], value.shape[1], cosines, torch.zeros_like(cosines), None)
 
 
 def forward(

@@ -25,7 +25,7 @@ _BITS = {"int4-weight-only": 4}
 def is_quantized(name: str) -> bool:
     """Whether the tensor is the weight of a linear layer, or of several experts', but for the output projection's and
     routers'."""
-    linear = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")
+    linear = ("_proj.weight", "_proj_with_mqa.weight", ".w1.weight", ".w2.weight", ".w3.weight")
     return name.endswith((*linear, ".experts.gate_up_proj", ".experts.down_proj"))
 
 
@@ -33,6 +33,8 @@ def write_dequantized(folder: Path, target: Path, name: str) -> Path:
     """The checkpoint in `folder` with every weight replaced by what is left of it in the format."""
 
     def meant(key: str, weight: Tensor) -> dict[str, Tensor]:
+        if key.endswith(".kv_b_proj.weight"):  # makes keys and values of latents, and keeps its precision
+            return {key: weight}
         if weight.ndim == 3:  # transposed, and stacked
             return {key: torch.stack([FORMATS[name].quantize(each.t()).dequantized().t() for each in weight])}
         return {key: FORMATS[name].quantize(weight).dequantized()}

@@ -34,6 +34,7 @@ def make_layout(
     device: torch.device = CPU,
     num_heads: int = 4,
     kv_dtype: torch.dtype | None = None,
+    shared_value_dim: int | None = None,
 ) -> CacheLayout:
     return CacheLayout(
         num_layers=1,
@@ -44,6 +45,7 @@ def make_layout(
         dtype=torch.float32,
         device=device,
         kv_dtype=kv_dtype,
+        shared_value_dim=shared_value_dim,
     )
 
 
@@ -54,9 +56,11 @@ class Conversation:
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
+    """No heads = they are the last elements of keys."""
     blocks: list[int]
     slot: int
     kv_dtype: torch.dtype | None = None
+    shared_value_dim: int | None = None
     table: list[int] = field(default_factory=list)
     """Its first blocks, as far as it has got."""
     num_done: int = 0
@@ -68,7 +72,9 @@ class Conversation:
     def expected(self, start: int, end: int, scoring: Scoring = PLAIN) -> torch.Tensor:
         """One softmax per token and head, as the definition says: [end - start, heads, head_dim]."""
         group = self.query.shape[1] // self.key.shape[1]
-        key, value = as_stored(self.key, self.kv_dtype), as_stored(self.value, self.kv_dtype)
+        key = as_stored(self.key, self.kv_dtype)
+        shared = self.shared_value_dim
+        value = as_stored(self.value, self.kv_dtype) if shared is None else key[..., -shared:]
         rows = []
         for token in range(start, end):
             for head in range(self.query.shape[1]):
@@ -80,7 +86,7 @@ class Conversation:
                 weights = scores.exp()
                 sink = 0.0 if scoring.sinks is None else scoring.sinks[head].exp()
                 rows.append(weights @ values / (weights.sum() + sink))
-        return torch.stack(rows).view(end - start, self.query.shape[1], HEAD_DIM)
+        return torch.stack(rows).view(end - start, self.query.shape[1], -1)
 
 
 def make_conversations(lengths: list[int], layout: CacheLayout, scatter: bool) -> list[Conversation]:
@@ -92,8 +98,9 @@ def make_conversations(lengths: list[int], layout: CacheLayout, scatter: bool) -
         slot = len(found)
         num_blocks = -(-length // layout.block_size) + slot % 2
         key, value = torch.randn(2, length, layout.num_kv_heads, HEAD_DIM)
-        query = torch.randn(length, layout.num_heads, HEAD_DIM)
-        found.append(Conversation(query, key, value, free[:num_blocks], slot, layout.kv_dtype))
+        query, shared = torch.randn(length, layout.num_heads, HEAD_DIM), layout.shared_value_dim
+        value = value if shared is None else value[:, :0]
+        found.append(Conversation(query, key, value, free[:num_blocks], slot, layout.kv_dtype, shared))
         free = free[num_blocks:]
     return found
 
@@ -139,16 +146,17 @@ def spoilt_cache(backend, layout):
     scatter=st.booleans(),
     bounds=st.sampled_from([(2**16, 2**25), (20, 100), (1, 1)]),
     kv_dtype=st.sampled_from(list(KV_DTYPES.values())),
+    shared_value_dim=st.sampled_from([None, None, 6, 1]),
     scoring=st.builds(
         Scoring, st.sampled_from([0, 0, 1, 3, 100]), st.sampled_from([0.0, 0.0, 1.5]), st.sampled_from([None, 1.0])
     ),
 )
 def test_any_steps_equal_the_definition(
-    name, device, block_size, heads, lengths, widths, scatter, bounds, kv_dtype, scoring
+    name, device, block_size, heads, lengths, widths, scatter, bounds, kv_dtype, shared_value_dim, scoring
 ):
     """Prefills in chunks of any widths beside decodes, until all tokens are done; others in the same slots follow."""
     num_heads, num_kv_heads = heads
-    layout = make_layout(block_size, num_kv_heads, torch.device(device), num_heads, kv_dtype)
+    layout = make_layout(block_size, num_kv_heads, torch.device(device), num_heads, kv_dtype, shared_value_dim)
     if scoring.sinks is not None:
         scoring = scoring._replace(sinks=torch.linspace(-2.0, 2.0, num_heads, device=device))
     backend = BACKENDS[name]()
@@ -195,7 +203,7 @@ def test_stored_tokens_take_their_slots_and_no_others(name, kv_dtype):
     (conversation,) = make_conversations([6], layout, scatter=True)
     run_step(backend, backend.tables(layout, 1, NUM_BLOCKS), cache, [(conversation, 6)])
     num_stored = 6 * layout.num_kv_heads * HEAD_DIM
-    for heads in (cache.keys, cache.values):
+    for heads in cache.stored:
         assert int(heads.floats(torch.float32).isfinite().sum()) == num_stored
 
 
@@ -204,9 +212,18 @@ def test_stored_tokens_take_their_slots_and_no_others(name, kv_dtype):
 def test_a_caches_size_is_what_its_layout_says(name, kv_dtype):
     layout = make_layout(4, num_kv_heads=3, num_heads=6, kv_dtype=kv_dtype)
     caches = BACKENDS[name]().allocate(layout, 7)
-    assert sum(each.keys.nbytes + each.values.nbytes for each in caches) == 7 * layout.bytes_per_block
+    assert sum(heads.nbytes for each in caches for heads in each.stored) == 7 * layout.bytes_per_block
     if kv_dtype is not None:
         assert layout.bytes_per_block == 2 * 4 * 3 * (HEAD_DIM + 4)
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
+@pytest.mark.parametrize("name", ON_CPU)
+def test_values_that_are_a_part_of_keys_take_no_room(name, kv_dtype):
+    layout = make_layout(4, num_kv_heads=1, num_heads=6, kv_dtype=kv_dtype, shared_value_dim=6)
+    caches = BACKENDS[name]().allocate(layout, 7)
+    assert sum(heads.nbytes for each in caches for heads in each.stored) == 7 * layout.bytes_per_block
+    assert 2 * layout.bytes_per_block == make_layout(4, 1, num_heads=6, kv_dtype=kv_dtype).bytes_per_block
 
 
 def block_table_metadata(batch: DeviceBatch) -> block_tables.BlockTableMetadata:

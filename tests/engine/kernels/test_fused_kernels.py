@@ -98,7 +98,7 @@ def test_norm_rope_store(device, dtype, kv_dtype, with_norm, num_heads, num_kv_h
     cosines, sines = torch.randn(2, 3, 1, num_turned, device=device, dtype=dtype)
     weights = torch.randn(2, head_dim, device=device, dtype=dtype)
     norm = HeadNorm(weights[0], weights[1], 1e-4) if with_norm else None
-    turn, slots = HeadTurn(num_kv_heads, cosines, sines, norm), torch.tensor([7, 0, 11], device=device)
+    turn, slots = HeadTurn(num_kv_heads, num_kv_heads, cosines, sines, norm), torch.tensor([7, 0, 11], device=device)
     one, other = two_caches(num_kv_heads, head_dim, dtype, kv_dtype, device)
     found = norm_rope_store_kernel.norm_rope_store(heads, turn, one.keys, one.values, slots)
     assert_same(found, norm_rope_store(heads, turn, other.keys, other.values, slots), dtype)
@@ -130,7 +130,7 @@ def test_a_token_is_stored_as_its_twin_has_it_to_the_bit(device, dtype, kv_dtype
     slots = torch.tensor([5, 0, 7, 11, 1, 2, 8, 10, 4], device=device)
     for norm_rope_stored, stored in ((norm_rope_store_kernel.norm_rope_store, cache), (norm_rope_store, twin)):
         norm_rope_stored(heads, turn, stored.keys, stored.values, slots)
-    for found, wanted in ((cache.keys, twin.keys), (cache.values, twin.values)):
+    for found, wanted in zip(cache.stored, twin.stored, strict=True):
         both = (found.floats(torch.float32), wanted.floats(torch.float32))
         torch.testing.assert_close(*both, rtol=0.0, atol=0.0, equal_nan=True)
 

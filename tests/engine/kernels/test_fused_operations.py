@@ -9,7 +9,7 @@ from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.gates import gelu_mul, silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, norm_rope
 from fairlead_engine.kernels.rms_norm import rms_norm
-from fairlead_engine.kernels.route_top_k import route_top_k
+from fairlead_engine.kernels.route_top_k import Routing, route_top_k
 
 
 def normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -50,7 +50,7 @@ def test_query_and_key_heads_are_normalised_and_turned_and_values_are_not(with_n
     cosines = torch.cat((angles.cos(), angles.cos()), -1)
     sines = torch.cat((-angles.sin(), angles.sin()), -1)
     norm = HeadNorm(torch.randn(6), torch.randn(6), 1e-3) if with_norm else None
-    query, key, value = norm_rope(heads, 2, cosines, sines, norm)
+    query, key, value = norm_rope(heads, 2, 2, cosines, sines, norm)
     for found, part, weight in ((query, heads[:, :4], norm and norm.query), (key, heads[:, 4:6], norm and norm.key)):
         plain = part if weight is None else normalised(part, weight, 1e-3)
         turn = torch.polar(torch.ones_like(angles), angles)
@@ -61,7 +61,7 @@ def test_query_and_key_heads_are_normalised_and_turned_and_values_are_not(with_n
 
 def test_the_likeliest_experts_share_what_all_others_leave():
     logits = torch.tensor([[1.0, 3.0, 2.0, -5.0], [0.0, 0.0, -9.0, 4.0]]).bfloat16()
-    weights, experts = route_top_k(logits, 2)
+    weights, experts = route_top_k(logits, Routing(2))
     assert experts.tolist()[0] == [1, 2]
     assert experts.tolist()[1][0] == 3
     assert weights.dtype is torch.float32

@@ -70,6 +70,7 @@ def run_kernel(
     dtype: torch.dtype = torch.float32,
     kv_dtype: torch.dtype | None = None,
     num_programs: int = 1,
+    shared_value_dim: int | None = None,
     **options: object,
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Random sequences in scattered blocks of a cache whose other slots are NaN: what came out, what should have, and
@@ -81,7 +82,7 @@ def run_kernel(
     num_blocks = sum(-(-context // block_size) for context in contexts) + 3
     layout = CacheLayout(
         num_layers=1, num_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, block_size=block_size,
-        dtype=dtype, device=torch.device(device), kv_dtype=kv_dtype,
+        dtype=dtype, device=torch.device(device), kv_dtype=kv_dtype, shared_value_dim=shared_value_dim,
     )  # fmt: skip
     backend = TritonPaged(num_programs)
     (cache,) = backend.allocate(layout, num_blocks)
@@ -94,15 +95,17 @@ def run_kernel(
         key, value = torch.randn(2, context, heads[1], head_dim, generator=generator).to(device, dtype)
         query = torch.randn(queried, heads[0], head_dim, generator=generator).to(device, dtype)
         slots = torch.tensor([tables[-1][i // block_size] * block_size + i % block_size for i in range(context)])
-        for pool, written in ((cache.keys, key), (cache.values, value)):
+        for pool, written in zip(cache.stored, (key, value), strict=False):
             pool.flatten(0, 1).put(0, slots.to(device), written)
         key, value = (as_stored(each, kv_dtype) for each in (key, value))
+        if shared_value_dim is not None:
+            value = key[..., -shared_value_dim:]
         expected.append(attention_written_out(query, key, value, **options))  # type: ignore[arg-type]
         queries.append(query)
     batch = device_batch(list(range(len(contexts))), num_queries, contexts, tables, device=torch.device(device))
     step = backend.prepare(batch, backend.tables(layout, len(contexts), max(map(len, tables))))
     query = torch.cat(queries)
-    output = torch.full_like(query, float("nan"))
+    output = query.new_full((*query.shape[:2], shared_value_dim or head_dim), float("nan"))
     paged_attention(query, cache.keys, cache.values, output, step, Scoring(**options))  # type: ignore[arg-type]
     return output, torch.cat(expected), [grid.num_splits for grid in step.grids]
 
@@ -116,15 +119,16 @@ def assert_near(output: torch.Tensor, expected: torch.Tensor, tolerance: float =
 @given(
     shares=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 150)), min_size=1, max_size=3),
     block_size=st.integers(1, 20),
-    heads=st.sampled_from([(2, 2), (4, 2), (3, 1), (8, 1)]),
+    heads=st.sampled_from([(2, 2), (4, 2), (3, 1), (8, 1), (34, 1)]),
     head_dim=st.sampled_from([8, 16, 20]),
     window=st.sampled_from([0, 1, 7, 100]),
     soft_cap=st.sampled_from([0.0, 1.5]),
     has_sinks=st.booleans(),
     kv_dtype=st.sampled_from(KV_DTYPES),
+    shared_value_dim=st.sampled_from([None, None, 5, 7]),
 )
 def test_any_mixture_equals_the_definition(
-    device, shares, block_size, heads, head_dim, window, soft_cap, has_sinks, kv_dtype
+    device, shares, block_size, heads, head_dim, window, soft_cap, has_sinks, kv_dtype, shared_value_dim
 ):
     shares = sorted(shares, key=lambda share: share[0] > 1)
     sinks = torch.linspace(-1.0, 2.0, heads[0], device=device) if has_sinks else None
@@ -132,7 +136,7 @@ def test_any_mixture_equals_the_definition(
         [queries for queries, _ in shares],
         [queries + before for queries, before in shares],
         device, block_size=block_size, heads=heads, head_dim=head_dim, window=window, soft_cap=soft_cap, sinks=sinks,
-        kv_dtype=kv_dtype,
+        kv_dtype=kv_dtype, shared_value_dim=shared_value_dim,
     )  # fmt: skip
     assert_near(output, expected)
 
@@ -150,6 +154,17 @@ def test_a_long_context_is_shared_by_several_programs(device, num_queries, windo
         kv_dtype=kv_dtype,
     )  # fmt: skip
     assert splits == [4]
+    assert_near(output, expected)
+
+
+@on_each_device
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_latents_of_many_heads_are_shared_by_several_programs(device, kv_dtype):
+    output, expected, splits = run_kernel(
+        [1, 1, 5], [1100, 40, 90], device, block_size=16, heads=(32, 1), head_dim=72, num_programs=32,
+        kv_dtype=kv_dtype, shared_value_dim=64,
+    )  # fmt: skip
+    assert splits == [4, 1]
     assert_near(output, expected)
 
 
@@ -235,22 +250,25 @@ types |= {"scale": "fp32", "soft_cap": "fp32", "query_stride": "i32", "table_str
 types |= dict.fromkeys(("key_scales", "value_scales"), "*fp32")
 found = {}
 stored_in = {"bf16": 0, "i8": 127, "fp8e4nv": 448}
-for name, rows, splits, warps, formats in (
-    ("decode", 16, 1, triton_paged._DECODE_WARPS, stored_in),
-    ("split decode", 16, 8, triton_paged._DECODE_WARPS, ["bf16"]),
-    ("chunk", triton_paged._CHUNK_ROWS, 1, triton_paged._CHUNK_WARPS, stored_in),
+heads = dict(NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, REST_DIM=0, PADDED_DIM=128, PADDED_REST=16, TILE_HEADS=4)
+latent = dict(NUM_HEADS=128, NUM_KV_HEADS=1, HEAD_DIM=576, REST_DIM=64, PADDED_DIM=512, PADDED_REST=64, TILE_HEADS=16)
+for name, rows, splits, shape, dims, formats in (
+    ("decode", 16, 1, triton_paged.DECODE_TILE, heads, stored_in),
+    ("split decode", 16, 8, triton_paged.DECODE_TILE, heads, ["bf16"]),
+    ("chunk", triton_paged.CHUNK_TILE.least_rows, 1, triton_paged.CHUNK_TILE, heads, stored_in),
+    ("latent decode", 16, 8, triton_paged.LATENT_DECODE_TILE, latent, stored_in),
+    ("latent chunk", triton_paged.LATENT_CHUNK_TILE.least_rows, 1, triton_paged.LATENT_CHUNK_TILE, latent, stored_in),
 ):
     for stored in formats:
         types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32" if splits > 1 else "*bf16")
         types |= dict.fromkeys(("keys", "values"), "*" + stored)
         constants = dict(
-            NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, PADDED_DIM=128, BLOCK_SIZE=16, TILE_ROWS=rows,
-            TILE_TOKENS=triton_paged._TILE_TOKENS, WINDOW=0, HAS_SOFT_CAP=False, HAS_SINKS=False,
-            HAS_SCALES=stored_in[stored] > 0, NUM_SPLITS=splits,
+            **dims, BLOCK_SIZE=16, TILE_ROWS=rows, TILE_TOKENS=shape.tokens, WINDOW=0,
+            HAS_SOFT_CAP=False, HAS_SINKS=False, HAS_SCALES=stored_in[stored] > 0, NUM_SPLITS=splits,
         )
-        stages = paged_attention._NUM_STAGES
         found[f"{name}, {stored}"] = compile_for_gpu(
-            paged_attention.paged_attention_kernel, types, constants, num_warps=warps, num_stages=stages
+            paged_attention.paged_attention_kernel, types, constants, num_warps=shape.num_warps,
+            num_stages=shape.num_stages,
         )
 types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*fp32")
 constants = dict(NUM_HEADS=32, HEAD_DIM=128, PADDED_DIM=128, NUM_SPLITS=8, PADDED_SPLITS=8, HAS_SINKS=False)
@@ -261,6 +279,7 @@ tell(found)
 
 def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
     found = compiled(COMPILE, tmp_path)
+    assert "latent chunk, i8" in found
     for name, code in found.items():
         assert code.spilled_bytes == 0, (name, code)
         assert code.wide_loads, (name, code)

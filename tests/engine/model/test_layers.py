@@ -27,7 +27,7 @@ LLAMA3 = RopeConfig(
 def rotate(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
     """As queries are, beside a key and a value head that nobody looks at."""
     both = torch.cat((heads, heads[:, :2]), dim=1)
-    return norm_rope(both, 1, cosines, sines, None)[0]
+    return norm_rope(both, 1, 1, cosines, sines, None)[0]
 
 
 MANY_SHAPES = """

@@ -14,6 +14,8 @@ from fairlead_engine.runner import ModelRunner
 from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.types import SamplingParams
 from fairlead_engine_testing.checkpoints import (
+    deepseek_v2_fields,
+    deepseek_v3_fields,
     gemma2_fields,
     gemma3_fields,
     gpt_oss_fields,
@@ -79,6 +81,46 @@ SHAPES = {
             "attention_factor": 1.1,
             "truncate": False,
         }
+    ),
+    "deepseek-v2-lite": deepseek_v2_fields(
+        num_hidden_layers=3,
+        rope_scaling={
+            "type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 128,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+        },
+    ),
+    "deepseek-v2": deepseek_v2_fields(
+        q_lora_rank=36,
+        attention_bias=True,
+        topk_method="group_limited_greedy",
+        n_routed_experts=9,
+        n_group=3,
+        topk_group=2,
+        num_experts_per_tok=4,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        rms_norm_eps=0.01,
+        routed_scaling_factor=4.0,
+        n_shared_experts=1,
+        first_k_dense_replace=0,
+    ),
+    "deepseek-v3": deepseek_v3_fields(),
+    "deepseek-v3-halves": deepseek_v3_fields(
+        rope_interleave=False,
+        q_lora_rank=None,
+        rope_scaling=None,
+        norm_topk_prob=False,
+        n_group=2,
+        topk_group=1,
+        v_head_dim=12,
+        qk_rope_head_dim=6,
+        kv_lora_rank=20,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
     ),
     "gemma2": gemma2_fields(),
     "gemma2-untied": gemma2_fields(

@@ -20,26 +20,28 @@ class HeadTurn(NamedTuple):
     """What `norm_rope` is told beside the heads."""
 
     num_kv_heads: int
+    num_value_heads: int
+    """As many as there are keys; or none, where values are a part of keys."""
     cosines: Tensor
     sines: Tensor
     norm: HeadNorm | None
 
 
 def norm_rope(
-    heads: Tensor, num_kv_heads: int, cosines: Tensor, sines: Tensor, norm: HeadNorm | None
+    heads: Tensor, num_kv_heads: int, num_value_heads: int, cosines: Tensor, sines: Tensor, norm: HeadNorm | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Query [tokens, heads, head_dim], key and value [tokens, kv_heads, head_dim].
+    """Query [tokens, heads, head_dim], key [tokens, kv_heads, head_dim] and value [tokens, value_heads, head_dim].
 
-    `heads` [tokens, heads + 2 x kv_heads, head_dim] holds query, key and value heads side by side. The signed cosines
-    and sines [tokens, 1, size] turn the first `size` elements of each head, mostly all and maybe none, by its position:
-    element i is paired with i + size / 2, and the sines of the first half are negative, which makes a rotation three
-    operations.
+    `heads` [tokens, heads + kv_heads + value_heads, head_dim] holds query, key and value heads side by side. The signed
+    cosines and sines [tokens, 1, size] turn the first `size` elements of each head, mostly all and maybe none, by its
+    position: element i is paired with i + size / 2, and the sines of the first half are negative, which makes a
+    rotation three operations.
     """
-    num_heads = heads.shape[1] - 2 * num_kv_heads
+    num_heads = heads.shape[1] - num_kv_heads - num_value_heads
     if norm is None:
         turned = heads[:, : num_heads + num_kv_heads]
     else:
-        query, key, _ = torch.split(heads, [num_heads, num_kv_heads, num_kv_heads], dim=1)
+        query, key, _ = torch.split(heads, [num_heads, num_kv_heads, num_value_heads], dim=1)
         turned = torch.cat((rms_norm(query, norm.query, norm.eps), rms_norm(key, norm.key, norm.eps)), dim=1)
     query, key = torch.split(rotate(turned, cosines, sines), [num_heads, num_kv_heads], dim=1)
     return query, key, heads[:, num_heads + num_kv_heads :]

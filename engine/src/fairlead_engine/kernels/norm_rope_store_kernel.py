@@ -127,12 +127,13 @@ def norm_rope_store_kernel(  # type: ignore[no-untyped-def]
 
 
 def norm_rope_store(
-    heads: Tensor, turn: HeadTurn, keys: StoredHeads, values: StoredHeads, slot_mapping: Tensor
+    heads: Tensor, turn: HeadTurn, keys: StoredHeads, values: StoredHeads | None, slot_mapping: Tensor
 ) -> Tensor:
-    """As `kernels.norm_rope_store.norm_rope_store`, which does it itself where heads are turned in part."""
+    """As `kernels.norm_rope_store.norm_rope_store`, which does it itself where heads are turned in part, or values are
+    a part of keys."""
     num_tokens, num_all, head_dim = heads.shape
-    num_kv_heads, cosines, sines, norm = turn
-    if cosines.shape[-1] < head_dim:
+    num_kv_heads, _, cosines, sines, norm = turn
+    if values is None or cosines.shape[-1] < head_dim:
         return in_torch.norm_rope_store(heads, turn, keys, values, slot_mapping)
     num_heads = num_all - 2 * num_kv_heads
     query = torch.empty((num_tokens, num_heads, head_dim), dtype=heads.dtype, device=heads.device)

@@ -128,6 +128,13 @@ class JsonFields:
             raise self.invalid(name, "must be a list of positive numbers")
         return tuple(float(item) for item in value)
 
+    def whole_number(self, name: str) -> int:
+        """An integer from 0 on; 0 when absent."""
+        value = self._values.get(name) or 0
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.invalid(name, "must be an integer from 0 on")
+        return value
+
     def whole_numbers(self, name: str) -> list[int]:
         """A list of integers from 0 on; empty when absent."""
         value = self._values.get(name) or []

@@ -18,7 +18,7 @@ from fairlead_engine.kernels.expert_product import expert_product, pair_up
 from fairlead_engine.kernels.gates import silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
-from fairlead_engine.kernels.route_top_k import route_top_k
+from fairlead_engine.kernels.route_top_k import Routing, route_top_k
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_linear import AdaptedRows
 from fairlead_engine.model.shard import Shard
@@ -118,11 +118,9 @@ class SparseExperts:
 
     router: Linear
     experts: tuple[FeedForward, ...]
-    num_experts_per_token: int
+    routing: Routing
     shard: Shard
     """Which part of each expert this is."""
-    is_normalised: bool = True
-    """Whether the weights of a token's experts sum to 1."""
     waits_for_device: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -130,10 +128,10 @@ class SparseExperts:
         order, so that it does not depend on what else is in the batch."""
         if not len(x):
             return x
-        weights, experts = route_top_k(self.router(x), self.num_experts_per_token, normalised=self.is_normalised)
+        weights, experts = route_top_k(self.router(x), self.routing)
         order = experts.flatten().argsort(stable=True)
         counts = torch.bincount(experts.flatten(), minlength=len(self.experts)).tolist()
-        parts = torch.split(x[order // self.num_experts_per_token], counts)
+        parts = torch.split(x[order // self.routing.num_chosen], counts)
         computed = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True) if len(part)])
         outputs = torch.empty_like(computed).index_copy_(0, order, computed)
         return self.shard.sum((outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1))
@@ -148,15 +146,14 @@ class GroupedExperts:
     """[experts, 2 x inner, hidden]."""
     down: Tensor
     """[experts, hidden, inner]."""
-    num_experts_per_token: int
+    routing: Routing
     shard: Shard
-    is_normalised: bool = True
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
         if not len(x):
             return x
-        weights, experts = route_top_k(self.router(x), self.num_experts_per_token, normalised=self.is_normalised)
+        weights, experts = route_top_k(self.router(x), self.routing)
         pairs = pair_up(experts, len(self.gate_up))
         outputs = expert_product(silu_mul(expert_product(x, self.gate_up, pairs)), self.down, pairs)
         return self.shard.sum((outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1))
@@ -167,19 +164,20 @@ Experts = SparseExperts | GroupedExperts
 
 @dataclass(frozen=True, slots=True)
 class SharedExpert:
-    """Beside the experts that a token chooses one that all go through, weighted by a gate of its own."""
+    """Beside the experts that a token chooses one that all go through, which may be weighted by a gate of its own."""
 
     chosen: Experts
     shared: FeedForward
-    gate: Linear
-    """[rows, hidden] → [rows, 1]."""
+    gate: Linear | None = None
+    """[rows, hidden] → [rows, 1]; None = its weight is 1."""
 
     @property
     def waits_for_device(self) -> bool:
         return self.chosen.waits_for_device
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.chosen(x) + self.gate(x).sigmoid() * self.shared(x)
+        shared = self.shared(x)
+        return self.chosen(x) + (shared if self.gate is None else self.gate(x).sigmoid() * shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +204,33 @@ class ProjectionNorm:
         return torch.cat((*parts, value), dim=1)
 
 
+class AttentionLayer(Protocol):
+    """What a layer does between tokens, in three parts: what is before and after `attend` sees each token by itself."""
+
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        """What `heads` makes of a token: so many heads of so many elements."""
+        ...
+
+    @property
+    def attended_size(self) -> int:
+        """Elements of what `attend` makes of a token."""
+        ...
+
+    @property
+    def output(self) -> Callable[[Tensor], Tensor]:
+        """From those to what the layer adds: [rows, attended_size] → [rows, hidden]."""
+        ...
+
+    def heads(self, x: Tensor) -> Tensor:
+        """x [tokens, hidden] → what the backend stores and attends with [tokens, *heads_shape]."""
+        ...
+
+    def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
+        """From those to what was found [tokens, attended_size]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Grouped-query attention over the paged cache, with query, key and value in one product."""
@@ -223,17 +248,25 @@ class Attention:
     """Whether positions are those of layers that see a window, where these are rotated otherwise."""
     projection_norm: ProjectionNorm | None = None
 
+    @property
+    def heads_shape(self) -> tuple[int, int]:
+        return self.num_heads + 2 * self.num_kv_heads, self.head_dim
+
+    @property
+    def attended_size(self) -> int:
+        return self.num_heads * self.head_dim
+
     def heads(self, x: Tensor) -> Tensor:
         """x [tokens, hidden] → heads of queries, keys and values side by side [tokens, all heads, head_dim]."""
         projected = self.qkv(x)
         if self.projection_norm is not None:
             projected = self.projection_norm(projected)
-        return projected.view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_dim)
+        return projected.view(-1, *self.heads_shape)
 
     def attend(self, heads: Tensor, step: ForwardInput, rotations: Rotations, cache: LayerCache) -> Tensor:
         """From those to the heads' outputs side by side [tokens, heads x head_dim]; `output` comes after."""
         rotation = rotations.local if self.is_local else rotations.everywhere
-        turn = HeadTurn(self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
+        turn = HeadTurn(self.num_kv_heads, self.num_kv_heads, rotation.cosines, rotation.sines, self.head_norm)
         query = step.backend.store(heads, turn, cache, step.attention)
         if self.query_scale != 1.0:
             query = query * self.query_scale
@@ -258,7 +291,7 @@ class DecoderLayer:
     """
 
     norms: LayerNorms
-    attention: Attention
+    attention: AttentionLayer
     feed_forward: FeedForward
 
     def before_attention(self, update: Tensor | None, stream: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,9 @@ class DecoderShape:
     num_kv_heads: int
     """Key and value heads; `num_heads / num_kv_heads` query heads share one."""
     head_dim: int
-    """Elements per head; not always `hidden_size / num_heads`."""
+    """Elements per head, as queries and keys have them in the cache; not always `hidden_size / num_heads`."""
+    shared_value_dim: int | None = None
+    """Values are so many of a key's last elements; None = they are stored beside keys, and as long."""
     max_position_embeddings: int
     """Longest context, in tokens, that the model was made for."""
     dtype: str
@@ -77,6 +79,11 @@ class ModelConfig(DecoderShape):
         longest = self.max_position_embeddings if longest is None else longest
         local = None if self.local_rope is None else self.local_rope.for_context(longest)
         return replace(self, rope=self.rope.for_context(longest), local_rope=local)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Elements of a head among which positions turn a share."""
+        return self.head_dim
 
     @property
     def inner_sizes(self) -> dict[str, int]:
@@ -259,4 +266,5 @@ def _yarn(fields: JsonFields, scaling: JsonFields, theta: float) -> RopeConfig:
         beta_slow=scaling.positive_number("beta_slow", 1.0),
         truncate=scaling.boolean("truncate", True),
         scale=scale,
+        score_weight=scaling.positive_number("mscale_all_dim", 0.0) if scaling.has("mscale_all_dim") else 0.0,
     )

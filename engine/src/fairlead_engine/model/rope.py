@@ -55,6 +55,8 @@ class RopeConfig:
     """yarn: whether the passage between begins and ends at a whole dimension."""
     scale: float = 1.0
     """yarn, longrope: of cosines and sines."""
+    score_weight: float = 0.0
+    """yarn: by how much of the stretch scores of attention are scaled, in models that do it (`yarn_scale`)."""
     short_factors: tuple[float, ...] = ()
     """longrope: what each frequency is divided by for contexts within that of pre-training,"""
     long_factors: tuple[float, ...] = ()

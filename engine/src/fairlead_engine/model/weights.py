@@ -14,11 +14,13 @@ from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.norm_rope import HeadNorm
+from fairlead_engine.kernels.route_top_k import Routing
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
 from fairlead_engine.model.layers import (
     Attention,
+    AttentionLayer,
     DecoderLayer,
     Experts,
     FeedForward,
@@ -29,7 +31,7 @@ from fairlead_engine.model.layers import (
     RMSNorm,
     SparseExperts,
 )
-from fairlead_engine.model.linear import Linear, make_linear
+from fairlead_engine.model.linear import Linear, PlainLinear, make_linear
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
@@ -118,7 +120,7 @@ class Weights:
 
     def decoder(
         self,
-        attention: Callable[[str], Attention],
+        attention: Callable[[str], AttentionLayer],
         feed_forward: Callable[[str], FeedForward],
         norms: NormNames = _BEFORE_BOTH,
     ) -> Decoder:
@@ -275,9 +277,8 @@ class Weights:
         self,
         prefix: str,
         num_experts: int,
-        num_experts_per_token: int,
+        routing: Routing,
         *,
-        is_normalised: bool = True,
         inner: int | None = None,
         gate: str = "gate_proj",
         up: str = "up_proj",
@@ -298,17 +299,15 @@ class Weights:
                 down=self._floats([f"{expert}.{down}" for expert in experts], hidden, inner, columns=part).view(
                     num_experts, hidden, -1
                 ),
-                num_experts_per_token=num_experts_per_token,
+                routing=routing,
                 shard=self.shard,
-                is_normalised=is_normalised,
             )
         layer: dict[str, Any] = {"inner": inner, "gate": gate, "up": up, "down": down}
         return SparseExperts(
             router,
             experts=tuple(self.feed_forward(expert, sums=False, **layer) for expert in experts),
-            num_experts_per_token=num_experts_per_token,
+            routing=routing,
             shard=self.shard,
-            is_normalised=is_normalised,
         )
 
     def _floats(
@@ -446,19 +445,45 @@ class Weights:
         self._count(sinks, self._config.num_heads)
         return sinks.float()
 
-    def norm(self, name: str, size: int, part: slice = WHOLE) -> RMSNorm:
-        """`part`: what this rank has of it."""
+    def dequantized(self, name: str, out_features: int, in_features: int, rows: slice) -> Tensor:
+        """The weight of a linear layer as floats [rows, in_features], for who multiplies it in another way. It keeps
+        its precision where others are rounded, and adapters do not change it."""
+        weight_format = self._format_of(name, True)
+        if weight_format is None:
+            weight = self._checkpoint.stacked([f"{name}.weight"], [out_features], in_features, row_parts=[rows])
+        else:
+            stored = self._part_of(name, out_features, in_features, rows, WHOLE)
+            weight = stored.dequantized().to(self._checkpoint.dtype)
+        self._count(weight, out_features * in_features)
+        if self._watch is not None:
+            self._watch([name], PlainLinear(weight), True)
+        return weight
+
+    def offsets(self, name: str, size: int) -> Tensor:
+        """float32 [size], in all of its precision."""
+        offsets = self._checkpoint.stored(name, (size,)).float()
+        self._count(offsets, size)
+        return offsets
+
+    def skip(self, prefix: str) -> None:
+        """Lets tensors whose names begin so be left over."""
+        for name in self._checkpoint.names():
+            if name.startswith(prefix):
+                self._checkpoint.skip(name)
+
+    def norm(self, name: str, size: int, part: slice = WHOLE, *, eps: float | None = None) -> RMSNorm:
+        """`part`: what this rank has of it. `eps`: None = the configuration's."""
         weight = self._checkpoint.tensor(f"{name}.weight", size)[part]
         if offset := self._config.norm_offset:
             weight = (weight.float() + offset).to(weight.dtype)
         self._count(weight, size)
-        return RMSNorm(weight, self._config.rms_norm_eps)
+        return RMSNorm(weight, self._config.rms_norm_eps if eps is None else eps)
 
     def _layer_norm(self, prefix: str, name: str | None) -> RMSNorm | None:
         return None if name is None else self.norm(f"{prefix}.{name}", self._config.hidden_size)
 
     def _rotary(self, rope: RopeConfig) -> RotaryEmbedding:
-        return RotaryEmbedding(rope, self._config.head_dim, self._checkpoint.device)
+        return RotaryEmbedding(rope, self._config.rotary_dim, self._checkpoint.device)
 
     def _count(self, tensor: Tensor, num_parameters: int) -> None:
         """A tensor that is this rank's part of so many parameters."""

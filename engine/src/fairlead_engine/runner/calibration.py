@@ -81,6 +81,7 @@ class Reading:
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
+            shared_value_dim=config.shared_value_dim,
             block_size=_BLOCK_SIZE,
             dtype=weight.dtype,
             device=weight.device,

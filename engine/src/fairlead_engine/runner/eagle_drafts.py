@@ -51,6 +51,7 @@ class EagleDrafts:
             num_heads=head.config.num_heads,
             num_kv_heads=head.config.num_kv_heads,
             head_dim=head.config.head_dim,
+            shared_value_dim=head.config.shared_value_dim,
         )
         part.tapped_layers = head.tapped_layers
 

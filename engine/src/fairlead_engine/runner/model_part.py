@@ -108,6 +108,7 @@ class ModelPart:
             dtype=self.dtype,
             device=self.device,
             kv_dtype=kv_dtype,
+            shared_value_dim=self.config.shared_value_dim,
         )
         if isinstance(self.model, ForeignDecoder):
             try_out(self.model, self.backend, self.layout)
@@ -158,7 +159,7 @@ class ModelPart:
 
     def clear(self) -> None:
         """Fills the cache with zeros, for who may read what nobody has stored."""
-        for heads in (heads for cache in self._caches for heads in (cache.keys, cache.values)):
+        for heads in (heads for cache in self._caches for heads in cache.stored):
             heads.numbers.view(torch.uint8).zero_()
             if heads.scales is not None:
                 heads.scales.zero_()

@@ -27,7 +27,7 @@ from fairlead_engine.runner.placement import choose_device, choose_dtype
 METHODS = ("rtn", "awq", "gptq")
 _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}
 """Whose outputs a layer's inputs are, times what others say: attention's weights, or an activated gate."""
-_READ_NO_NORM = (".o_proj", ".down_proj")
+_READ_NO_NORM = (".o_proj", ".down_proj", ".q_b_proj")
 _MULTIPLIED = (".q_proj", ".k_proj")
 """Whose outputs are multiplied with one another: what the largest elements say counts, so they are not cut off."""
 _MOST_BYTES = 4 * 2**30

@@ -223,8 +223,8 @@ class _Buffers:
         self.tapped = buffer(most_sequences, num_tapped * model.config.hidden_size)
         """and what went into some of their layers."""
         self.token_ids = torch.zeros(most_tokens, dtype=torch.int32, device=device)
-        self.heads = buffer(most_tokens, attention.num_heads + 2 * attention.num_kv_heads, attention.head_dim)
-        self.attended = buffer(most_tokens, attention.num_heads * attention.head_dim)
+        self.heads = buffer(most_tokens, *attention.heads_shape)
+        self.attended = buffer(most_tokens, attention.attended_size)
         self.stream = buffer(most_tokens, model.config.hidden_size)
 
     def rows_of(self, size: int) -> Tensor:

@@ -41,21 +41,25 @@ class CacheLayout:
     device: torch.device
     kv_dtype: torch.dtype | None = None
     """That keys and values are stored in, one of `KV_DTYPES`; None = `dtype`."""
+    shared_value_dim: int | None = None
+    """A value is so many of its key's last elements, and has no room of its own; None = it has, and is as long."""
 
     @property
     def bytes_per_block(self) -> int:
         """Keys and values of all layers, with their scales."""
+        num_tensors = 2 if self.shared_value_dim is None else 1
         stored = self.kv_dtype or self.dtype
         per_head = self.head_dim * stored.itemsize + (BYTES_PER_SCALE if stored in LARGEST else 0)
-        return 2 * self.num_layers * self.num_kv_heads * self.block_size * per_head
+        return num_tensors * self.num_layers * self.num_kv_heads * self.block_size * per_head
 
     def caches(self, shape: tuple[int, ...]) -> "list[LayerCache]":
         """Room for keys and values of every layer, each of this shape, head_dim last."""
-        stored = self.kv_dtype or self.dtype
-        return [
-            LayerCache(StoredHeads.room(shape, stored, self.device), StoredHeads.room(shape, stored, self.device))
-            for _ in range(self.num_layers)
-        ]
+
+        def room() -> StoredHeads:
+            return StoredHeads.room(shape, self.kv_dtype or self.dtype, self.device)
+
+        shared = self.shared_value_dim
+        return [LayerCache(room(), room() if shared is None else None, shared) for _ in range(self.num_layers)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,19 @@ class LayerCache:
     """One layer's keys and values, in the shape that the backend which allocated them chose."""
 
     keys: StoredHeads
-    values: StoredHeads
+    values: StoredHeads | None
+    """None = they are a part of keys: the last"""
+    shared_value_dim: int | None = None
+    """elements of each, as many as this."""
+
+    @property
+    def stored(self) -> tuple[StoredHeads, ...]:
+        """All that it holds."""
+        return (self.keys,) if self.values is None else (self.keys, self.values)
+
+    def value_part(self, mixed: Tensor) -> Tensor:
+        """What attention found, where whole keys [..., head_dim] were mixed for want of values: their part of it."""
+        return mixed if self.shared_value_dim is None else mixed[..., -self.shared_value_dim :]
 
 
 class NewBlocks(NamedTuple):
@@ -113,13 +129,13 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         ...
 
     def store(self, heads: Tensor, turn: HeadTurn, cache: LayerCache, metadata: Metadata) -> Tensor:
-        """Takes heads [tokens, heads + 2 x kv_heads, head_dim] of a fused projection: `norm_rope`'s keys and values go
-        into the cache, its queries [tokens, heads, head_dim] come back."""
+        """Takes heads [tokens, all heads, head_dim] of a fused projection: `norm_rope`'s keys and values go into the
+        cache, its queries [tokens, heads, head_dim] come back."""
         ...
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: Metadata, scoring: Scoring) -> Tensor:
-        """softmax(query · keys / sqrt(head_dim)) · values, with what `scoring` says; query and the result are
-        [tokens, heads, head_dim].
+        """softmax(query · keys / sqrt(head_dim)) · values, with what `scoring` says; query [tokens, heads, head_dim],
+        and so is the result, but for values that are a part of keys: [tokens, heads, shared_value_dim].
 
         Query head h uses key head h // (heads / kv_heads). Slots outside a sequence's context are never used for it.
         What is attended to is what was stored, of this step's own tokens too: so where that is 8 bits, what a token

@@ -166,8 +166,8 @@ class BlockTables:
         return norm_rope_store(heads, turn, cache.keys, cache.values, metadata.slot_mapping)
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: BlockTableMetadata, scoring: Scoring) -> Tensor:
-        keys, values = cache.keys.flatten(0, 1), cache.values.flatten(0, 1)
-        return torch.cat([_attend(query, keys, values, group, scoring) for group in metadata.groups])
+        stored = [heads.flatten(0, 1) for heads in cache.stored]
+        return cache.value_part(torch.cat([_attend(query, stored, group, scoring) for group in metadata.groups]))
 
 
 def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
@@ -202,27 +202,28 @@ def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context
     )
 
 
-def _attend(query: Tensor, keys: StoredHeads, values: StoredHeads, group: Group, scoring: Scoring) -> Tensor:
-    """[rows of the group, heads, head_dim], from query [tokens, heads, head_dim] and all slots' keys and values."""
+def _attend(query: Tensor, stored: list[StoredHeads], group: Group, scoring: Scoring) -> Tensor:
+    """[rows of the group, heads, head_dim], from query [tokens, heads, head_dim] and all slots' keys and values; where
+    these are a part of keys, whole keys are mixed."""
     num_sequences, num_queries = group.rows.shape
-    num_heads, num_kv_heads = query.shape[1], keys.numbers.shape[1]
+    num_heads, num_kv_heads = query.shape[1], stored[0].numbers.shape[1]
     queries = query[group.rows].transpose(1, 2)  # [sequences, heads, queries, head_dim]
-    context_keys, context_values = (
+    context = [
         slab.gather(0, group.slots.flatten())
         .floats(query.dtype)
         .view(*group.slots.shape, num_kv_heads, -1)
         .transpose(1, 2)
-        for slab in (keys, values)
-    )
+        for slab in stored
+    ]
     if num_queries == 1:
         # The query heads of a group act as queries of their key head, which is read only once.
         queries = queries.reshape(num_sequences, num_kv_heads, -1, query.shape[2])
     else:
-        context_keys, context_values = (
-            part.repeat_interleave(num_heads // num_kv_heads, dim=1) for part in (context_keys, context_values)
-        )
+        # Repeated by stride, not by copy, where all have the same.
+        each = num_heads // num_kv_heads
+        context = [part.unsqueeze(2).expand(-1, -1, each, -1, -1).flatten(1, 2) for part in context]
     if scoring.sinks is not None:
         heads_and_queries = (num_kv_heads, -1) if num_queries == 1 else (num_heads, 1)
         scoring = scoring._replace(sinks=scoring.sinks.view(*heads_and_queries, 1))
-    output = attend_scored(queries, context_keys, context_values, group.visible.unsqueeze(1), scoring)
+    output = attend_scored(queries, context[0], context[-1], group.visible.unsqueeze(1), scoring)
     return output.reshape(num_sequences, num_heads, num_queries, -1).transpose(1, 2).flatten(0, 1)[group.kept]

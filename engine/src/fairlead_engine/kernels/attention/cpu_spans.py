@@ -144,7 +144,8 @@ class CPUSpans:
     def store(self, heads: Tensor, turn: HeadTurn, cache: LayerCache, metadata: SpanMetadata) -> Tensor:
         query, key, value = norm_rope(heads, *turn)
         cache.keys.put(1, metadata.slots, key.transpose(0, 1))
-        cache.values.put(1, metadata.slots, value.transpose(0, 1))
+        if cache.values is not None:
+            cache.values.put(1, metadata.slots, value.transpose(0, 1))
         return query
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: SpanMetadata, scoring: Scoring) -> Tensor:
@@ -157,9 +158,10 @@ class CPUSpans:
             here = scoring.within(span.context)
             if here.window and span.num_queries == 1:
                 span, here = span.last(here.window), here._replace(window=0)
-            keys, values = (_context(slab, span).floats(query.dtype) for slab in (cache.keys, cache.values))
+            keys, *own_values = (_context(slab, span).floats(query.dtype) for slab in cache.stored)
+            values = own_values[0] if own_values else keys  # torch's product wants both of one size
             outputs.append((_attend_plainly if here.is_plain else _attend)(queries, keys, values, span, here))
-        return torch.cat(outputs).view(num_tokens, num_heads, head_dim)
+        return cache.value_part(torch.cat(outputs).view(num_tokens, num_heads, head_dim))
 
 
 def _attend_plainly(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scoring: Scoring) -> Tensor:

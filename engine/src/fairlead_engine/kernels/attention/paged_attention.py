@@ -1,10 +1,11 @@
 """Attention over block tables in one kernel: prefill, chunks and decodes of one step, read where they lie in the cache.
 
 Written for CUDA in Triton; `block_tables.py` is the same in plain torch. A *tile* is some queries of one sequence, with
-all the query heads that share a key head side by side, so that keys and values are read once for the group. A tile
-walks over its visible context with the running softmax of FlashAttention (Dao et al., 2022). Where there are too few
-tiles to fill the device, several programs share a tile's context and a second kernel puts their parts together (split
-KV, as in FlashDecoding). Nothing is ever masked by a tensor: what a query may see follows from its position.
+all the query heads that share a key head side by side, or some of them, so that keys and values are read once for the
+group. A tile walks over its visible context with the running softmax of FlashAttention (Dao et al., 2022). Where there
+are too few tiles to fill the device, several programs share a tile's context and a second kernel puts their parts
+together (split KV, as in FlashDecoding). Values that are a part of keys are read once, with them. Nothing is ever
+masked by a tensor: what a query may see follows from its position.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,6 @@ from torch import Tensor
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import SMALLEST_SCALE, StoredHeads
 
-_NUM_STAGES = 3
-"""Tiles of keys and values that are on their way at a time."""
 _UNALIGNED = ["slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"]
 """Arguments whose addresses differ from step to step: nothing is compiled anew for those that are multiples of 16."""
 _LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
@@ -53,8 +52,11 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     NUM_HEADS: tl.constexpr,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    REST_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
+    PADDED_REST: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    TILE_HEADS: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_TOKENS: tl.constexpr,
     WINDOW: tl.constexpr,
@@ -63,9 +65,11 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     HAS_SCALES: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
 ):
-    """Program (tile, key head, split); see `paged_attention` for the arguments."""
-    tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+    """Program (tile, heads that share a key head, split); see `paged_attention` for the arguments. REST_DIM: elements
+    of a key before those that are its value; 0 = values are apart."""
+    tile, part, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    VALUE_DIM: tl.constexpr = HEAD_DIM - REST_DIM
+    kv_head = part * TILE_HEADS // (NUM_HEADS // NUM_KV_HEADS)
     sequence = tl.load(tile_sequences + tile)
     first_row = tl.load(tile_starts + tile)
     end_row = tl.load(query_starts + sequence + 1)
@@ -73,16 +77,17 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     table = table_rows + tl.load(slots + sequence) * table_stride
 
     m, n, d = tl.arange(0, TILE_ROWS), tl.arange(0, TILE_TOKENS), tl.arange(0, PADDED_DIM)
-    row, head = first_row + m // GROUP, kv_head * GROUP + m % GROUP
-    last_row = tl.minimum(first_row + TILE_ROWS // GROUP, end_row)
-    is_query = (m < TILE_ROWS // GROUP * GROUP) & (row < end_row)
+    row, head = first_row + m // TILE_HEADS, part * TILE_HEADS + m % TILE_HEADS
+    last_row = tl.minimum(first_row + TILE_ROWS // TILE_HEADS, end_row)
+    is_query = (m < TILE_ROWS // TILE_HEADS * TILE_HEADS) & (row < end_row)
     position = context - end_row + row
-    is_dim = d < HEAD_DIM
-    q = tl.load(
-        query + (row * query_stride + head * HEAD_DIM)[:, None] + d[None, :],
-        mask=is_query[:, None] & is_dim[None, :],
-        other=0.0,
-    )
+    is_dim = d < VALUE_DIM
+    of_query = query + (row * query_stride + head * HEAD_DIM)[:, None]
+    q = tl.load(of_query + REST_DIM + d[None, :], mask=is_query[:, None] & is_dim[None, :], other=0.0)
+    if REST_DIM > 0:
+        r = tl.arange(0, PADDED_REST)
+        is_rest = r < REST_DIM
+        q_rest = tl.load(of_query + r[None, :], mask=is_query[:, None] & is_rest[None, :], other=0.0)
 
     # What the tile's queries see between them, and this program's share of it.
     visible_end = context - end_row + last_row
@@ -103,8 +108,16 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
         block = tl.load(table + token // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)
         stored_head = (block * BLOCK_SIZE + token % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
         place = stored_head * HEAD_DIM
-        k = tl.load(keys + place[None, :] + d[:, None], mask=is_token[None, :] & is_dim[:, None], other=0.0)
-        scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale
+        if REST_DIM > 0:  # rows of one tile, which is transposed for the scores
+            of_key = keys + place[:, None]
+            v = tl.load(of_key + REST_DIM + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
+            k_rest = tl.load(of_key + r[None, :], mask=is_token[:, None] & is_rest[None, :], other=0.0)
+            v, k_rest = v.to(q.dtype), k_rest.to(q.dtype)
+            scores = tl.dot(q, tl.trans(v), input_precision="ieee")
+            scores = tl.dot(q_rest, tl.trans(k_rest), scores, input_precision="ieee") * scale
+        else:
+            k = tl.load(keys + place[None, :] + d[:, None], mask=is_token[None, :] & is_dim[:, None], other=0.0)
+            scores = tl.dot(q, k.to(q.dtype), input_precision="ieee") * scale
         if HAS_SCALES:
             scores *= tl.load(key_scales + stored_head, mask=is_token, other=0.0)[None, :]
         if HAS_SOFT_CAP:
@@ -124,7 +137,8 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
             weights *= (value_scale / larger)[None, :]
             fading *= unit / larger
             unit = larger
-        v = tl.load(values + place[:, None] + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
+        if REST_DIM == 0:
+            v = tl.load(values + place[:, None] + d[None, :], mask=is_token[:, None] & is_dim[None, :], other=0.0)
         mixed = mixed * fading[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
         highest = higher
 
@@ -139,7 +153,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
             total, mixed = total * fading + tl.exp2(sink - higher), mixed * fading[:, None]
         mixed = mixed / tl.where(is_query, total, 1.0)[:, None]
         tl.store(
-            output + place[:, None] * HEAD_DIM + d[None, :],
+            output + place[:, None] * VALUE_DIM + d[None, :],
             mixed.to(output.dtype.element_ty),
             mask=is_query[:, None] & is_dim[None, :],
         )
@@ -148,7 +162,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
         tl.store(partial_max + place, highest, mask=is_query)
         tl.store(partial_sum + place, total, mask=is_query)
         tl.store(
-            partial_output + place[:, None] * HEAD_DIM + d[None, :], mixed, mask=is_query[:, None] & is_dim[None, :]
+            partial_output + place[:, None] * VALUE_DIM + d[None, :], mixed, mask=is_query[:, None] & is_dim[None, :]
         )
 
 
@@ -198,12 +212,16 @@ class Grid:
     num_tiles: int
     first_row: int
     num_rows: int
+    tile_heads: int
+    """Heads of a group that are side by side: all of them, or a number that divides them."""
     tile_rows: int
-    """Queries times heads of a group, padded to a power of two of at least 16."""
+    """Queries times heads, padded to a power of two of at least 16."""
     tile_tokens: int
     """Keys that a program looks at at a time."""
     num_warps: int
     """Of 32 threads each, that work on a tile."""
+    num_stages: int
+    """Tiles of keys and values that are on their way at a time."""
     num_splits: int
     """Programs that share the context of a tile."""
 
@@ -232,7 +250,7 @@ class PagedStep:
 def paged_attention(
     query: Tensor,
     keys: StoredHeads,
-    values: StoredHeads,
+    values: StoredHeads | None,
     output: Tensor,
     step: PagedStep,
     scoring: Scoring = PLAIN,
@@ -240,7 +258,8 @@ def paged_attention(
     """Causal grouped-query attention of a step's rows to what the cache holds of their sequences, into `output`.
 
     query and output [tokens, heads, head_dim], the output contiguous and of the query each row; keys and values
-    [blocks, block_size, kv_heads, head_dim], in which the step's own are stored already.
+    [blocks, block_size, kv_heads, head_dim], in which the step's own are stored already. Values None = they are the
+    last elements of keys, as many as the output's heads have.
 
     Bytes read from the cache: 2 x kv_heads x head_dim x element size for each visible token of each tile, and 8 x
     kv_heads of scales where it holds 8-bit numbers (132 instead of 256 for a head of 128); all else is small beside
@@ -253,19 +272,21 @@ def paged_attention(
     """
     window, soft_cap, sinks = scoring
     num_heads, head_dim = query.shape[1:]
+    value_dim = output.shape[2]
     block_size, num_kv_heads = keys.numbers.shape[1:3]
-    padded_dim = max(16, triton.next_power_of_2(head_dim))
+    padded_dim, padded_rest = (max(16, triton.next_power_of_2(size)) for size in (value_dim, head_dim - value_dim))
+    of_values = keys if values is None else values
     for grid in step.grids:
-        partial = _room_for_parts(query, grid) if grid.num_splits > 1 else (output, output, output)
+        partial = _room_for_parts(output, grid) if grid.num_splits > 1 else (output, output, output)
         tiles = slice(grid.first_tile, grid.first_tile + grid.num_tiles)
-        paged_attention_kernel[(grid.num_tiles, num_kv_heads, grid.num_splits)](
+        paged_attention_kernel[(grid.num_tiles, num_heads // grid.tile_heads, grid.num_splits)](
             output,
             *partial,
             query,
             keys.numbers,
             keys.numbers if keys.scales is None else keys.scales,
-            values.numbers,
-            values.numbers if values.scales is None else values.scales,
+            of_values.numbers,
+            of_values.numbers if of_values.scales is None else of_values.scales,
             step.table_rows,
             step.slots,
             step.context_lens,
@@ -281,8 +302,11 @@ def paged_attention(
             NUM_HEADS=num_heads,
             NUM_KV_HEADS=num_kv_heads,
             HEAD_DIM=head_dim,
+            REST_DIM=head_dim - value_dim,
             PADDED_DIM=padded_dim,
+            PADDED_REST=padded_rest,
             BLOCK_SIZE=block_size,
+            TILE_HEADS=grid.tile_heads,
             TILE_ROWS=grid.tile_rows,
             TILE_TOKENS=grid.tile_tokens,
             WINDOW=window,
@@ -291,7 +315,7 @@ def paged_attention(
             HAS_SCALES=keys.scales is not None,
             NUM_SPLITS=grid.num_splits,
             num_warps=grid.num_warps,
-            num_stages=_NUM_STAGES,
+            num_stages=grid.num_stages,
         )
         if grid.num_splits > 1:
             put_together_kernel[(grid.num_rows, num_heads)](
@@ -300,7 +324,7 @@ def paged_attention(
                 output if sinks is None else sinks,
                 grid.first_row,
                 NUM_HEADS=num_heads,
-                HEAD_DIM=head_dim,
+                HEAD_DIM=value_dim,
                 PADDED_DIM=padded_dim,
                 NUM_SPLITS=grid.num_splits,
                 PADDED_SPLITS=triton.next_power_of_2(grid.num_splits),
@@ -308,11 +332,11 @@ def paged_attention(
             )
 
 
-def _room_for_parts(query: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+def _room_for_parts(output: Tensor, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
     """float32: mixed values [rows, heads, splits, head_dim]; highest scores, sums of weights [rows, heads, splits]."""
-    shape = (grid.num_rows, query.shape[1], grid.num_splits)
+    shape = (grid.num_rows, output.shape[1], grid.num_splits)
     return (
-        torch.empty((*shape, query.shape[2]), dtype=torch.float32, device=query.device),
-        torch.empty(shape, dtype=torch.float32, device=query.device),
-        torch.empty(shape, dtype=torch.float32, device=query.device),
+        torch.empty((*shape, output.shape[2]), dtype=torch.float32, device=output.device),
+        torch.empty(shape, dtype=torch.float32, device=output.device),
+        torch.empty(shape, dtype=torch.float32, device=output.device),
     )

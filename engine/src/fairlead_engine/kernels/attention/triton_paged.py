@@ -4,6 +4,8 @@ It keeps its cache as `block_tables.py` does, which is what it is compared with.
 another backend is chosen.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,17 +19,30 @@ from fairlead_engine.kernels.norm_rope import HeadTurn
 from fairlead_engine.kernels.norm_rope_store_kernel import norm_rope_store
 from fairlead_engine.kernels.staging import to_device
 
-# Compiled for compute capability 9.0 with heads of 128, these keep everything in registers (96 to 180 of them), read 16
-# bytes at a time and overlap loads with products (tests/engine/kernels/test_paged_attention.py).
-_DECODE_WARPS, _CHUNK_WARPS = 4, 8
-_CHUNK_ROWS = 128
-"""Queries times heads of a group."""
-_TILE_TOKENS = 64
+
+class TileShape(NamedTuple):
+    """What a program of a grid works on at a time."""
+
+    most_heads: int | None
+    """Heads of a group that are side by side; None = all."""
+    least_rows: int
+    """Queries times heads."""
+    tokens: int
+    num_warps: int
+    num_stages: int
+    """Tiles of keys and values that are on their way at a time."""
+
+
+# Compiled for compute capability 9.0 with heads of 128, and latents of 512 beside 64, these keep everything in
+# registers, read 16 bytes at a time and overlap loads with products (tests/engine/kernels/test_paged_attention.py).
+DECODE_TILE, CHUNK_TILE = TileShape(None, 1, 64, 4, 3), TileShape(None, 128, 64, 8, 3)
+LATENT_DECODE_TILE, LATENT_CHUNK_TILE = TileShape(16, 1, 32, 8, 2), TileShape(16, 32, 32, 8, 2)
+"""Where a value is a part of its key: all heads of queries may share one, which is long."""
 _SPLIT_TOKENS = 256
 """No split of a context is shorter, so that putting together costs little beside it."""
 _MAX_SPLITS = 32
-_MAX_PARTS = 4096
-"""Rows times splits whose parts are kept at a time: 64 MiB with 32 heads of 128."""
+_MAX_PARTS = 2**24
+"""Elements of rows times splits that are kept at a time: 64 MiB."""
 
 
 class TritonPaged:
@@ -110,7 +125,8 @@ class TritonPaged:
         return norm_rope_store(heads, turn, cache.keys, cache.values, metadata.slot_mapping)
 
     def attend(self, query: Tensor, cache: LayerCache, metadata: PagedStep, scoring: Scoring) -> Tensor:
-        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        value_dim = cache.shared_value_dim or query.shape[2]
+        output = torch.empty((*query.shape[:2], value_dim), dtype=query.dtype, device=query.device)
         paged_attention(query, cache.keys, cache.values, output, metadata, scoring)
         return output
 
@@ -118,28 +134,42 @@ class TritonPaged:
         self, layout: CacheLayout, query_starts: Numbers, context_lens: Numbers, before: list[Grid]
     ) -> tuple[Grid, Numbers, Numbers]:
         """Tiles of consecutive sequences, all of single queries or none: the sequence and the first row of each."""
-        group = layout.num_heads // layout.num_kv_heads
         num_queries = np.diff(query_starts)
         is_decode = num_queries[0] == 1
-        wanted = group if is_decode else max(group, _CHUNK_ROWS)
-        tile_rows = max(16, 1 << (wanted - 1).bit_length())
+        shape = _tile_shape(layout, is_decode=bool(is_decode))
+        tile_heads = _side_by_side(layout.num_heads // layout.num_kv_heads, shape.most_heads)
+        tile_rows = max(16, 1 << (max(tile_heads, shape.least_rows) - 1).bit_length())
         if is_decode:
             owners, within = np.arange(len(num_queries)), 0
         else:
-            tiles_of = -(-num_queries // (tile_rows // group))
+            tiles_of = -(-num_queries // (tile_rows // tile_heads))
             owners = np.repeat(np.arange(len(num_queries)), tiles_of)
             within = np.arange(len(owners)) - np.repeat(tiles_of.cumsum() - tiles_of, tiles_of)
         num_rows = int(num_queries.sum())
-        num_splits = -(-self._num_programs // (len(owners) * layout.num_kv_heads))
-        longest = min(_MAX_SPLITS, _MAX_PARTS // num_rows, int(context_lens.max()) // _SPLIT_TOKENS)
+        num_splits = -(-self._num_programs // (len(owners) * layout.num_heads // tile_heads))
+        of_row = layout.num_heads * (layout.shared_value_dim or layout.head_dim)
+        longest = min(_MAX_SPLITS, _MAX_PARTS // (num_rows * of_row), int(context_lens.max()) // _SPLIT_TOKENS)
         grid = Grid(
             first_tile=sum(each.num_tiles for each in before),
             num_tiles=len(owners),
             first_row=int(query_starts[0]),
             num_rows=num_rows,
+            tile_heads=tile_heads,
             tile_rows=tile_rows,
-            tile_tokens=_TILE_TOKENS,
-            num_warps=_DECODE_WARPS if is_decode else _CHUNK_WARPS,
+            tile_tokens=shape.tokens,
+            num_warps=shape.num_warps,
+            num_stages=shape.num_stages,
             num_splits=1 << max(0, min(num_splits, longest).bit_length() - 1),
         )
-        return grid, owners, query_starts[owners] + within * (tile_rows // group)
+        return grid, owners, query_starts[owners] + within * (tile_rows // tile_heads)
+
+
+def _tile_shape(layout: CacheLayout, *, is_decode: bool) -> TileShape:
+    if layout.shared_value_dim is None:
+        return DECODE_TILE if is_decode else CHUNK_TILE
+    return LATENT_DECODE_TILE if is_decode else LATENT_CHUNK_TILE
+
+
+def _side_by_side(group: int, most: int | None) -> int:
+    """The most heads of a group that divide it and are not more than so many."""
+    return group if most is None else next(size for size in range(min(group, most), 0, -1) if group % size == 0)

@@ -25,7 +25,7 @@ class StepAttention:
         self._head_dim = head_dim
         self._step = step
         unturned = torch.empty((len(step.positions), 1, 0), device=step.positions.device)
-        self._turn = HeadTurn(layers[0].num_kv_heads, unturned, unturned, None)
+        self._turn = HeadTurn(layers[0].num_kv_heads, layers[0].num_kv_heads, unturned, unturned, None)
 
     def attend(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: Mapping[str, Any]

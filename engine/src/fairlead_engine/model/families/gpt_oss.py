@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fairlead_engine.kernels.gates import clamped_swiglu
+from fairlead_engine.kernels.route_top_k import Routing
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
@@ -62,7 +63,8 @@ def build(weights: Weights, config: GptOssConfig) -> Decoder:
             layers = [f"{one}.{name}" for one in each]
             weights.unstack(f"{prefix}.mlp.experts.{name}", layers, is_transposed=True)
         router = weights.linear({f"{prefix}.mlp.router": config.num_experts}, hidden, bias=True, is_sensitive=True)
-        return SparseExperts(router, tuple(expert(one) for one in each), config.num_experts_per_token, weights.shard)
+        routing = Routing(config.num_experts_per_token)
+        return SparseExperts(router, tuple(expert(one) for one in each), routing, weights.shard)
 
     return weights.decoder(
         attention=lambda prefix: weights.attention(prefix, qkv_bias=bias, output_bias=bias, has_sinks=True),

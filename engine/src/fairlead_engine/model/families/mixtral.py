@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fairlead_engine.kernels.route_top_k import Routing
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
@@ -30,7 +31,7 @@ def parse(fields: JsonFields) -> MixtralConfig:
 
 def build(weights: Weights, config: MixtralConfig) -> Decoder:
     def experts(prefix: str) -> Experts:
-        chosen = config.num_experts, config.num_experts_per_token
+        chosen = config.num_experts, Routing(config.num_experts_per_token)
         return weights.experts(f"{prefix}.block_sparse_moe", *chosen, gate="w1", up="w3", down="w2")
 
     return weights.decoder(attention=weights.attention, feed_forward=experts)

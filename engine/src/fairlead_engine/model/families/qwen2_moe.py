@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead_engine.kernels.route_top_k import Routing
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
@@ -70,8 +71,7 @@ def feed_forward(weights: Weights, config: QwenExpertsConfig, prefix: str) -> Fe
     return weights.experts(
         f"{prefix}.mlp",
         config.num_experts,
-        config.num_experts_per_token,
-        is_normalised=config.is_normalised,
+        Routing(config.num_experts_per_token, config.is_normalised),
         inner=config.expert_size,
     )
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model.encoders.encoder_registry import ENCODERS, find_encoder
+from fairlead_engine.model.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.families.gemma2 import GEMMA2
 from fairlead_engine.model.families.gemma3 import GEMMA3
@@ -22,6 +23,8 @@ from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.task import CLASSIFIER
 
 ARCHITECTURES: dict[str, ModelFamily[Any]] = {
+    "DeepseekV2ForCausalLM": DEEPSEEK_V2,
+    "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "GptOssForCausalLM": GPT_OSS,
