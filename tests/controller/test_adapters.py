@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.api import names
 from fairlead.controller.adapter_loader import AdapterLoader
-from fairlead.controller.engine_adapters import LOAD_LIMITS, HttpEngineAdapters, Silent
+from fairlead.controller.engine_adapters import LOAD_LIMITS, HttpEngineAdapters, Refused, Silent
 from fairlead.controller.operator import Operator
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.kube.client import JsonObject
@@ -32,6 +32,7 @@ from fairlead_testing.operators import (
     fleet_at,
     running_operator,
 )
+from fairlead_testing.raw_server import listening
 
 CLAIM: JsonObject = {
     "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "boats", "namespace": NAMESPACE},
@@ -248,6 +249,28 @@ async def test_a_load_is_waited_for_longer_than_any_other_answer(monkeypatch: py
         engine.adapter_gate.set()
         await loading
     assert LOAD_LIMITS.whole is not None and LOAD_LIMITS.whole >= 1800
+
+
+UNREADABLE = {
+    "nothing": b"", "no object": b"[]", "no list": b'{"data": 5}', "no cards": b'{"data": [1]}',
+    "no names": b'{"data": [{"parent": "x"}]}', "deep": b"[" * 9000, "no text": b'"\xff"',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", UNREADABLE.values(), ids=UNREADABLE.keys())
+async def test_an_engine_that_says_what_cannot_be_read_is_in_trouble_and_its_operator_is_not(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        status = b"200" if b"GET" in await reader.readuntil(b"\r\n\r\n") else b"500"
+        writer.write(b"HTTP/1.1 %s Oh\r\ncontent-length: %d\r\n\r\n%s" % (status, len(answer), answer))
+        await writer.drain()
+
+    async with listening(serve) as port:
+        containers = [{"name": names.ENGINE_CONTAINER, "ports": [{"containerPort": port}]}]
+        pod = {"metadata": {"name": "dinghy-0"}, "spec": {"containers": containers}, "status": {"podIP": "127.0.0.1"}}
+        with pytest.raises(Refused, match="cannot be read"):
+            await HttpEngineAdapters().served(pod)
+        with pytest.raises(Refused, match="answers HTTP 500"):
+            await HttpEngineAdapters().load(pod, "poet", "/adapters/poet")
 
 
 async def test_an_engine_that_does_not_answer_is_asked_for_one_of_its_adapters_in_a_look() -> None:

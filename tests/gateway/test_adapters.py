@@ -1,7 +1,9 @@
 """`model: NAME:ADAPTER`: only replicas that hold the adapter are asked, and under two adapters nothing is shared."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -209,3 +211,93 @@ async def test_who_waits_for_an_adapter_is_told_why_it_does_not_come(start) -> N
         message = f"No replica of the model 'fake' has loaded its adapter 'pirate'. {trouble}"
         assert (status, body["error"]["message"]) == (503, message)
     assert "fake:pirate" not in await listed(setup)
+
+
+async def test_a_name_that_means_another_model_is_not_listed_as_an_adapter(start) -> None:
+    """`fake:8b` is a model, and `nick:1` an adapter of the second one under a name of its own."""
+    first = FakeEngine("a", adapters=("8b", "pirate"))
+    second = FakeEngine("b", served_name="fake:8b", adapters=("pirate", "1"))
+
+    def pools(_: Any) -> list[Any]:
+        own = {"served_name": "fake:8b", "adapters": (ServedAdapter("1", "nick:1"),)}
+        return [
+            make_pool([second.replica()], name="second", **own),
+            make_pool([first.replica()], aliases=("nick",), created=5.0),
+        ]
+
+    setup = await start(engines=[first, second], pools=pools)
+    entries = await listed(setup)
+    assert list(entries) == ["fake:8b", "fake:8b:1", "fake:8b:pirate", "nick:1", "fake", "nick", "fake:pirate"]
+    assert (entries["fake:8b"].get("parent"), entries["nick:1"]["root"]) == (None, "fake:8b:1")
+    for name, engine in (("fake:8b", second), ("fake:8b:pirate", second), ("nick:1", second), ("fake:pirate", first)):
+        assert (await setup.post(chat(name)))[0] == 200
+        assert engine.requests[-1].json()["model"] == {"nick:1": "fake:8b:1"}.get(name, name)
+    path = "/default/fake/v1/chat/completions"
+    assert (await setup.post(chat("fake:8b"), path))[0] == 200, "at its own address it has its adapter"
+    assert first.requests[-1].json()["model"] == "fake:8b"
+    async with setup.http.get(f"{setup.url}/default/fake/v1/models") as response:
+        assert "fake:8b" in {entry["id"] for entry in (await response.json())["data"]}
+
+
+def test_names_of_adapters_are_worked_out_once() -> None:
+    """There may be many, and each request, and each line of a list, asks for them."""
+    model = make_pool([], adapters=tuple(ServedAdapter(f"a{index}", f"own-{index}") for index in range(3))).model
+    assert model.adapter_names is model.adapter_names and model.names is model.names
+    assert model.adapter_names["default/own-2"] == "a2"
+    assert replace(model, namespace="other").adapter_names["other/own-2"] == "a2"
+
+
+HOSTILE_NAMES = [
+    "fake:", ":", "::", "fake::", "fake:pirate:", "fake:pirate:pirate", ":fake:pirate", "fake:PIRATE", "fake:pirate ",
+    "fake:\u00fc\u00f1\U0001f3f4", "fake:\x00", "fake:pirate\n", "fake:../pirate", "default/fake:cook", "/fake:pirate",
+    "default//fake:pirate", "fake:" + "x" * 200, "fake" + ":" * 200, "fa\u212ae:pirate", "fake\uff1apirate",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/default/fake/v1/chat/completions"])
+async def test_names_that_nobody_has_are_404_wherever_they_are_asked_for(start, path: str) -> None:
+    engine = FakeEngine(adapters=("pirate",))
+    setup = await start(engines=[engine], follow=True)
+    for name in HOSTILE_NAMES:
+        status, body, _ = await setup.post(chat(name), path)
+        assert (status, body["error"]["code"]) == (404, "model_not_found"), name
+        async with setup.http.get(f"{setup.url}/v1/models/{quote(name, safe='')}") as response:
+            assert response.status == 404, name
+    assert not engine.requests
+    assert (await setup.post(chat("fake:pirate"), path))[0] == 200
+
+
+async def test_two_models_with_adapters_of_the_same_name_never_serve_each_others(start) -> None:
+    models = {
+        name: [FakeEngine(f"{name}-{index}", served_name=name, adapters=("pirate",)) for index in "ab"]
+        for name in ("one", "two")
+    }
+    engines = [each for both in models.values() for each in both]
+
+    def pools(_: Any) -> list[Any]:
+        return [make_pool([each.replica() for each in both], name=name) for name, both in models.items()]
+
+    setup = await start(engines=engines, pools=pools, follow=True)
+    asked = [f"{name}{adapter}" for name in ("one", "two") for adapter in ("", ":pirate") for _ in range(6)]
+    for status, _, _ in await asyncio.gather(*(setup.post(chat(name)) for name in asked)):
+        assert status == 200
+    for engine in engines:
+        assert {each.json()["model"].partition(":")[0] for each in engine.requests} == {engine.served_name}
+    assert sum(len(engine.requests) for engine in engines) == len(asked)
+
+
+async def test_a_holder_that_vanishes_under_requests_leaves_the_others_served_and_nothing_behind(start) -> None:
+    holder, other = engines = [FakeEngine("holder", adapters=("pirate",)), FakeEngine("other")]
+    holder.gate.clear()
+    setup = await start(engines=engines, follow=True, model={"max_queue_time": 0.5})
+    asking = [asyncio.create_task(setup.post(chat("fake:pirate", user=str(index)))) for index in range(30)]
+    pool = setup.gateway.pools.find("fake", None)
+    await setup.until(lambda: len(pool.queue) > 0)
+    assert (await setup.post(chat("fake")))[0] == 200
+    holder.kill()
+    setup.fleet.publish([make_pool([other.replica()], max_queue_time=0.5)])
+    statuses = {status for status, _, _ in await asyncio.gather(*asking)}
+    assert statuses <= {404, 429, 502, 503}, statuses
+    assert (await setup.post(chat("fake")))[0] == 200
+    await setup.until(lambda: not len(pool.queue) and pool.router.in_flight.total == 0)
+    pool.queue.check()

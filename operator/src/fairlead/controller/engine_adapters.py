@@ -45,6 +45,18 @@ class EngineAdapters(Protocol):
         """From now on nobody may ask for it."""
 
 
+class _Card(msgspec.Struct):
+    """A model of `/v1/models`."""
+
+    id: str
+    parent: str | None = None
+    """Of an adapter: the model that it belongs to."""
+
+
+class _Cards(msgspec.Struct):
+    data: list[_Card]
+
+
 class HttpEngineAdapters:
     """By the engine's HTTP API."""
 
@@ -52,8 +64,12 @@ class HttpEngineAdapters:
         self._http: HttpClient | None = None
 
     async def served(self, pod: JsonObject) -> set[str]:
-        cards = (await self._ask(pod, "GET", PATH_MODELS)).get("data") or ()
-        return {card["id"].removeprefix(f"{card['parent']}:") for card in cards if card.get("parent")}
+        answer = await self._ask(pod, "GET", PATH_MODELS)
+        try:
+            cards = msgspec.json.decode(answer, type=_Cards).data
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused(f"what its engine says of its models cannot be read: {error}") from error
+        return {card.id.removeprefix(f"{card.parent}:") for card in cards if card.parent}
 
     async def load(self, pod: JsonObject, name: str, path: str) -> None:
         await self._ask(pod, "POST", PATH_LOAD, {"lora_name": name, "lora_path": path}, LOAD_LIMITS)
@@ -63,7 +79,8 @@ class HttpEngineAdapters:
 
     async def _ask(
         self, pod: JsonObject, method: str, path: str, body: Any = None, limits: TimeLimits | None = None
-    ) -> dict[str, Any]:
+    ) -> bytes:
+        """What it answers. Raises Refused."""
         self._http = self._http or HttpClient(max_idle=0)
         origin, target = parse(engine_url(pod) + path)
         content = None if body is None else json.dumps(body).encode()
@@ -77,15 +94,12 @@ class HttpEngineAdapters:
                     raise Refused(_sentence(answer) or f"its engine answers HTTP {response.status}")
         except (TransportError, TimeoutError) as error:
             raise Silent(f"its engine cannot be asked: {cause_of(error)}") from error
-        try:
-            return dict(msgspec.json.decode(answer))
-        except (msgspec.DecodeError, TypeError, ValueError):
-            return {}  # where something is to be read, there is nothing
+        return answer
 
 
 def _sentence(answer: bytes) -> str:
     """What an error in OpenAI's shape says."""
     try:
         return str(msgspec.json.decode(answer)["error"]["message"])
-    except (msgspec.DecodeError, LookupError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
         return ""

@@ -2,7 +2,7 @@
 needs to see it. Pure, and built anew on every change by a Fleet: `KubernetesFleet` (kubernetes.py) in a gateway."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.llmdeployment import Routing
@@ -45,26 +45,25 @@ class ServedModel:
     """Tokens of prompt and answer that its spec sets as its engines' limit; None where it leaves that to them."""
     routing: Routing = field(default_factory=Routing)
     """How a replica is picked, and how long requests may wait."""
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Every name it claims: the served name, aliases, `namespace/servedName` and `namespace/name`. A name with another
+    namespace's beginning, which API servers refuse, would be that namespace's."""
+    adapter_names: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """The names that it claims for itself with an adapter, plain and with its namespace, and that adapter."""
+
+    def __post_init__(self) -> None:
+        claimed = (self.served_name, *self.aliases, f"{self.namespace}/{self.served_name}", self.key)
+        own = f"{self.namespace}/"
+        names = tuple(dict.fromkeys(name for name in claimed if "/" not in name or name.startswith(own)))
+        object.__setattr__(self, "names", names)
+        listed = ((each.served_name, each.name) for each in self.adapters if each.served_name)
+        named = [(name, adapter) for plain, adapter in listed for name in (plain, f"{self.namespace}/{plain}")]
+        object.__setattr__(self, "adapter_names", {name: adapter for name, adapter in named if name not in names})
 
     @property
     def key(self) -> str:
         """`namespace/name`: the label of its metrics and the beginning of its canonical path."""
         return f"{self.namespace}/{self.name}"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Every name it claims: the served name, aliases, `namespace/servedName` and `namespace/name`. A name with
-        another namespace's beginning, which API servers refuse, would be that namespace's."""
-        claimed = (self.served_name, *self.aliases, f"{self.namespace}/{self.served_name}", self.key)
-        own = f"{self.namespace}/"
-        return tuple(dict.fromkeys(name for name in claimed if "/" not in name or name.startswith(own)))
-
-    @property
-    def adapter_names(self) -> dict[str, str]:
-        """The names that it claims for itself with an adapter, plain and with its namespace, and that adapter."""
-        own = ((each.served_name, each.name) for each in self.adapters if each.served_name)
-        named = [(name, adapter) for plain, adapter in own for name in (plain, f"{self.namespace}/{plain}")]
-        return {name: adapter for name, adapter in named if name not in self.names}
 
     def split(self, name: str) -> tuple[str, str | None]:
         """Which of its names a request's `model` is, and which adapter it asks for; another model's name is given back
@@ -163,10 +162,6 @@ class Directory:
             qualified = f"{model.namespace}/{model.served_name}"
             plain.insert(0, qualified if self._by_name.get(qualified) is pool else model.key)
         return list(dict.fromkeys(plain))
-
-    def has(self, pool: Pool, name: str) -> bool:
-        """Whether `pool` won this name."""
-        return self._by_name.get(name) is pool
 
 
 def answers_to(pool: Pool, name: str) -> bool:

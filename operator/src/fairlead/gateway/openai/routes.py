@@ -72,10 +72,15 @@ def list_models(directory: Directory, chosen: Pool | None = None) -> dict[str, A
         # At its own path or Host a model has its plain names, whoever else claims them.
         plain = [pool.model.served_name, *pool.model.aliases]
         names = plain if chosen is not None else directory.public_names(pool)
-        adapters = [with_adapter(names[0], adapter) for adapter in pool.adapters]
-        own = [each.served_name for each in pool.model.adapters if each.served_name and each.name in pool.adapters]
-        adapters += [name for name in own if chosen is not None or directory.has(pool, name)]
-        entries |= {name: _entry(name, pool) for name in (*names, *adapters)}
+        served = dict.fromkeys(pool.adapters)
+        adapters = [(with_adapter(names[0], adapter), adapter) for adapter in served]
+        adapters += [(each.served_name, each.name) for each in pool.model.adapters if each.name in served]
+        reached = [
+            name
+            for name, adapter in adapters
+            if pool.model.split(name)[1] == adapter and (chosen is not None or directory.find(name) is pool)
+        ]
+        entries |= {name: _entry(name, pool) for name in (*names, *reached)}
     return {"object": "list", "data": list(entries.values())}
 
 
