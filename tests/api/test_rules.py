@@ -204,9 +204,31 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
         rules.ADAPTERS,
         st.lists(st.fixed_dictionaries({}, optional={"servedName": st.none() | boats}), max_size=3),
     ),
+    "speculative source": (
+        rules.SPECULATIVE_SOURCE,
+        st.builds(
+            "".join,
+            st.lists(st.sampled_from(["file:///", "pvc://", "demo://", "a", "/", "..", ".", "-", "\n"]), max_size=6),
+        ),
+    ),
+    "speculative": (
+        rules.SPECULATIVE,
+        st.fixed_dictionaries(
+            {"method": st.sampled_from(["ngram", "draft", "medusa", "eagle3"])},
+            optional={"source": st.none() | st.sampled_from(["demo://a", "pvc://a/demo://"])},
+        ),
+    ),
     "engine": (
         rules.ENGINE,
-        st.fixed_dictionaries({}, optional={"maxNumSeqs": replicas, "maxNumBatchedTokens": replicas}),
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "maxNumSeqs": replicas,
+                "maxNumBatchedTokens": replicas,
+                "tensorParallelSize": replicas,
+                "speculative": st.none() | st.fixed_dictionaries({"method": st.sampled_from(["ngram", "draft"])}),
+            },
+        ),
     ),
     "resources": (
         rules.RESOURCES,

@@ -138,9 +138,17 @@ async def test_a_claim_is_asked_for_only_where_the_source_names_one() -> None:
     here = cluster(body("a", source="pvc://models/x"), body("b", source="pvc://absent"), api=api)
     first, second = await here.observe(("ns", "a")), await here.observe(("ns", "b"))
     assert first is not None
-    assert first.missing_claim is None
+    assert first.missing_claims == {}
     assert second is not None
-    assert second.missing_claim == "absent"
+    assert second.missing_claims == {"model.source": "absent"}
+
+
+async def test_a_claim_of_what_guesses_tokens_is_asked_for_too() -> None:
+    guessed_for = body("a", source="pvc://models/x")
+    guessed_for["spec"]["engine"] = {"speculative": {"method": "eagle3", "source": "pvc://heads/x"}}
+    seen = await cluster(guessed_for, api=Claims(("ns", "models"))).observe(("ns", "a"))
+    assert seen is not None
+    assert seen.missing_claims == {"engine.speculative.source": "heads"}
 
 
 async def test_an_api_that_cannot_say_is_no_missing_claim() -> None:

@@ -199,9 +199,10 @@ def test_a_source_that_is_not_supported_is_about_the_model() -> None:
 
 
 def test_a_missing_claim_is_named() -> None:
-    seen = Seen(spec={"model": {"source": "pvc://models/x"}}, missing_claim="models")
+    seen = Seen(spec={"model": {"source": "pvc://models/x"}}, missing_claims={"model.source": "models"})
     assert seen.brief("ModelAvailable") == ("False", "ModelSourceNotFound")
-    assert "no PersistentVolumeClaim 'models' in the namespace 'ns': create it" in seen.message("Ready")
+    told = "model.source: there is no PersistentVolumeClaim 'models' in the namespace 'ns': create it"
+    assert told in seen.message("Ready")
 
 
 def test_problems_with_writing_are_shown() -> None:

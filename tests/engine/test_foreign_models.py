@@ -200,6 +200,11 @@ def test_settings_that_do_not_compose_are_refused_by_name(settings: dict[str, An
         part(neox, **settings)
 
 
+def test_a_head_that_sees_layers_is_refused(neox: Path) -> None:
+    with pytest.raises(ConfigError, match="speculative-method: is eagle3, which sees what GPTNeoXForCausalLM holds"):
+        make_engine(neox, speculative_method="eagle3", speculative_model=str(neox))
+
+
 def test_tensor_parallelism_is_refused_before_any_rank_is_started(neox: Path) -> None:
     with pytest.raises(ConfigError, match="tensor-parallel-size: is 2, and this model is computed by transformers'"):
         make_engine(neox, tensor_parallel_size=2)

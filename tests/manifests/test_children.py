@@ -365,6 +365,36 @@ def test_files_are_served_only_where_the_settings_allow_it() -> None:
     assert raised.value.reason is Reason.SOURCE_NOT_SUPPORTED
 
 
+def speculative(source: str, method: str = "eagle3") -> dict[str, Any]:
+    return {"speculative": {"method": method, "source": source}}
+
+
+def test_what_guesses_tokens_is_mounted_beside_the_model_where_it_is_on_another_claim() -> None:
+    model, head = {"source": "pvc://models/llama"}, speculative("pvc://heads/llama")
+    template = pod(model=model, engine=head)["spec"]
+    claim = {"claimName": "heads", "readOnly": True}
+    assert template["volumes"][-1] == {"name": "speculative", "persistentVolumeClaim": claim}
+    engine = template["containers"][0]
+    assert engine["volumeMounts"][-1] == {"name": "speculative", "mountPath": "/speculative", "readOnly": True}
+    assert engine["args"][3:7] == ["--model", "/models/llama", "--speculative-model", "/speculative/llama"]
+    assert flags(model=model, engine=head)["speculative-method"] == "eagle3"
+    together = pod(model=model, engine=speculative("pvc://models/head"))["spec"]
+    assert [volume["name"] for volume in together["volumes"]] == ["config", "scratch", "model"], (
+        "a claim is mounted once"
+    )
+    assert together["containers"][0]["args"][5:7] == ["--speculative-model", "/models/head"]
+
+
+def test_what_guesses_tokens_may_be_a_folder_or_a_model_that_comes_with_the_engine() -> None:
+    assert flags(engine=speculative("demo://dinghy", "draft"))["speculative-model"] == "demo://dinghy"
+    local = OperatorSettings(allow_file_sources=True)
+    config = build(local, engine=speculative("file:///srv/head"))[0]
+    assert "speculative-model: /srv/head\n" in config["data"]["engine.yaml"]
+    with pytest.raises(CannotBuild, match=r"write engine\.speculative\.source: pvc://CLAIM/FOLDER") as raised:
+        build(engine=speculative("file:///srv/head"))
+    assert raised.value.reason is Reason.SOURCE_NOT_SUPPORTED
+
+
 @pytest.mark.parametrize("source", ["hf://org/name", "s3://bucket/a", "oci://image"])
 def test_sources_of_later_versions_are_refused_with_what_to_do_instead(source: str) -> None:
     with pytest.raises(CannotBuild, match="not supported by this version") as raised:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fairlead.api.durations import parse_duration
-from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.llmdeployment import LLMDeployment, SpeculativeMethod
 from fairlead.manifests.children import children
 from fairlead.operator_settings import OperatorSettings
-from fairlead_engine.config import EngineConfig, ServerConfig
+from fairlead_engine.config import SPECULATIVE_METHODS, EngineConfig, ServerConfig
 from fairlead_engine.config_sources import from_settings
 from fairlead_protocol.settings import read_file
 
@@ -63,3 +63,15 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
     )  # fmt: skip
     assert server.api_servers == 2
     assert (server.tool_call_parser, server.reasoning_parser) == ("mistral", "think")
+
+
+@pytest.mark.parametrize("method", [method for method in SPECULATIVE_METHODS if method != "ngram"])
+def test_every_way_to_guess_reaches_the_engine(tmp_path: Path, method: str) -> None:
+    said = {"method": method, "source": "demo://dinghy", "numTokens": 2}
+    engine, _ = read(tmp_path, engine={"speculative": said})
+    found = engine.speculative_method, engine.speculative_model, engine.num_speculative_tokens
+    assert found == (method, "demo://dinghy", 2)
+
+
+def test_the_engine_knows_all_ways_to_guess_and_no_others() -> None:
+    assert set(SpeculativeMethod) == set(SPECULATIVE_METHODS)

@@ -89,6 +89,9 @@ class SpeculativeMethod(StrEnum):
     """Who guesses tokens; as `fairlead-engine serve --speculative-method` spells them."""
 
     NGRAM = "ngram"
+    DRAFT = "draft"
+    MEDUSA = "medusa"
+    EAGLE3 = "eagle3"
 
 
 DEFAULT_QUEUE_DEPTH = 4
@@ -153,7 +156,14 @@ class Speculative:
     """Guesses of the tokens that come next, which a step computes beside the next one. Answers stay the same."""
 
     method: SpeculativeMethod
-    """Who guesses: ngram = what followed the same few tokens before, in prompt and answer."""
+    """Who guesses: ngram = what followed the same few tokens before, in prompt and answer; draft = a smaller model with
+    the same tokenizer; medusa = Medusa heads for the model; eagle3 = an EAGLE-3 head for it."""
+    source: Annotated[
+        str | None, Constraints(min_length=1, max_length=1024, rules=rules.SPECULATIVE_SOURCE, default_text="none")
+    ] = None
+    """Where the folder of the smaller model or of the heads is; needed for all but ngram: pvc://CLAIM/FOLDER for a
+    folder on a PersistentVolumeClaim of the same namespace, which may be the model's, file:///FOLDER for a folder on
+    the machine (only where the operator's settings allow it), demo://NAME for a model that comes with the engine."""
     num_tokens: Annotated[int | None, Constraints(minimum=1, maximum=32, default_text="4")] = None
     """Most guesses for one sequence in one step; there are fewer where fewer turn out right."""
 
@@ -201,7 +211,7 @@ class Engine:
     """The paged key-value cache."""
     enable_prefix_caching: bool = True
     """Whether prompts share what was computed for an earlier prompt with the same beginning."""
-    speculative: Speculative | None = None
+    speculative: Annotated[Speculative | None, Constraints(rules=rules.SPECULATIVE)] = None
     """Speculative decoding: answers in fewer steps, where what comes next can be guessed."""
     tool_call_parser: ToolCallParser = ToolCallParser.AUTO
     """How the model writes calls of tools; auto = as its chat template shows, none = requests with tools are refused.

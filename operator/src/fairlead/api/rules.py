@@ -80,6 +80,7 @@ _SOURCE = (
     "hf://[^/@]+/[^/@]+(@[^/@]+)?|s3://[^/]+/.+|oci://.+)$"
 )
 _ADAPTER_SOURCE = "^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+)$"
+_SPECULATIVE_SOURCE = "^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?)$"
 _NO_WAY_UP = "(^|.*/)[.][.](/.*|$)"
 _EXTERNAL_EXCLUDES = ("minReplicas", "maxReplicas", "targets", "scaleUp", "scaleDown", "scaleToZeroAfter")
 
@@ -168,7 +169,53 @@ ADAPTERS = (
 )
 """On `spec.adapters`."""
 
+SPECULATIVE_SOURCE = (
+    Rule(
+        f"self.matches('{_SPECULATIVE_SOURCE}')",
+        lambda self: matches(_SPECULATIVE_SOURCE, self),
+        "engine.speculative.source must look like pvc://CLAIM/FOLDER, file:///FOLDER or demo://NAME",
+    ),
+    Rule(
+        f"!self.matches('{_NO_WAY_UP}')",
+        lambda self: ".." not in self.split("/"),
+        "engine.speculative.source must not contain '..'",
+    ),
+)
+"""On `spec.engine.speculative.source`."""
+
+SPECULATIVE = (
+    Rule(
+        "self.method == 'ngram' || has(self.source)",
+        lambda self: self["method"] == "ngram" or _has(self, "source"),
+        "engine.speculative.source must be set for methods draft, medusa and eagle3: it says where the smaller model "
+        "or the heads are",
+    ),
+    Rule(
+        "self.method != 'ngram' || !has(self.source)",
+        lambda self: self["method"] != "ngram" or not _has(self, "source"),
+        "engine.speculative.source must be left out with method ngram, which reads no model: or choose draft, medusa "
+        "or eagle3",
+    ),
+    Rule(
+        "!has(self.source) || !self.source.matches('^demo://') || self.method == 'draft' || self.method == 'ngram'",
+        lambda self: not (self.get("source") or "").startswith("demo://") or self["method"] not in ("medusa", "eagle3"),
+        "engine.speculative.source demo:// is for method draft: no heads come with the engine",
+    ),
+)
+"""On `spec.engine.speculative`."""
+
 ENGINE = (
+    Rule(
+        "!has(self.speculative) || self.speculative.method == 'ngram' || !has(self.tensorParallelSize) || "
+        "self.tensorParallelSize <= 1",
+        lambda self: (
+            not _has(self, "speculative")
+            or self["speculative"]["method"] == "ngram"
+            or (self.get("tensorParallelSize") or 1) <= 1
+        ),
+        "engine.speculative.method must be ngram where engine.tensorParallelSize is above 1: others guess for one GPU "
+        "only",
+    ),
     Rule(
         "!has(self.maxNumSeqs) || !has(self.maxNumBatchedTokens) || self.maxNumSeqs <= self.maxNumBatchedTokens",
         lambda self: _in_order(self, "maxNumSeqs", "maxNumBatchedTokens"),

@@ -50,9 +50,9 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
     if broken := broken_rules(observed.body):
         sentences = "; ".join(each.message for each in broken)
         return Desired(deployment, obstacle=Problem(Reason.INVALID_SPEC, sentences))
-    if observed.missing_claim is not None:
+    for name, claim in observed.missing_claims.items():
         message = (
-            f"model.source: there is no PersistentVolumeClaim {observed.missing_claim!r} in the namespace "
+            f"{name}: there is no PersistentVolumeClaim {claim!r} in the namespace "
             f"{deployment.metadata.namespace!r}: create it, or correct the name"
         )
         return Desired(deployment, obstacle=Problem(Reason.MODEL_SOURCE_NOT_FOUND, message))

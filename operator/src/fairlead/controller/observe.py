@@ -55,8 +55,8 @@ class Observed:
     """The engines' pods, whichever ReplicaSet they belong to, oldest first."""
     rivals: tuple[NameClaim, ...] = ()
     """Claims of older LLMDeployments on names that this one wants too."""
-    missing_claim: str | None = None
-    """The PersistentVolumeClaim of its source, if that does not exist."""
+    missing_claims: Mapping[str, str] = field(default_factory=dict)
+    """The PersistentVolumeClaims of its sources that do not exist, by the field that names each."""
     adapter_claims: frozenset[str] = frozenset()
     """The PersistentVolumeClaims that its adapters are on, or were on and are mounted still, as far as they exist."""
     warnings: Mapping[str, PodWarning] = field(default_factory=dict)
@@ -136,14 +136,16 @@ class Cluster:
         if observed is None:
             return None
         await self._warnings.ask(observed.pods)
-        claim = claim_of(str(((observed.body.get("spec") or {}).get("model") or {}).get("source") or ""))
-        if claim and await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, key[0]) is not None:
-            claim = None
+        missing = {
+            name: claim
+            for name, claim in source_claims(observed.body).items()
+            if await self._client.find(PERSISTENT_VOLUME_CLAIMS, claim, key[0]) is None
+        }
         wanted = {*adapter_claims(observed.body), *mounted_claims(observed.engine)}
         found = [claim for claim in sorted(wanted) if await self._is_there(claim, key[0])]
         return replace(
             observed,
-            missing_claim=claim,
+            missing_claims=missing,
             adapter_claims=frozenset(found),
             warnings=self._warnings.known(observed.pods),
         )
@@ -184,6 +186,15 @@ class Cluster:
             for claim in everybody:
                 if claim.key == key:
                     yield claim, everybody
+
+
+def source_claims(body: Mapping[str, Any]) -> dict[str, str]:
+    """The claims that pods cannot begin without, by the field that names each: of the model, and of what guesses."""
+    spec = body.get("spec") or {}
+    speculative = (spec.get("engine") or {}).get("speculative") or {}
+    sources = {"model.source": spec.get("model") or {}, "engine.speculative.source": speculative}
+    claims = {name: claim_of(str(each.get("source") or "")) for name, each in sources.items()}
+    return {name: claim for name, claim in claims.items() if claim is not None}
 
 
 def adapter_claims(body: Mapping[str, Any]) -> set[str]:

@@ -24,7 +24,7 @@ def children(
 
     Raises CannotBuild, with a reason, for a spec that cannot be built here.
     """
-    source = model_source(deployment.spec.model.source, settings)
+    source = model_source(deployment.spec, settings)
     pod = engine_pod(deployment, settings, source, adapter_claims)
     flags = engine_flags(deployment, source, engine_cpus(pod), adapter_folder(deployment, settings))
     manifests = (
