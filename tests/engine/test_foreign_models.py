@@ -230,6 +230,7 @@ REFUSED = {
         {"model_type": "gpt2", "quantization_config": {"quant_method": "gptq", "bits": 4}},
         "has a quantization_config",
     ),
+    "llama4": ({"model_type": "llama4_text", "attention_chunk_size": 64}, "scaled by their rows in a step, not by"),
     "cross": ({"model_type": "gpt2", "add_cross_attention": True}, "asks for add_cross_attention"),
     "remote": (
         {"model_type": "homemade", "auto_map": {"AutoModelForCausalLM": "modeling.Homemade"}},
@@ -260,6 +261,7 @@ def test_a_model_whose_tokens_see_those_after_them_is_refused(tmp_path: Path) ->
 
 def test_chunked_attention_is_refused_unless_a_chunk_is_the_whole_context(tmp_path: Path) -> None:
     experts = {"num_local_experts": 2, "intermediate_size_mlp": 96, "head_dim": 16, "attention_chunk_size": 24}
+    experts["attn_temperature_tuning"] = False
     folder = write_foreign_checkpoint(tmp_path, "llama4_text", **experts)
     with pytest.raises(ModelLoadError, match="sees other tokens than all before it"):
         part(folder)
