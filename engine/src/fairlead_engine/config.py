@@ -7,6 +7,7 @@ in `EngineInfo`, never written back here.
 """
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -33,6 +34,7 @@ _SPECULATIVE_SETTINGS = {
     "speculative_model": ("draft", "medusa", "eagle3"),
 }
 """Settings that one of these methods must be set for."""
+_HOST = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DEFAULT_NUM_SEQS = {"cpu": 32, "cuda": 256}
@@ -149,6 +151,9 @@ class EngineConfig:
     """File that `fairlead-engine characterise` wrote about this model on this kind of machine: its costs are known
     before the first request, and its batch weight bounds what runs at once. None = costs are learnt from the warm-up
     and from requests, and the KV cache is the only bound."""
+    max_image_pixels: int | None = None
+    """Pixels of the largest image that the model sees, where it sees any: larger ones are made smaller. It bounds what
+    one image takes of a prompt and, on CUDA, of memory. None = what the model's `preprocessor_config.json` says."""
     seed: int = 0
     """Seeds the random draws of requests that bring no seed of their own."""
 
@@ -170,6 +175,7 @@ class EngineConfig:
         for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_queued_tokens"):
             _at_least(name, getattr(self, name), 1)
         _at_least("kv_cache_memory", self.kv_cache_memory, 1)
+        _at_least("max_image_pixels", self.max_image_pixels, 1)
         if self.num_threads is not None:
             _within("num_threads", self.num_threads, 1, 4096)
         _within("block_size", self.block_size, 1, 1024)
@@ -333,6 +339,12 @@ class ServerConfig:
     max_choices: int = 128
     """Largest `n` of a request, and the most prompts of a batch in one completions request times `n`, or pairs of texts
     in one that compares them."""
+    max_images: int = 16
+    """Images that the messages of one chat may have, of a model that sees any."""
+    allowed_media_domains: str | None = None
+    """Hosts, as HOST,OTHER or with a port as HOST:8080, from which the URLs of images may be fetched: over http and
+    https, within 10 seconds, without redirects, whatever address a host has. None = from nowhere: images come as data:
+    URLs."""
     tool_call_parser: str = "auto"
     """How the model writes calls of tools: hermes (Hermes, Qwen2.5 and Qwen3), llama3_json, mistral, deepseek_v3 or
     harmony (gpt-oss); none = requests with tools are refused. auto = as its chat template shows."""
@@ -364,9 +376,19 @@ class ServerConfig:
         _within("body_timeout", self.body_timeout, 0.1, 3600.0)
         _within("max_queue_time", self.max_queue_time, 0.0, 86400.0)
         _within("max_choices", self.max_choices, 1, 1024)
+        _within("max_images", self.max_images, 1, 1024)
+        for host in self.media_hosts:
+            if not _HOST.fullmatch(host):
+                hint = "write HOST,OTHER:8080"
+                raise ConfigError("allowed_media_domains", f"has {host!r}, which is no host", hint)
         _within("step_timeout", self.step_timeout, 1.0, 86400.0)
         _one_of("tool_call_parser", self.tool_call_parser, TOOL_CALL_PARSERS)
         _one_of("reasoning_parser", self.reasoning_parser, REASONING_PARSERS)
+
+    @property
+    def media_hosts(self) -> frozenset[str]:
+        """Those of `allowed_media_domains`."""
+        return frozenset(host.strip().lower() for host in (self.allowed_media_domains or "").split(",") if host.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

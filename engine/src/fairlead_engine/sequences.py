@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead_engine.adapters import Adapter
-from fairlead_engine.types import FinishReason, Injectable, Pooling, Reading, SamplingParams, TokenLogprobs
+from fairlead_engine.types import FinishReason, Injectable, Pooling, PromptImage, Reading, SamplingParams, TokenLogprobs
 from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 _NOWHERE = range(0)
@@ -45,6 +45,8 @@ class Sequence:
     """and of the vector (`EngineRequest.reading`)."""
     second_start: int | None = None
     """Where its second text begins (`EngineRequest.second_start`)."""
+    images: tuple[PromptImage, ...] = ()
+    """What its image tokens stand for (`EngineRequest.images`)."""
     part_of: str | None = None
     """The API request that it is a part of (`EngineRequest.part_of`)."""
     max_num_tokens: int = 0
@@ -185,6 +187,11 @@ class ScheduledSequence:
     def num_output_tokens(self) -> int:
         """Tokens of the output up to `end`; the one that this step chooses is the next."""
         return self.end - self.sequence.num_prompt_tokens - self.sequence.num_injected_tokens
+
+    @property
+    def images(self) -> list[PromptImage]:
+        """Those that it computes tokens of."""
+        return [image for image in self.sequence.images if image.start < self.end and image.end > self.start]
 
     @property
     def embeds(self) -> bool:

@@ -3,12 +3,15 @@
 Everyone imports this module and it imports nearly nobody: no tensors, no HTTP, no I/O.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
+from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.parameters import By, Encode, Parameter, bounded
+from fairlead_protocol.blocks import ImageSpan
 from fairlead_protocol.messages import LoadFigures
 
 MAX_LOGPROBS = 20
@@ -390,6 +393,8 @@ class ModelTask(msgspec.Struct, frozen=True, kw_only=True):
     """and what of that, where nobody classifies."""
     labels: tuple[str, ...] = ()
     """Of its classifier; empty where it has none."""
+    images: ImageSettings | None = None
+    """How it wants the images that prompts may have; None = it sees none."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -424,6 +429,49 @@ class Injected(msgspec.Struct, frozen=True, array_like=True):
     num_tokens: int
 
 
+class PromptImage(msgspec.Struct, frozen=True):
+    """An image whose place in a prompt its tokens hold, a token for each patch of it."""
+
+    start: int
+    """Position of its first token in the prompt."""
+    rows: int
+    """Its height and"""
+    columns: int
+    """its width, in patches."""
+    digest: bytes
+    """Of size and pixels: what tells it from all others in the names of blocks."""
+    pixels: bytes
+    """Of the image as large as its patches: rows of red, green and blue, a byte each."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def end(self) -> int:
+        """The position behind its last token."""
+        return self.start + self.num_tokens
+
+    @property
+    def span(self) -> ImageSpan:
+        """As block hashes take it."""
+        return ImageSpan(self.start, self.end, self.digest)
+
+
+def fit_prompt(images: Sequence[PromptImage], settings: ImageSettings | None, num_tokens: int) -> bool:
+    """Whether a prompt of so many tokens may have these images, of a model with these settings: in order, none over
+    another, and each with the pixels that its patches have."""
+    if settings is None:
+        return False
+    ends = [0, *(image.end for image in images)]
+    return ends[-1] <= num_tokens and all(
+        image.start >= end
+        and min(image.rows, image.columns) > 0
+        and len(image.pixels) == 3 * image.num_tokens * settings.factor**2
+        for image, end in zip(images, ends, strict=False)
+    )
+
+
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the HTTP process sends the core: a prompt as ids, and how to continue it."""
 
@@ -444,6 +492,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """With `pooling`: what is made of the vector."""
     second_start: int | None = None
     """Where the second of two texts begins, of a model that tells them apart; None = the prompt is one."""
+    images: tuple[PromptImage, ...] = ()
+    """What its image tokens stand for, in order, of a model that sees."""
     part_of: str | None = None
     """The API request that it is one of several prompts or answers of; None = it stands alone."""
     max_queue_seconds: float | None = None

@@ -1,8 +1,8 @@
 """Block hashes: the names of KV-cache contents, identical in gateway and engine.
 
 A block is `block_size` consecutive tokens of a sequence. Its hash covers everything before it as well, by chaining:
-BLAKE2b-128 over parent hash ‖ little-endian uint32 token ids ‖ length-prefixed extra. A cryptographic hash is used
-because a collision would serve one prompt's KV to another.
+BLAKE2b-128 over parent hash ‖ little-endian uint32 token ids ‖ length-prefixed extra ‖ digests of the images that the
+block has tokens of. A cryptographic hash is used because a collision would serve one prompt's KV to another.
 """
 
 import struct
@@ -10,6 +10,7 @@ import sys
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 BlockHash = bytes
 """16 raw bytes in memory; 32 lower-case hexadecimal digits on the wire."""
@@ -19,6 +20,15 @@ ROOT: BlockHash = b"\0" * DIGEST_SIZE
 """The parent of a sequence's first block."""
 
 _ITEMSIZE = 4
+
+
+class ImageSpan(NamedTuple):
+    """Tokens of a prompt, from `start` to before `end`, that stand for an image."""
+
+    start: int
+    end: int
+    digest: bytes
+    """`DIGEST_SIZE` bytes that tell it from all other images."""
 
 
 def extra_bytes(*, adapter: str | None = None, cache_salt: str | None = None) -> bytes:
@@ -45,19 +55,32 @@ def hash_block(parent: BlockHash, token_ids: Sequence[int], extra: bytes = NO_EX
 
 
 def hash_blocks(
-    token_ids: Sequence[int], block_size: int, *, parent: BlockHash = ROOT, extra: bytes = NO_EXTRA
+    token_ids: Sequence[int],
+    block_size: int,
+    *,
+    parent: BlockHash = ROOT,
+    extra: bytes = NO_EXTRA,
+    images: Sequence[ImageSpan] = (),
+    offset: int = 0,
 ) -> list[BlockHash]:
     """Hashes of all whole blocks of `token_ids`, in order; a partial last block has none.
 
-    To extend a chain, pass the tokens after the last hashed block and that block's hash as `parent`.
+    To extend a chain, pass the tokens after the last hashed block and that block's hash as `parent`; `offset` says
+    where they begin in their prompt, by whose positions `images` are told.
     """
     raw = _little_endian(token_ids)
     step = block_size * _ITEMSIZE
     hashes = []
     for start in range(0, len(raw) - step + 1, step):
-        parent = _hash(parent, raw[start : start + step], extra)
+        first = offset + start // _ITEMSIZE
+        parent = _hash(parent, raw[start : start + step], extra + _digests(images, first, first + block_size))
         hashes.append(parent)
     return hashes
+
+
+def _digests(images: Sequence[ImageSpan], start: int, end: int) -> bytes:
+    """Of the images that have tokens there; what comes behind them their hash covers by chaining."""
+    return b"".join(image.digest for image in images if image.start < end and image.end > start)
 
 
 def num_cacheable_blocks(num_tokens: int, block_size: int) -> int:

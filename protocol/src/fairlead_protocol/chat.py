@@ -130,8 +130,12 @@ class ChatTemplate:
     Raises `ChatTemplateError` at construction when the source does not compile.
     """
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str] | None = None, *, sees_images: bool = False
+    ) -> None:
+        """`sees_images`: whether the model does, so that the template writes what stands for them."""
         self.source = source
+        self.sees_images = sees_images
         self.special_tokens = dict(special_tokens or {})
         try:
             self._template = _compiled(source)
@@ -152,7 +156,7 @@ class ChatTemplate:
         With `continue_final_message` it ends with the last message's text, without what closes a message.
         Raises `ChatTemplateError`, also where the text gets longer than a request may make it.
         """
-        shown = [_as_templates_expect(message) for message in messages]
+        shown = [_as_templates_expect(message, self.sees_images) for message in messages]
         if not continue_final_message:
             return self._render(shown, tools, add_generation_prompt, variables)
         final = shown[-1].get("content") if shown else None
@@ -193,14 +197,14 @@ def _until_mark(text: str, final: str) -> str:
     return before if text.startswith(_CUT_MARK, place) else before.rstrip()
 
 
-def _as_templates_expect(message: Message) -> Message:
+def _as_templates_expect(message: Message, sees_images: bool) -> Message:
     """A message as transformers' `apply_chat_template` hands it to a template: what is null is not there, as many
     templates tell a missing key but would print "None"; and reasoning has the name that templates read."""
     message = {name: value for name, value in message.items() if value is not None}
     reasoning = next((message[name] for name in _REASONING_NAMES if name in message), None)
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
-    return _with_parsed_arguments(_with_plain_content(message))
+    return _with_parsed_arguments(_with_plain_content(message, sees_images))
 
 
 def _within_budget(pieces: Iterable[str]) -> Iterator[str]:
@@ -215,12 +219,23 @@ def _within_budget(pieces: Iterable[str]) -> Iterator[str]:
         yield piece
 
 
-def _with_plain_content(message: Message) -> Message:
-    """OpenAI's list-of-parts content as the plain text that text templates expect."""
+def _with_plain_content(message: Message, sees_images: bool) -> Message:
+    """OpenAI's list-of-parts content as the plain text that text templates expect; where images are among the parts and
+    may be, as the list that templates of models that see expect. No template gets an image itself."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    return {**message, "content": "".join(_part_text(part) for part in content)}
+    if sees_images and any(_is_image(part) for part in content):
+        return {**message, "content": [_shown_part(part) for part in content]}
+    return {**message, "content": "".join(_part_text(part, sees_images) for part in content)}
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image_url"
+
+
+def _shown_part(part: Any) -> dict[str, str]:
+    return {"type": "image"} if _is_image(part) else {"type": "text", "text": _part_text(part, True)}
 
 
 def _with_parsed_arguments(message: Message) -> Message:
@@ -242,7 +257,7 @@ def _parsed_call(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
-def _part_text(part: Any) -> str:
+def _part_text(part: Any, sees_images: bool) -> str:
     if isinstance(part, str):
         return part
     if (
@@ -252,4 +267,5 @@ def _part_text(part: Any) -> str:
     ):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    raise ChatTemplateError(f"message content of type {kind!r} is not supported by this model; send text parts")
+    wanted = "parts of type text and image_url" if sees_images else "text parts"
+    raise ChatTemplateError(f"message content of type {kind!r} is not supported by this model; send {wanted}")

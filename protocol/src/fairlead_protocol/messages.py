@@ -76,6 +76,8 @@ class ModelBrief(msgspec.Struct, kw_only=True, frozen=True):
     """Whether what was computed for one prompt spares another that begins alike."""
     joins_pairs: bool = False
     """Whether two texts that are to be compared are one prompt, as a cross-encoder reads them; else each is one."""
+    image_token: str | None = None
+    """The text of the token that stands for an image in a rendered chat, once for each; None = the model sees none."""
 
 
 class ModelInfo(ModelBrief, kw_only=True, frozen=True):

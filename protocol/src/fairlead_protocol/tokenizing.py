@@ -5,6 +5,7 @@ Gateway and engine build the same `PromptTokenizer` from the same bytes, so both
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -34,8 +35,10 @@ class PromptTokenizer:
         chat_template: str | None = None,
         special_tokens: Mapping[str, str] | None = None,
         joins_pairs: bool = False,
+        image_token: str | None = None,
     ) -> None:
-        """`joins_pairs`: whether its model reads two texts that are to be compared as one prompt."""
+        """`joins_pairs`: whether its model reads two texts that are to be compared as one prompt. `image_token`: the
+        text of what stands for an image in a prompt; None = the model sees none."""
         try:
             self.backend = tokenizers.Tokenizer.from_str(tokenizer_json)
         except Exception as error:  # the Rust side raises bare Exception
@@ -45,7 +48,8 @@ class PromptTokenizer:
         self.tokenizer_json = tokenizer_json
         self.joins_pairs = joins_pairs
         self.special_tokens = dict(special_tokens or {})
-        self.chat_template = ChatTemplate(chat_template, self.special_tokens) if chat_template else None
+        self.image_token = image_token
+        self.chat_template = self._template(chat_template) if chat_template else None
 
     @classmethod
     def from_folder(cls, folder: Path) -> "PromptTokenizer":
@@ -75,6 +79,18 @@ class PromptTokenizer:
             self.tokenizer_json, chat_template=template, special_tokens=self.special_tokens, joins_pairs=True
         )
 
+    def seeing(self, image_token: str) -> "PromptTokenizer":
+        """The same of a model that sees images, for each of which a template writes this token."""
+        tokenizer = copy(self)
+        tokenizer.__dict__.pop("digest", None)
+        tokenizer.image_token = image_token
+        if self.chat_template is not None:
+            tokenizer.chat_template = tokenizer._template(self.chat_template.source)
+        return tokenizer
+
+    def _template(self, source: str) -> ChatTemplate:
+        return ChatTemplate(source, self.special_tokens, sees_images=self.image_token is not None)
+
     @cached_property
     def digest(self) -> str:
         """Names this tokenizer and template, and whether pairs are joined: equal digests tokenise every request equally
@@ -82,7 +98,9 @@ class PromptTokenizer:
         digest = blake2b(digest_size=16)
         template = self.chat_template.source if self.chat_template else ""
         pairs = ("joins pairs",) if self.joins_pairs else ()
-        for part in (self.tokenizer_json, template, json.dumps(self.special_tokens, sort_keys=True), *pairs):
+        special = json.dumps(self.special_tokens, sort_keys=True)
+        of_images = () if self.image_token is None else (f"image {self.image_token}",)
+        for part in (self.tokenizer_json, template, special, *pairs, *of_images):
             raw = part.encode()
             digest.update(len(raw).to_bytes(8, "little"))
             digest.update(raw)

@@ -33,6 +33,7 @@ from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoin
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.letters import write_letters
+from fairlead_engine_testing.vision_checkpoints import write_vision_model
 from fairlead_protocol.chat import ChatTemplate
 
 WRITES_CALLS: Mapping[str, str] = {
@@ -121,6 +122,12 @@ def _write_foreign(folder: Path) -> None:
 
 
 OTHERS: Mapping[str, Row] = {
+    "qwen2_5_vl": Row(
+        "Qwen2_5_VLForConditionalGeneration",
+        write_vision_model,
+        calls="hermes",
+        reference=transformers.Qwen2_5_VLForConditionalGeneration,
+    ),
     "gpt_neox": Row(
         "GPTNeoXForCausalLM",
         _write_foreign,
@@ -302,7 +309,7 @@ def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> N
     tensors: dict[str, Tensor] = {}
     for name, weight in sorted(load_file(folder / "model.safetensors").items()):
         module, _, kind = name.rpartition(".")
-        if kind == "weight" and adapted.fullmatch(module):
+        if kind == "weight" and adapted.fullmatch(module) and not module.startswith("visual."):
             out_features, in_features = weight.shape
             tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(4, in_features, generator=generator) / 8
             tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(out_features, 4, generator=generator) / 8

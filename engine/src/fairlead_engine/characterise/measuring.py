@@ -43,8 +43,8 @@ class Recorder(StepCost):
         super().__init__()
         self.steps: Steps = []
 
-    def observe(self, batch: Batch, seconds: float) -> None:
-        super().observe(batch, seconds)
+    def observe(self, batch: Batch, seconds: float, *, learns: bool = True) -> None:
+        super().observe(batch, seconds, learns=learns)
         if batch and seconds > 0.0:
             self.steps.append((StepWork.of(batch), seconds))
 

@@ -234,8 +234,8 @@ class BlockManager:
         if num_tokens - start < self.block_size:
             return
         parent = hashes[-1] if hashes else ROOT
-        tokens = sequence.token_ids[start:num_tokens]
-        hashes.extend(hash_blocks(tokens, self.block_size, parent=parent, extra=sequence.extra))
+        tokens, images = sequence.token_ids[start:num_tokens], [image.span for image in sequence.images]
+        hashes += hash_blocks(tokens, self.block_size, parent=parent, extra=sequence.extra, images=images, offset=start)
 
     def _announce(self, sequence: Sequence, end: int, hashes: list[BlockHash]) -> None:
         """Tells the listener about new hashes, which are the sequence's up to block `end`."""

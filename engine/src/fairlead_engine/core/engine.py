@@ -43,6 +43,7 @@ from fairlead_engine.types import (
     Pooling,
     Reading,
     SequenceOutput,
+    fit_prompt,
 )
 from fairlead_protocol import messages
 from fairlead_protocol.adapters import UnknownAdapter
@@ -183,7 +184,7 @@ class Engine:
         batch, sampled = _wanted(step.batch, self._collect(step))
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
-        self.step_cost.observe(step.batch, self._watch.end())
+        self.step_cost.observe(step.batch, self._watch.end(), learns=not any(item.images for item in batch.chunks))
         return injected + self.outputs(batch, sampled, finished) + self._broken()
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
@@ -206,6 +207,7 @@ class Engine:
             pooling=request.pooling,
             reading=request.reading,
             second_start=request.second_start,
+            images=request.images,
             part_of=request.part_of,
             max_queue_seconds=request.max_queue_seconds,
             injectable=request.injectable,
@@ -488,6 +490,10 @@ class Engine:
             return Refusal(FinishReason.ERROR, "this model has no classifier")
         if sequence.pooling is not None and sequence.num_virtual_tokens:
             return Refusal(FinishReason.ERROR, "no vectors are made with soft prompts; leave the adapter out")
+        if sequence.images and sequence.num_virtual_tokens:
+            return Refusal(FinishReason.ERROR, "no images are seen behind soft prompts; leave the adapter out")
+        if sequence.images and not fit_prompt(sequence.images, task.images, sequence.num_prompt_tokens):
+            return Refusal(FinishReason.ERROR, "the prompt's images are not as this model takes them")
         return None
 
     def _unknown_token(self, sequence: Sequence) -> Refusal | None:

@@ -176,4 +176,5 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         most_drafts=config.most_drafts,
         medusa_folder=medusa_folder,
         eagle_folder=eagle_folder,
+        max_image_pixels=config.max_image_pixels,
     )

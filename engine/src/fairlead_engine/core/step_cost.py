@@ -95,12 +95,13 @@ class StepCost:
         self.last_step_tokens = 0
         self.last_step_seconds = 0.0
 
-    def observe(self, batch: Batch, seconds: float) -> None:
-        """Counts a step and learns from it; from one without work or time there is nothing to learn."""
+    def observe(self, batch: Batch, seconds: float, *, learns: bool = True) -> None:
+        """Counts a step and learns from it; from one without work or time there is nothing to learn, nor without
+        `learns`, of one that computed more than tokens."""
         self.num_steps += 1
         self.last_step_tokens = batch.num_tokens
         self.last_step_seconds = seconds
-        if not batch or seconds <= 0.0:
+        if not batch or seconds <= 0.0 or not learns:
             return
         work = StepWork.of(batch)
         row = np.array(work) / seconds

@@ -20,6 +20,7 @@ from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.rope import RotaryEmbedding
 from fairlead_engine.model.shard import Shard
+from fairlead_engine.model.vision.vision_tower import VisionTower
 
 
 class BetweenAttentions(Protocol):
@@ -68,6 +69,8 @@ class Decoder:
     """Memory the weights of this part take as loaded; a tied projection that had to be packed counts again."""
     classifier: Classifier | None = None
     """None = it generates."""
+    vision: VisionTower | None = None
+    """What sees images; None = nothing does."""
 
     @property
     def why_not_captured(self) -> str | None:
@@ -89,7 +92,7 @@ class Decoder:
         """
         between = between or self
         self.adapt(step.adapted)
-        rotations = self.rotations(step.positions)
+        rotations = self.rotations(step.positions if step.places is None else step.places)
         heads, stream = self._begin(step.token_ids, step.given) if step.given else between.first(step.token_ids)
         for index, (layer, cache) in enumerate(zip(self.layers[:-1], caches[:-1], strict=True)):
             if taps is not None:
@@ -124,7 +127,7 @@ class Decoder:
         return self.layers[index + 1].before_attention(*self.layers[index].after_attention(attended, stream))
 
     def rotations(self, positions: Tensor) -> Rotations:
-        """Of a step's positions, int64 [tokens]."""
+        """Of a step's positions, int64 [tokens], or [3, tokens] (`ForwardInput.places`)."""
         dtype = self.embedding.weight.dtype
         everywhere = Rotation(*self.rotary(positions, dtype))
         local = self.local_rotary

@@ -159,6 +159,12 @@ class JsonFields:
             raise self.invalid(name, "must be an object")
         return JsonFields(self.path, value, f"{self._prefix}{name}.") if value else None
 
+    def with_section(self, name: str) -> "JsonFields":
+        """These fields, and those of a nested object in place of the ones of the same name."""
+        section = self.section(name)
+        found = {} if section is None else {key: value for key, value in section._values.items() if value is not None}
+        return JsonFields(self.path, {**self._values, **found}, self._prefix)
+
     def token_ids(self, name: str) -> tuple[int, ...]:
         """One token id or a list of them; empty when absent."""
         value = self._values.get(name)

@@ -43,6 +43,9 @@ class ForwardInput:
     """and which of `logit_rows`; None = none of them has."""
     given: "GivenEmbeddings | None" = None
     """Of tokens whose embeddings are not their own; None = there are none."""
+    places: Tensor | None = None
+    """int64 [3, tokens]: in time, row and column, what heads turn by, or [tokens] where those are one; None = as
+    `positions` are."""
 
 
 class GivenEmbeddings(NamedTuple):

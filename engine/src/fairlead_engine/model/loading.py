@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import torch
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.gguf_header.gguf_file import SUFFIX
+from fairlead_engine.image_settings import ImageSettings, read_image_settings
 from fairlead_engine.model.classifier import read_outcome
 from fairlead_engine.model.decoder import Decoder
 from fairlead_engine.model.encoders.encoder_registry import find_encoder
@@ -20,6 +22,7 @@ from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.quantization.stored import choose_source
 from fairlead_engine.model.shard import ALONE, Shard
 from fairlead_engine.model.task import read_task
+from fairlead_engine.model.vision.vision_config import VisionConfig
 from fairlead_engine.model.weights import Watch, Weights
 from fairlead_engine.tokenizer_files import read_tokenizer
 
@@ -56,6 +59,8 @@ def read_config(folder: Path) -> ModelConfig:
     architecture = find_architecture(fields)
     config: ModelConfig = family_of(architecture).parse(fields)
     task = read_task(fields, architecture, sees_all=False)
+    if config.vision is not None:
+        task = msgspec.structs.replace(task, images=_image_settings(folder, config.vision))
     outcome = read_outcome(fields, len(task.labels)) if task.labels else config.outcome
     config = replace(config, architecture=architecture, task=task, outcome=outcome)
     return replace(config, eos_token_ids=_ends(folder, fields, config))
@@ -85,6 +90,19 @@ def load_model(
     head_format = FORMATS[head_quantization] if head_quantization else None
     with torch.inference_mode(), checkpoint_class(folder)(folder, dtype, device) as checkpoint:
         return family.build(Weights(checkpoint, config, source, shard, watch, slots, head_format), config)
+
+
+def _image_settings(folder: Path, vision: VisionConfig) -> ImageSettings:
+    """Raises ModelLoadError where images would be cut otherwise than the tower takes them."""
+    settings = read_image_settings(folder, vision.image_token_id)
+    for name in ("patch_size", "temporal_patch_size", "merge_size"):
+        if getattr(settings, name) != getattr(vision, name):
+            raise ModelLoadError(
+                ModelLoadReason.MODEL_CONFIG_INVALID,
+                f"{folder}: the processor's {name} is {getattr(settings, name)}, and that of vision_config in "
+                f"config.json {getattr(vision, name)}; fetch both again",
+            )
+    return settings
 
 
 def _ends(folder: Path, fields: JsonFields, config: ModelConfig | ForeignConfig) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from fairlead_engine.model.json_fields import JsonFields
 from fairlead_engine.model.quantization.source import StoredWeights
 from fairlead_engine.model.quantization.stored import parse_quantization
 from fairlead_engine.model.rope import RopeConfig, RopeKind, yarn_scale
+from fairlead_engine.model.vision.vision_config import VisionConfig
 from fairlead_engine.model.windows import no_windows
 from fairlead_engine.types import GENERATES, ModelTask
 
@@ -71,6 +72,8 @@ class ModelConfig(DecoderShape):
     """Logits are bent into ± this; 0 = they are not."""
     tie_word_embeddings: bool
     """Whether the output projection is the embedding table."""
+    vision: VisionConfig | None = None
+    """What sees images; None = nothing does."""
     outcome: Outcome = Outcome.PLAIN
     """What its classifier tells, if it has one; filled in with `architecture`."""
 

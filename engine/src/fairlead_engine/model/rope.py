@@ -61,6 +61,9 @@ class RopeConfig:
     """longrope: what each frequency is divided by for contexts within that of pre-training,"""
     long_factors: tuple[float, ...] = ()
     """and for longer ones."""
+    sections: tuple[int, ...] = ()
+    """Dimension pairs that turn by a token's place in time, then those that do by its row, then by its column, of
+    models that see (multimodal rope, arXiv 2409.12191); empty = all turn by one place."""
     is_long: bool = True
     """longrope: which of the two it is. Keys stay in the cache while a sequence grows, so all have the same."""
 
@@ -116,10 +119,15 @@ class RotaryEmbedding:
     def __init__(self, rope: RopeConfig, head_dim: int, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, rope.num_turned(head_dim)).to(device)
         self._scale = rope.scale
+        axes = [axis for axis, size in enumerate(rope.sections) for _ in range(size)]
+        self._axes = torch.tensor(axes, dtype=torch.int64, device=device)
+        """Which of a token's places each dimension pair turns by."""
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """For positions [tokens]: cosines and signed sines, each [tokens, 1, elements that are turned] in `dtype`."""
-        angles = positions.float().unsqueeze(-1) * self._frequencies
+        """For positions [tokens], or [3, tokens] where a token has places in time, row and column: cosines and signed
+        sines, each [tokens, 1, elements that are turned] in `dtype`."""
+        turned_by = positions.unsqueeze(-1) if positions.dim() == 1 else positions[self._axes].T
+        angles = turned_by.float() * self._frequencies
         cosines, sines = angles.cos(), angles.sin()
         if self._scale != 1.0:
             cosines, sines = cosines * self._scale, sines * self._scale

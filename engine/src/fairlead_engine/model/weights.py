@@ -41,6 +41,7 @@ from fairlead_engine.model.rope import RopeConfig, RotaryEmbedding
 from fairlead_engine.model.shard import ALONE, Shard, scaled
 from fairlead_engine.model.side_by_side_linear import SideBySideLinear
 from fairlead_engine.model.summed_linear import SummedLinear
+from fairlead_engine.model.vision.vision_tower import VisionTower
 
 _HEAD = "lm_head"
 _SCORE = "score"
@@ -123,8 +124,10 @@ class Weights:
         attention: Callable[[str], AttentionLayer],
         feed_forward: Callable[[str], FeedForward],
         norms: NormNames = _BEFORE_BOTH,
+        vision: VisionTower | None = None,
     ) -> Decoder:
-        """The whole model; both make a layer's part, given the layer's name. No tensor may be left over."""
+        """The whole model; both make a layer's part, given the layer's name. No tensor may be left over. `vision`: what
+        sees its images."""
         config, words = self._config, self.shard.part(self._config.vocab_size)
         shape = config.vocab_size, config.hidden_size
         embedding = self._checkpoint.stacked(["model.embed_tokens.weight"], shape[:1], shape[1], row_parts=[words])
@@ -156,6 +159,7 @@ class Weights:
             slots=self._slots,
             num_parameters=self._num_parameters,
             weight_bytes=self._weight_bytes,
+            vision=vision,
             classifier=classifier,
         )
 
@@ -172,6 +176,21 @@ class Weights:
             outcome=self._config.outcome,
             dtype=self._checkpoint.dtype,
         )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What is computed in."""
+        return self._checkpoint.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._checkpoint.device
+
+    def patch_embedding(self, name: str, out_features: int, *patch: int) -> Linear:
+        """A convolution without bias whose steps are as large as what it sees, `patch`: a product of whole patches."""
+        weight = self._checkpoint.tensor(f"{name}.weight", out_features, *patch).flatten(1)
+        self._count(weight, weight.numel())
+        return make_linear(weight)
 
     def _head(self, embedding: Tensor | None, words: slice) -> Linear:
         """The output projection to these words; `embedding`: what it is tied to."""

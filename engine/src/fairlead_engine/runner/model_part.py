@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.foreign_settings import check_settings
 from fairlead_engine.runner.foreign_trial import try_out
 from fairlead_engine.runner.host_adapters import HostAdapters
+from fairlead_engine.runner.image_vectors import ImageVectors
 from fairlead_engine.runner.pinning import pin_threads
 from fairlead_engine.runner.placement import choose_device, choose_dtype, set_num_threads
 from fairlead_engine.runner.prepared_batch import prepare
@@ -58,6 +60,7 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     compile_cache: str | None = None
     max_loras: int = 0
     max_lora_rank: int = 16
+    max_image_pixels: int | None = None
 
 
 class Computed(NamedTuple):
@@ -113,6 +116,10 @@ class ModelPart:
         if isinstance(self.model, ForeignDecoder):
             try_out(self.model, self.backend, self.layout)
         self._adapters = None if self.model.slots is None else HostAdapters(self.model.slots)
+        self.images: ImageVectors | None = None
+        """Of a model that sees."""
+        if isinstance(self.model, Decoder) and self.model.vision is not None and self.config.task.images is not None:
+            self.images = ImageVectors(self.model.vision, self.config.task.images)
         self._recorder = choose_recorder(self.device, self.model, self.backend, enforce_eager=settings.enforce_eager)
         self._graphs: StepGraphs | None = None
         self.tapped_layers: tuple[int, ...] = ()
@@ -125,6 +132,8 @@ class ModelPart:
 
     def _load(self, settings: PartSettings, found: ModelConfig | ForeignConfig) -> Decoder | ForeignDecoder:
         folder = Path(settings.folder)
+        if settings.max_image_pixels is not None and found.task.images is None:
+            raise ConfigError("max_image_pixels", "is set, and this model sees no images", "leave it out")
         if isinstance(found, ForeignConfig):
             check_settings(
                 quantization=settings.quantization,
@@ -133,7 +142,10 @@ class ModelPart:
                 tensor_parallel_size=self.shard.size,
             )
             return load_foreign(folder, found, self.dtype, self.device)
-        config = found.for_context(settings.max_model_len)
+        if found.vision is not None and self.shard.size > 1:
+            problem = f"is {self.shard.size}, and a model that sees images is not divided"
+            raise ConfigError("tensor_parallel_size", problem, "leave it out, or take a smaller model")
+        config = _for_images(found, settings.max_image_pixels).for_context(settings.max_model_len)
         _tell_of_positions(config)
         slots = None
         if settings.max_loras:
@@ -205,8 +217,9 @@ class ModelPart:
         computed = None if self._graphs is None else self._decode(self._graphs, plan)
         if computed is not None:
             return computed
+        images = None if self.images is None else self.images.rows(plan.images)
         step, sample_slots, sample_ends = prepare(
-            plan, self.backend, self._tables, self.tokens, self.device, self.model.slots
+            plan, self.backend, self._tables, self.tokens, self.device, self.model.slots, images
         )
         between = None
         if self._graphs is not None and step.adapted is None and step.given is None:
@@ -221,12 +234,12 @@ class ModelPart:
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
         """A step that computes one token of each sequence, if there is a graph for it."""
-        is_of_decodes = len(plan.slots) == plan.num_queries.sum() and not plan.soft_rows
+        is_of_decodes = len(plan.slots) == plan.num_queries.sum() and not (plan.soft_rows or plan.images)
         if not is_of_decodes or not graphs.fits_decodes(len(plan.slots)):
             return None
         self.tokens.add(plan.new_tokens)
         self._tables.update(plan.new_blocks)
-        hidden, slots, ends, tapped = graphs.decode(plan.slots, plan.context_lens, plan.adapters)
+        hidden, slots, ends, tapped = graphs.decode(plan.slots, plan.context_lens, plan.adapters, plan.shifts)
         if plan.samples.all() and not plan.score_rows and not plan.pool_rows:
             return self._read(plan, hidden, slots, ends, tapped)
         sampling = np.flatnonzero(plan.samples)
@@ -257,6 +270,16 @@ def check_generates(config: DecoderShape, setting: str) -> None:
     """Raises ConfigError, naming the setting, for a model without logits of tokens."""
     if not config.task.generates and config.task.labels:
         raise ConfigError(setting, f"names a {config.architecture}, which generates nothing", "name one that generates")
+
+
+def _for_images(config: ModelConfig, most: int | None) -> ModelConfig:
+    """With no image of more pixels. Raises ConfigError for a bound that does not fit the model."""
+    if most is None or config.task.images is None:
+        return config
+    try:
+        return replace(config, task=msgspec.structs.replace(config.task, images=config.task.images.bounded(most)))
+    except ValueError as error:
+        raise ConfigError("max_image_pixels", f"{most} {error}", "raise it") from error
 
 
 def _tell_of_positions(config: ModelConfig) -> None:

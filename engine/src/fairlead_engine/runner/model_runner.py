@@ -97,6 +97,7 @@ class ModelRunner:
         medusa_folder: Path | None = None,
         eagle_folder: Path | None = None,
         most_drafts: int = 0,
+        max_image_pixels: int | None = None,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately. `draft_folder`: the model that
         makes the drafts that are `UNKNOWN`; `medusa_folder`, `eagle_folder`: the heads that do.
@@ -117,6 +118,7 @@ class ModelRunner:
             compile_cache=compile_cache,
             max_loras=max_loras,
             max_lora_rank=max_lora_rank,
+            max_image_pixels=max_image_pixels,
         )
         self._ranks = Ranks(settings, tensor_parallel_size) if tensor_parallel_size > 1 else None
         try:  # the others load theirs meanwhile
@@ -136,6 +138,9 @@ class ModelRunner:
         self._pooler = Pooler(part.model.classifier)
         self._most_drafts = most_drafts if self.model_config.task.generates else 0
         self._guesser: Guesser | None = None
+        if part.images is not None and (draft_folder or medusa_folder or eagle_folder):
+            problem = "is set, and what guesses with a model sees no images"
+            raise ConfigError("speculative_model", problem, "use ngram, or leave it out")
         if draft_folder is not None:
             draft_settings = msgspec.structs.replace(
                 settings, folder=str(draft_folder), quantization=None, enforce_eager=True, max_loras=0
@@ -196,10 +201,12 @@ class ModelRunner:
         limits = StepLimits(max_num_seqs, max_num_batched_tokens, max_model_len)
         block_size = self._part.layout.block_size
         self.allocate_kv_cache(1, max_num_seqs, blocks_of_largest(limits, block_size))
+        seen = None if self._part.images is None else self._part.images.largest()  # stays while steps are computed
         self._try(largest_step(limits, block_size, self.model_config.task))
         if self._most_drafts:
             draft = 0 if self._guesser is None else UNKNOWN
             self._try(largest_drafted_step(limits, block_size, self._most_drafts, draft))
+        del seen
         if self._ranks is not None:
             self._ranks.measure(utilization, limits)
         return self._part.memory_for_cache(utilization, limits)
@@ -340,6 +347,8 @@ class ModelRunner:
         request_ids = tuple(request_ids)
         self._sampler.forget(request_ids)
         self._pooler.forget(request_ids)
+        if self._part.images is not None:
+            self._part.images.forget(request_ids)
 
     def close(self) -> None:
         """Ends the processes of other ranks; nothing can be launched any more."""

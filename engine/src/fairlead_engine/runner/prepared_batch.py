@@ -34,9 +34,10 @@ def prepare(
     tokens: SlotTokens,
     device: torch.device,
     adapter_slots: AdapterSlots | None = None,
+    images: GivenEmbeddings | None = None,
 ) -> PreparedBatch:
     """Flattens a batch's tokens in item order; `tables` are the backend's, which are brought up to date as `tokens`
-    are. All numbers but the backend's go to the device in one copy.
+    are. All numbers but the backend's go to the device in one copy. `images`: what stands in place of tokens.
 
     Hidden states are wanted of the rows that choose a token, in item order, then of those that score prompts, then of
     those that go into vectors.
@@ -57,8 +58,9 @@ def prepare(
     if is_adapted := adapter_slots is not None and len(plan.adapters) > 0:
         of_rows = plan.adapters.repeat(num_queries)
         columns += [*_adapted(of_rows), *_adapted(of_rows[reads])]
+    columns.append(plan.places)
     numbers = to_device(np.concatenate(columns), device)
-    row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends, *adapted = torch.split(
+    row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends, *adapted, places = torch.split(
         numbers, [len(column) for column in columns]
     )
     device_batch = DeviceBatch(slots, num_queries, ends, row_slots_on_device, positions_on_device, plan.new_blocks)
@@ -70,7 +72,11 @@ def prepare(
         attention=backend.prepare(device_batch, tables),
         adapted=_rows_on_device(adapter_slots, adapted[:2], num_rows) if is_adapted else None,
         adapted_reads=_rows_on_device(adapter_slots, adapted[2:], len(reads)) if is_adapted else None,
-        given=_soft_prompts(adapter_slots, plan.soft_rows, device) if plan.soft_rows else None,
+        given=_joined(
+            [_soft_prompts(adapter_slots, plan.soft_rows, device)] if plan.soft_rows else [],
+            [] if images is None else [images],
+        ),
+        places=places.view(3, num_rows) if len(places) else None,
     )
     return PreparedBatch(forward, sample_slots, sample_ends)
 
@@ -94,6 +100,14 @@ def _soft_prompts(slots: AdapterSlots | None, soft_rows: list[SoftRows], device:
     rows = [np.arange(each.first_row, each.first_row + each.end - each.first) for each in soft_rows]
     embeddings = [slots.prompt(each.slot)[each.first : each.end] for each in soft_rows]
     return GivenEmbeddings(to_device(np.concatenate(rows), device), torch.cat(embeddings))
+
+
+def _joined(*parts: list[GivenEmbeddings]) -> GivenEmbeddings | None:
+    """All that is given in place of tokens' own embeddings; None = nothing is."""
+    found = [each for part in parts for each in part]
+    if not found:
+        return None
+    return GivenEmbeddings(torch.cat([each.rows for each in found]), torch.cat([each.embeddings for each in found]))
 
 
 def _rows_on_device(slots: AdapterSlots | None, adapted: list[Tensor], num_rows: int) -> AdaptedRows | None:

@@ -119,7 +119,7 @@ class StepGraphs:
         self._tables = tables
         self._tokens = tokens
         spare_slot = len(tables.rows) - 1
-        self._spare = np.array([[spare_slot], [1], [NOT_PLACED]])
+        self._spare = np.array([[spare_slot], [1], [NOT_PLACED], [0]])
         """What a row of decodes has that is nobody's."""
         decodes, pieces = decode_sizes(spare_slot), token_sizes(most_tokens)
         self._tapped_layers = tapped_layers
@@ -137,15 +137,16 @@ class StepGraphs:
         """Whether there is a graph for a step of one query of so many sequences."""
         return _next_size(self._decodes, num_sequences) is not None
 
-    def decode(self, slots: Numbers, context_lens: Numbers, adapters: Numbers) -> Decoded:
-        """Computes a step of one query of each sequence, with the adapters in those slots, or none. Tables and tokens
-        are up to date, and there is a graph."""
+    def decode(self, slots: Numbers, context_lens: Numbers, adapters: Numbers, shifts: Numbers) -> Decoded:
+        """Computes a step of one query of each sequence, with the adapters in those slots, or none, turned by positions
+        that are shifted by so much, or not at all. Tables and tokens are up to date, and there is a graph."""
         size = _next_size(self._decodes, len(slots))
         assert size is not None
-        numbers = np.empty((3, size), np.int64)
+        numbers = np.empty((4, size), np.int64)
         numbers[:2, : len(slots)] = slots, context_lens
         numbers[:, len(slots) :] = self._spare
         numbers[2, : len(slots)] = adapters if len(adapters) else NOT_PLACED
+        numbers[3, : len(slots)] = shifts if len(shifts) else 0
         rows = self._buffers.rows_of(size)
         stage(numbers, rows)
         (self._adapted if len(adapters) else self._decodes)[size]()
@@ -176,7 +177,7 @@ class StepGraphs:
         return [self._recorder.record(piece) for piece in self._pieces_of(size)]
 
     def _compute_decodes(self, size: int, is_adapted: bool) -> None:
-        slots, context_lens, adapters = self._buffers.rows_of(size)
+        slots, context_lens, adapters, shifts = self._buffers.rows_of(size)
         positions = context_lens - 1
         adapted = self._model.slots.of_rows(None, adapters) if is_adapted and self._model.slots is not None else None
         step = ForwardInput(
@@ -187,6 +188,7 @@ class StepGraphs:
             attention=self._backend.prepare_decodes(slots, context_lens, self._tables),
             adapted=adapted,
             adapted_reads=adapted,
+            places=None if self._model.vision is None else positions + shifts,
         )
         taps = Taps(self._tapped_layers, self._buffers.tapped[:size]) if self._tapped_layers else None
         self._buffers.hidden[:size].copy_(self._model(step, self._caches, taps=taps))
@@ -217,7 +219,7 @@ class _Buffers:
         def buffer(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self._rows = torch.zeros(3 * most_sequences, dtype=torch.int64, device=device)
+        self._rows = torch.zeros(4 * most_sequences, dtype=torch.int64, device=device)
         self.hidden = buffer(most_sequences, model.config.hidden_size)
         """Of decodes,"""
         self.tapped = buffer(most_sequences, num_tapped * model.config.hidden_size)
@@ -228,9 +230,9 @@ class _Buffers:
         self.stream = buffer(most_tokens, model.config.hidden_size)
 
     def rows_of(self, size: int) -> Tensor:
-        """int64 [3, size], of decodes: the slots, the context lengths, and the slots of adapters. They lie side by side
-        for one copy."""
-        return self._rows[: 3 * size].view(3, size)
+        """int64 [4, size], of decodes: the slots, the context lengths, the slots of adapters, and what places differ
+        by from positions. They lie side by side for one copy."""
+        return self._rows[: 4 * size].view(4, size)
 
 
 class PaddedPieces:

@@ -1,13 +1,30 @@
 """One step as numbers: all that a rank has to know of a batch, and small enough to be sent to every rank."""
 
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 
 from fairlead_engine.adapters import NOT_PLACED
 from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.kernels.attention.backend import NewBlocks
+from fairlead_engine.runner.image_places import places, shift_behind
 from fairlead_engine.runner.slot_tokens import NewTokens
 from fairlead_engine.sequences import UNKNOWN, Sequence
+from fairlead_engine.types import PromptImage
+
+
+class PlannedImage(NamedTuple):
+    """Tokens of an image that a step computes."""
+
+    request_id: str
+    image: PromptImage
+    start: int
+    """The first of its tokens that are computed, and"""
+    end: int
+    """the one behind the last."""
+    row: int
+    """Of the step, of the first of them."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
@@ -32,6 +49,12 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """The slot of each item's adapter, `NOT_PLACED` for none; empty where no item has one."""
     soft_rows: "list[SoftRows]" = msgspec.field(default_factory=list)
     """Rows whose embeddings are not those of their tokens, but of soft prompts."""
+    images: list[PlannedImage] = []
+    """Whose tokens are computed, in the order of their rows."""
+    places: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
+    """[3 x rows]: all in time, then all by row, then by column; empty where all are as positions are."""
+    shifts: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
+    """What places of tokens behind an item's images differ by from their positions; empty where no item has images."""
 
 
 class SoftRows(msgspec.Struct, frozen=True, array_like=True):
@@ -60,6 +83,7 @@ class SentSlots:
         self._tables: list[list[int] | None] = [None] * num_slots
         self._num_blocks = [0] * num_slots
         self._adapters = np.full(num_slots, NOT_PLACED)
+        self._shifts = np.zeros(num_slots, np.int64)
 
     def new_tokens(self, batch: Batch) -> NewTokens:
         """The tokens up to each chunk's end that are not there; counts on those that steps choose, which are there
@@ -95,6 +119,13 @@ class SentSlots:
             self._adapters[item.sequence.slot] = adapter.slot if adapter is not None and changes_layers else NOT_PLACED
         found = self._adapters[slots]
         return found if (found != NOT_PLACED).any() else _NONE
+
+    def shifts(self, batch: Batch, slots: Numbers) -> Numbers:
+        """`StepPlan.shifts`, told in the same way."""
+        for item in batch.chunks:
+            self._shifts[item.sequence.slot] = shift_behind(item.sequence.images)
+        found = self._shifts[slots]
+        return found if found.any() or any(item.images for item in batch.chunks) else _NONE
 
     def new_blocks(self, batch: Batch) -> list[NewBlocks]:
         """What came to the tables."""
@@ -136,6 +167,7 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
             soft_rows.append(SoftRows(row, item.sequence.adapter.slot, virtual.start, virtual.stop))
         row += item.num_tokens
     slots = np.concatenate((decodes.slots, slots))
+    shifts = sent.shifts(batch, slots)
     return StepPlan(
         slots=slots,
         num_queries=np.concatenate((ones, num_queries)),
@@ -148,4 +180,25 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
         new_blocks=sent.new_blocks(batch),
         adapters=sent.adapters(batch, slots),
         soft_rows=soft_rows,
+        images=_images(batch) if len(shifts) else [],
+        places=_places(batch, shifts) if len(shifts) else _NONE,
+        shifts=shifts,
     )
+
+
+def _images(batch: Batch) -> list[PlannedImage]:
+    found, row = [], len(batch.decodes)
+    for item in batch.chunks:
+        for image in item.images:
+            start, end = max(item.start, image.start), min(item.end, image.end)
+            parts = start - image.start, end - image.start, row + start - item.start
+            found.append(PlannedImage(item.sequence.request_id, image, *parts))
+        row += item.num_tokens
+    return found
+
+
+def _places(batch: Batch, shifts: Numbers) -> Numbers:
+    num_decodes = len(batch.decodes)
+    decodes = np.tile(batch.decodes.ends - 1 + shifts[:num_decodes], (3, 1))
+    of_chunks = [places(each.sequence.images, each.start, each.end) for each in batch.chunks]
+    return np.concatenate((decodes, *of_chunks), axis=1).ravel()

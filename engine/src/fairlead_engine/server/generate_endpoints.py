@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fairlead_engine.errors import RequestError
+from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY
 from fairlead_engine.server.answers.reader import AnswerReader
 from fairlead_engine.server.beam_search import BeamSearch, check_beams
@@ -31,6 +32,7 @@ from fairlead_engine.server.service import Service
 from fairlead_engine.server.structured_output import grammar, wish_of
 from fairlead_engine.server.tool_use import ToolUse, reasoning_has_begun, tool_use
 from fairlead_engine.types import Grammar, Injectable, Kind, Pooling, Reading, SamplingParams, ThinkingBudget
+from fairlead_protocol.image_parts import url_bytes
 from fairlead_protocol.messages import HEADER_DISPATCH
 from fairlead_protocol.prompts import EncodedPrompt
 
@@ -52,14 +54,14 @@ class PromptEndpoint(ABC, Generic[Request]):
         arrival_time = time.time()
         with self._service.stream.dispatches.arrived(exchange.headers.get(HEADER_DISPATCH)) as dispatch:
             self._service.lifecycle.check_accepting()
-            body = await exchange.body()
-            await exchange.while_connected(self._answer(exchange, body, arrival_time, dispatch))
+            await exchange.while_connected(self._answer(exchange, await exchange.body(), arrival_time, dispatch))
 
     async def _answer(self, exchange: Exchange, body: bytes, arrival_time: float, dispatch: Dispatch) -> None:
         with self._service.lifecycle.admitted() as admission:
             model = self._service.model()
             await self._service.pacer.pace(len(body))
             request = decode(body, self.schema)
+            num_bytes, body = len(body), b""  # an answer may take long, and a body be large
             exchange.held.release()
             model.adapter(request.model)  # 404 here
             model.check_kind(self.kind)
@@ -69,8 +71,9 @@ class PromptEndpoint(ABC, Generic[Request]):
             if isinstance(request, GenerationRequest):
                 check_beams(request, sampling.max_tokens)
             self._service.check_choices(request, sampling)
-            size = len(body) * request.rendered_factor
-            encoded = await self._service.prepared(size, lambda: self.prompts(request, model))
+            size = (num_bytes - self.image_bytes(request)) * request.rendered_factor
+            images = await self.images(request, model)
+            encoded = await self._service.prepared(size, lambda: self.prompts_with(images, request, model))
             prompts = [prompt.token_ids for prompt in encoded]
             self._service.check_scores(request, prompts, sampling)
             if (kept_to := await self.grammar(request, prompts, model)) is not None:
@@ -88,6 +91,7 @@ class PromptEndpoint(ABC, Generic[Request]):
                 arrival_time=arrival_time,
                 comes_from_gateway=dispatch.gateway is not None,
                 injectable=self.injectable(request, model),
+                images=images,
             )
             on_sent = partial(self._service.stream.sent, dispatch=dispatch)
             async with self.generation(request, choices, on_sent) as generation:
@@ -101,6 +105,18 @@ class PromptEndpoint(ABC, Generic[Request]):
     def check(self, request: Request, model: ServedModel) -> None:
         """Raises `RequestError` for what this model cannot be asked for, and can be told before a prompt is made."""
         return
+
+    def image_bytes(self, request: Request) -> int:
+        """How much of it is images."""
+        return 0
+
+    async def images(self, request: Request, model: ServedModel) -> list[DecodedImage]:
+        """What it shows the model; raises `RequestError`."""
+        return []
+
+    def prompts_with(self, images: list[DecodedImage], request: Request, model: ServedModel) -> list[EncodedPrompt]:
+        """`prompts`, with the tokens of these images; of requests that have none the same."""
+        return self.prompts(request, model)
 
     async def grammar(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Grammar | None:
         """What the answer keeps to, if anything; raises `RequestError`."""
@@ -182,6 +198,15 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
 
     def prompts(self, request: ChatRequest, model: ServedModel) -> list[EncodedPrompt]:
         return chat_prompts(request, model)
+
+    def image_bytes(self, request: ChatRequest) -> int:
+        return url_bytes(request.messages)
+
+    async def images(self, request: ChatRequest, model: ServedModel) -> list[DecodedImage]:
+        return await self._service.images.load(request.messages, model.info.task.images, request.num_each)
+
+    def prompts_with(self, images: list[DecodedImage], request: ChatRequest, model: ServedModel) -> list[EncodedPrompt]:
+        return chat_prompts(request, model, images)
 
     def check(self, request: ChatRequest, model: ServedModel) -> None:
         use = tool_use(request, model.formats)

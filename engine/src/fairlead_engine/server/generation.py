@@ -112,6 +112,8 @@ class Generation:
             except Exception as error:
                 self._fail(choice, error)
                 continue
+            if choice.request.images:  # the core has them, for as long as it may want them
+                choice.request = msgspec.structs.replace(choice.request, images=())
             self._streams.append((choice, stream))
             if self._on_sent is not None:
                 self._on_sent(command)

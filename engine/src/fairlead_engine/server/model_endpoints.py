@@ -12,6 +12,7 @@ from fairlead_engine.server.served_model import ServedModel
 from fairlead_engine.server.service import Service
 from fairlead_engine.server.struct_response import StructResponse
 from fairlead_protocol.adapters import with_adapter
+from fairlead_protocol.image_parts import url_bytes
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +84,9 @@ class ModelEndpoints:
         await self._service.pacer.pace(len(body))
         request = decode(body, TokenizeRequest)
         model.adapter(request.model or model.name)
-        size = len(body) * request.rendered_factor
-        token_ids = await self._service.prepared(size, lambda: tokenize_prompt(request, model))
+        size = (len(body) - url_bytes(request.messages or ())) * request.rendered_factor
+        images = await self._service.images.load(request.messages or (), model.info.task.images)
+        token_ids = await self._service.prepared(size, lambda: tokenize_prompt(request, model, images))
         texts = None
         if request.return_token_strs:
             texts = [model.tokenizer.backend.id_to_token(token_id) for token_id in token_ids]

@@ -88,7 +88,7 @@ class PeerProcess:
             await http
             self._relay.close()
             self._passage.close()
-            self._service.lanes.close()
+            self._service.close()
             await self._client.close()
 
     async def _load(self, line: Line[ToPeer]) -> None:

@@ -4,9 +4,10 @@ How a request becomes tokens is `fairlead_protocol.prompts`, which gateways use 
 already sends the ids along (`fairlead_prompt_tokens`); everything is checked all the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fairlead_engine.errors import RequestError
+from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.schemas import (
     ChatRequest,
     ClassifyRequest,
@@ -32,9 +33,9 @@ from fairlead_protocol.prompts import (
 _OF_CHATS = ("tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message")
 
 
-def chat_prompts(request: ChatRequest, model: ServedModel) -> list[EncodedPrompt]:
+def chat_prompts(request: ChatRequest, model: ServedModel, images: Sequence[DecodedImage] = ()) -> list[EncodedPrompt]:
     """The ids of a chat, a single prompt. Raises `RequestError`."""
-    return _checked(_chat(request), request, model)
+    return _checked(_chat(request), request, model, images)
 
 
 def completion_prompts(request: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
@@ -63,7 +64,7 @@ def pair_prompts(request: RerankRequest | ScoreRequest, model: ServedModel) -> l
     return _checked(request.compared, request, model)
 
 
-def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
+def tokenize_prompt(request: TokenizeRequest, model: ServedModel, images: Sequence[DecodedImage] = ()) -> list[int]:
     """The ids `/tokenize` answers with. Raises `RequestError`."""
     if (request.prompt is None) == (request.messages is None):
         raise RequestError("prompt", "send either prompt or messages")
@@ -76,7 +77,7 @@ def tokenize_prompt(request: TokenizeRequest, model: ServedModel) -> list[int]:
         check_effort(request, model)
         fields = _chat(request)
     [(_, (token_ids, _))] = model.prompts(fields)
-    return token_ids
+    return token_ids if request.messages is None else model.seen(token_ids, images)
 
 
 def check_effort(request: ChatRequest | TokenizeRequest, model: ServedModel) -> None:
@@ -110,9 +111,12 @@ def _chat(request: ChatRequest | TokenizeRequest) -> ChatPrompt:
     )
 
 
-def _checked(fields: PromptFields, request: PromptRequest, model: ServedModel) -> list[EncodedPrompt]:
-    """A gateway may have sent the ids along; those of another tokenizer are of no use."""
-    given = request.fairlead_prompt_tokens
+def _checked(
+    fields: PromptFields, request: PromptRequest, model: ServedModel, images: Sequence[DecodedImage] = ()
+) -> list[EncodedPrompt]:
+    """A gateway may have sent the ids along; those of another tokenizer are of no use, nor those of a chat with images,
+    of which they do not tell how large they are."""
+    given = None if images else request.fairlead_prompt_tokens
     prompts: Iterable[tuple[str, EncodedPrompt]]
     if given is None or given.digest != model.tokenizer.digest:
         prompts = model.prompts(fields)
@@ -131,9 +135,14 @@ def _checked(fields: PromptFields, request: PromptRequest, model: ServedModel) -
         prompts = zip(places, map(EncodedPrompt, given.prompts, starts), strict=True)
     checked = []
     for place, prompt in prompts:
+        if isinstance(fields, ChatPrompt):
+            prompt = EncodedPrompt(model.seen(prompt.token_ids, images))
         model.check_prompt(prompt.token_ids, place)
         model.check_room(prompt.token_ids, request.answer_limit)
         if num_virtual_tokens := model.num_virtual_tokens(request.model):
+            if images:
+                text = "images are not seen behind the soft prompt of an adapter; leave one of the two out"
+                raise RequestError("messages", text, "unsupported_value")
             model.check_beside(num_virtual_tokens, prompt.token_ids, place, request.answer_limit)
         if prompt.second_start is not None and not 0 <= prompt.second_start <= len(prompt.token_ids):
             raise RequestError(FIELD_TOKENS, f"{FIELD_TOKENS} has a second text that begins outside its prompt")

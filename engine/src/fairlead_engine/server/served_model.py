@@ -12,13 +12,15 @@ from typing import Any
 import msgspec
 
 from fairlead_engine.errors import RequestError
+from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import TEXT_ONLY, AnswerFormats
+from fairlead_engine.server.image_loader import placed, with_image_tokens
 from fairlead_engine.server.refusals import NotFound
 from fairlead_engine.server.sampling import model_defaults
 from fairlead_engine.server.token_text import Vocabulary
 from fairlead_engine.server.tool_use import AnswerGrammars
 from fairlead_engine.tokenizer_files import read_tokenizer
-from fairlead_engine.types import EngineInfo, Injectable, Kind, SamplingParams
+from fairlead_engine.types import EngineInfo, Injectable, Kind, PromptImage, SamplingParams
 from fairlead_engine.version import __version__
 from fairlead_protocol.adapters import UnknownAdapter, split_adapter
 from fairlead_protocol.least_tokens import LeastTokens
@@ -69,6 +71,9 @@ class ServedModel:
         self.info = info
         task = info.task
         self.tokenizer = files.tokenizer.joining_pairs() if task.joins_pairs else files.tokenizer
+        if task.images is not None:
+            image_token = files.tokenizer.backend.id_to_token(task.images.image_token_id)
+            self.tokenizer = self.tokenizer.seeing(image_token or "")
         self.least_tokens = files.least_tokens
         self.vocabulary = files.vocabulary
         self.sampling_defaults = files.sampling_defaults
@@ -124,6 +129,16 @@ class ServedModel:
                 yield part.place, part.encoded(self.tokenizer, fields.adds_special_tokens)
         except PromptError as error:
             raise request_error(error) from error
+
+    def seen(self, token_ids: list[int], images: Sequence[DecodedImage]) -> list[int]:
+        """A rendered chat with as many tokens for each image as it has patches. Raises `RequestError`."""
+        settings = self.info.task.images
+        return token_ids if settings is None else with_image_tokens(token_ids, images, settings.image_token_id)
+
+    def placed(self, images: Sequence[DecodedImage], token_ids: list[int]) -> tuple[PromptImage, ...]:
+        """The images at their places in such a prompt."""
+        settings = self.info.task.images
+        return () if settings is None else placed(images, token_ids, settings.image_token_id)
 
     def check_prompt(self, token_ids: Sequence[int], field: str) -> None:
         """Raises `RequestError` for a prompt that is empty, too long, or names tokens the model does not have."""
@@ -223,6 +238,7 @@ class ServedModel:
             adapters=adapters,
             shares_prefixes=info.shares_prefixes,
             joins_pairs=tokenizer.joins_pairs,
+            image_token=tokenizer.image_token,
         )
         return msgspec.json.encode(message)
 

@@ -91,7 +91,7 @@ class ServerProcess:
             for server in (self._http, self._control):
                 server.stop()
             await http
-            self._service.lanes.close()
+            self._service.close()
             await self._client.close()
             log.info("stopped")
 

@@ -10,9 +10,11 @@ from typing import Protocol, TypeVar
 from fairlead_engine.config import ServerConfig
 from fairlead_engine.core.client import EngineClient
 from fairlead_engine.errors import Draining, NotReady, RequestError
+from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.answers.answer_formats import choose_formats
 from fairlead_engine.server.engine_stream import EngineStream
 from fairlead_engine.server.generation import Choice, OutputReader
+from fairlead_engine.server.image_loader import ImageLoader
 from fairlead_engine.server.injectable_answer import InjectableAnswer
 from fairlead_engine.server.lifecycle import Lifecycle, Phase
 from fairlead_engine.server.metrics import Metrics
@@ -90,6 +92,7 @@ class Service:
         self.stream = EngineStream(client, self.lifecycle)
         self.metrics = Metrics(name)
         self.lanes = Lanes()
+        self.images = ImageLoader(config)
         self.pacer = Pacer()
         self.bodies = BodyReader(
             limit=config.max_body_bytes, timeout=config.body_timeout, total_limit=config.max_partial_body_bytes
@@ -126,6 +129,11 @@ class Service:
         if self._model is None:
             raise Draining if self.lifecycle.is_draining else NotReady
         return self._model
+
+    def close(self) -> None:
+        """Ends the threads; nothing is answered any more."""
+        self.lanes.close()
+        self.images.close()
 
     def drain(self, *, quickly_within: float | None = None) -> None:
         """Begins to drain as configured, or without grace and within so many seconds; returns at once."""
@@ -215,11 +223,12 @@ class Service:
         arrival_time: float,
         comes_from_gateway: bool,
         injectable: Injectable | None = None,
+        images: Sequence[DecodedImage] = (),
     ) -> list[Choice]:
         """The sequences of a request: `n` for each prompt, in the order of OpenAI's `index`.
 
-        `make_reader`: for a prompt, what reads its outputs. A gateway wants a request back that would wait here while
-        another replica is free; anybody else has only us.
+        `make_reader`: for a prompt, what reads its outputs. `images`: of a chat's one prompt. A gateway wants a request
+        back that would wait here while another replica is free; anybody else has only us.
         """
         model = self.model()
         model.check_sampling(sampling)
@@ -238,6 +247,7 @@ class Service:
                 priority=request.priority or 0,
                 pooling=pooling,
                 reading=reading,
+                images=model.placed(images, prompt.token_ids),
                 part_of=part_of,
                 max_queue_seconds=None if comes_from_gateway else self.config.max_queue_time,
                 injectable=injectable,

@@ -16,11 +16,18 @@ class Tokens:
     """One prompt as one tokenizer sees it. Hashes are computed when first asked for, per block size."""
 
     token_ids: Sequence[int]
+    """All of them, or those before its first image."""
     extra: bytes = NO_EXTRA
     """What else decides its blocks' hashes (`fairlead_protocol.blocks.extra_bytes`)."""
     _hashes: dict[int, list[BlockHash]] = field(default_factory=dict)
     second_start: int | None = None
     """Of a pair of texts, where the second begins, where the tokenizer tells the two apart."""
+    num_estimated: int = 0
+    """Tokens from its first image on, of which only engines know what they are; 0 = it has none."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids) + self.num_estimated
 
     def hashes(self, block_size: int) -> list[BlockHash]:
         """Of the blocks that may be served from a cache: whole ones, never with the last token."""
@@ -57,10 +64,11 @@ class Prompt:
     def num_tokens_on(self, replica: Replica) -> int:
         """Of the whole prompt, as this replica's tokenizer sees it, or estimated."""
         prompts = self.tokens(replica)
-        return self.num_tokens if prompts is None else sum(len(each.token_ids) for each in prompts)
+        return self.num_tokens if prompts is None else sum(each.num_tokens for each in prompts)
 
     def longest_on(self, replica: Replica) -> int:
-        """Tokens of the longest of its prompts, as this replica's tokenizer sees it; 0 where they are not known."""
+        """Tokens of the longest of its prompts, as this replica's tokenizer sees it, without estimated ones; 0 where
+        they are not known."""
         return max((len(each.token_ids) for each in self.tokens(replica) or ()), default=0)
 
     def misfit(self, replica: Replica, load: Load | None) -> PromptError | None:

@@ -16,6 +16,7 @@ from fairlead_engine.model.families.olmo2 import OLMO2
 from fairlead_engine.model.families.olmo3 import OLMO3
 from fairlead_engine.model.families.phi3 import PHI3
 from fairlead_engine.model.families.qwen2 import QWEN2
+from fairlead_engine.model.families.qwen2_5_vl import QWEN2_5_VL
 from fairlead_engine.model.families.qwen2_moe import QWEN2_MOE
 from fairlead_engine.model.families.qwen3 import QWEN3
 from fairlead_engine.model.families.qwen3_moe import QWEN3_MOE
@@ -35,6 +36,7 @@ ARCHITECTURES: dict[str, ModelFamily[Any]] = {
     "Olmo3ForCausalLM": OLMO3,
     "Phi3ForCausalLM": PHI3,
     "Qwen2ForCausalLM": QWEN2,
+    "Qwen2_5_VLForConditionalGeneration": QWEN2_5_VL,
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
     "Qwen3MoeForCausalLM": QWEN3_MOE,

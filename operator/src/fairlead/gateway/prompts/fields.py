@@ -14,6 +14,7 @@ from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.openai.routes import CLASSIFY_PATH, EMBEDDINGS_PATH, READING_PATHS, RERANK_PATH, SCORE_PATH
 from fairlead_protocol.blocks import NO_EXTRA, extra_bytes
 from fairlead_protocol.budget import CacheSalt
+from fairlead_protocol.image_parts import image_parts, url_bytes
 from fairlead_protocol.prompts import (
     AnswerLimit,
     ChatPrompt,
@@ -52,6 +53,8 @@ _DECODERS = {
 }
 _salt: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(CacheSalt | None)
 _number: msgspec.json.Decoder[int | None] = msgspec.json.Decoder(int | None)
+TOKENS_PER_IMAGE = 1000
+"""Of an image that nobody has decoded: those of a picture of a mega pixel are about as many."""
 _OVER_ALL = (b'"mean"', b'"max"')
 """What `pooling` says where every token is computed."""
 NO_LIMIT = AnswerLimit.of(None)
@@ -85,7 +88,7 @@ class RawPrompt:
     """A request's prompt before it is rendered and tokenised."""
 
     num_bytes: int
-    """As the client wrote it; 0 where the path has no prompts."""
+    """As the client wrote it, without its images; 0 where the path has no prompts."""
     fields: PromptFields | None
     """None where they have too many values or prompts, or are not what an engine would take."""
     well_formed: bool
@@ -98,6 +101,8 @@ class RawPrompt:
     """Whether engines compute all of it, whatever is in their caches."""
     field: str = "prompt"
     """Which field has its texts or ids."""
+    num_images: int = 0
+    """In the messages of a chat."""
     least_ids: int = 0
     """Where they were not decoded: token ids that one of the prompts has at least."""
 
@@ -167,8 +172,17 @@ def raw_prompt(request: InferenceRequest) -> RawPrompt:
     if not isinstance(fields, ChatPrompt) and fields.num_prompts > MAX_PROMPTS:
         return RawPrompt(num_bytes, None, well_formed=True, field=fields.FIELD)
     reads_all = schema is EmbeddingPrompt and bytes(request.fields.get("pooling", b"")) in _OVER_ALL
+    num_images = 0
+    if isinstance(fields, ChatPrompt) and (num_images := len(image_parts(fields.messages))):
+        num_bytes = max(0, num_bytes - url_bytes(fields.messages))
     return RawPrompt(
-        num_bytes, fields, well_formed=True, extra=extra, limit=_limit(request, schema), reads_all=reads_all
+        num_bytes,
+        fields,
+        well_formed=True,
+        extra=extra,
+        limit=_limit(request, schema),
+        reads_all=reads_all,
+        num_images=num_images,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.gateway.openai.parse import InferenceRequest
-from fairlead.gateway.prompts.fields import LeastTokens, RawPrompt, raw_prompt
+from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE, LeastTokens, RawPrompt, raw_prompt
 from fairlead.gateway.prompts.tokenising import HashChains, LeftToEngine, Tokenising
 from fairlead.gateway.prompts.tokenizers import ModelTokenizer, Tokenizers
 from fairlead.routing.prompt import Prompt
@@ -51,6 +51,8 @@ class ReadPrompt(Prompt):
         """The JSON of `fairlead_prompt_tokens` for an engine of this digest; None: it gets no such field."""
         if digest not in self._encoded:
             prompts = self.by_digest.get(digest, ())
+            if any(prompt.num_estimated for prompt in prompts):
+                return None
             ids = [list(prompt.token_ids) for prompt in prompts]
             if not 0 < sum(map(len, ids)) <= MAX_TOKENS_SENT:
                 return None
@@ -97,7 +99,7 @@ class PromptReader:
         await self._pacer.pace(request.num_bytes)
         raw = raw_prompt(request)
         if prompt is None:
-            num_tokens = raw.num_bytes // BYTES_PER_TOKEN if raw.well_formed else 0
+            num_tokens = raw.num_bytes // BYTES_PER_TOKEN + raw.num_images * TOKENS_PER_IMAGE if raw.well_formed else 0
             prompt = ReadPrompt(
                 num_tokens=num_tokens,
                 affinity=with_adapter(raw.beginning(affinity_length), request.adapter),
@@ -136,7 +138,7 @@ class PromptReader:
                 prompt.too_long[digest] = error
         else:
             prompt.by_digest[digest] = work.prompts
-            prompt.num_tokens = sum(len(tokens.token_ids) for tokens in work.prompts)
+            prompt.num_tokens = sum(tokens.num_tokens for tokens in work.prompts)
             prompt.num_cached_tokens += work.num_cached_tokens
         prompt.seconds += work.seconds
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-from fairlead.gateway.prompts.fields import RawPrompt
+from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE, RawPrompt
 from fairlead.gateway.prompts.prefix_cache import Encoding, Ids
 from fairlead.gateway.prompts.tokenizers import ModelTokenizer
 from fairlead.routing.prompt import Tokens
@@ -103,12 +103,13 @@ class Tokenising:
             reads_all = self._raw.reads_all or not self._model.shares_prefixes
             prompts = []
             for part, encoding in self._parts:
-                ids, second_start = self._ids(part, encoding)
+                whole, second_start = self._ids(part, encoding)
+                ids, num_estimated = self._before_images(part, whole)
                 hashes = {
                     size: [] if reads_all else self._chains.hashes(ids, size, extra)
                     for size in tuple(self._model.block_sizes)
                 }
-                prompts.append(Tokens(ids, extra, hashes, second_start))
+                prompts.append(Tokens(ids, extra, hashes, second_start, num_estimated))
             self.prompts = tuple(prompts)
 
     def _ids(self, part: Part, encoding: Encoding | None) -> tuple[Ids, int | None]:
@@ -128,6 +129,20 @@ class Tokenising:
             raise PromptTooLong(part.place, len(ids), self._model.max_model_len)
         self._raw.limit.check(len(ids), self._model.max_model_len)
         return ids, second_start
+
+    def _before_images(self, part: Part, ids: Ids) -> tuple[Ids, int]:
+        """The tokens before a chat's first image, and about how many there are from there on; fewer than what would
+        not fit, since engines know. Raises PromptError where there are not as many places as images."""
+        tokenizer, num_images = self._model.tokenizer, self._raw.num_images
+        if not num_images or tokenizer.image_token is None:
+            return ids, 0
+        token_id = tokenizer.token_id(tokenizer.image_token)
+        if token_id is None or ids.count(token_id) != num_images:
+            raise PromptError(part.place, "has not as many places as images")
+        first = ids.index(token_id)
+        num_texts = len(ids) - num_images
+        most = self._model.max_model_len - 1 - num_texts
+        return ids[:first], num_texts - first + max(num_images, min(num_images * TOKENS_PER_IMAGE, most))
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -31,6 +31,7 @@ class ModelTokenizer(CachingTokenizer):
             chat_template=info.chat_template,
             special_tokens=info.special_tokens,
             joins_pairs=info.joins_pairs,
+            image_token=info.image_token,
         )
         if tokenizer.digest != info.digest:  # another version of this code, which may tokenise otherwise
             raise TokenizerError("its engine understands the same files differently")

@@ -1,0 +1,107 @@
+"""The vision tower of Qwen2.5-VL (arXiv 2502.13923): an image's pixels in, a vector for each of its tokens out.
+
+A transformer without a cache. In most layers a patch sees its window, in some the whole image.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fairlead_engine.image_settings import ImageSettings
+from fairlead_engine.kernels.attention.whole_prompts import PromptGroup, attend_whole, group_prompts
+from fairlead_engine.kernels.norm_rope import rotate
+from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.model.layers import GatedFeedForward, RMSNorm, Rotation
+from fairlead_engine.model.linear import Linear
+from fairlead_engine.model.rope import RopeConfig, inverse_frequencies
+from fairlead_engine.model.vision.patch_grid import Numbers, patch_grid
+from fairlead_engine.model.vision.vision_config import VisionConfig
+
+_ROPE = RopeConfig(theta=10000.0)
+_MAX_BYTE = 255.0
+
+
+def patches(pixels: Tensor, settings: ImageSettings) -> Tensor:
+    """pixels uint8 [height, width, 3], of whole merged patches → float32 [patches, channels x pictures x patch_size²].
+
+    Merged patches come in reading order, and the patches of each after one another.
+    """
+    size, merge = settings.patch_size, settings.merge_size
+    height, width, channels = pixels.shape
+    mean, std = (torch.tensor(each, device=pixels.device) for each in (settings.mean, settings.std))
+    colours = ((pixels.float() / _MAX_BYTE - mean) / std).permute(2, 0, 1)
+    rows, columns = height // size // merge, width // size // merge
+    cut = colours.reshape(channels, rows, merge, size, columns, merge, size).permute(1, 4, 2, 5, 0, 3, 6)
+    repeated = cut.unsqueeze(5).expand(*cut.shape[:5], settings.temporal_patch_size, *cut.shape[5:])
+    return repeated.reshape(rows * columns * merge**2, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class VisionLayer:
+    """Attention, then feed-forward, each of which adds to the stream."""
+
+    before_attention: RMSNorm
+    qkv: Linear
+    output: Linear
+    before_feed_forward: RMSNorm
+    feed_forward: GatedFeedForward
+    num_heads: int
+
+    def __call__(self, stream: Tensor, rotation: Rotation, groups: list[PromptGroup]) -> Tensor:
+        """stream [patches, hidden]; the rotation is in float32."""
+        heads = self.qkv(self.before_attention.alone(stream)).view(len(stream), 3 * self.num_heads, -1)
+        turned, value = torch.split(heads, [2 * self.num_heads, self.num_heads], dim=1)
+        turned = rotate(turned.float(), rotation.cosines, rotation.sines).to(value.dtype)
+        query, key = torch.split(turned, self.num_heads, dim=1)
+        stream = stream + self.output(attend_whole(query, key, value, groups))
+        return stream + self.feed_forward(self.before_feed_forward.alone(stream))
+
+
+@dataclass(frozen=True, slots=True)
+class PatchMerger:
+    """Makes one vector, as wide as the decoder's, of the patches of each merged one."""
+
+    norm: RMSNorm
+    inner: Linear
+    output: Linear
+    num_merged: int
+
+    def __call__(self, stream: Tensor) -> Tensor:
+        """[patches, hidden] → [merged patches, out]."""
+        joined = self.norm.alone(stream).reshape(len(stream) // self.num_merged, -1)
+        return self.output(functional.gelu(self.inner(joined)))
+
+
+@dataclass(frozen=True, slots=True)
+class VisionTower:
+    """Immutable; computes one image at a time, so that no image depends on what is beside it."""
+
+    config: VisionConfig
+    embedding: Linear
+    """[patches, elements] → [patches, hidden]."""
+    layers: tuple[VisionLayer, ...]
+    merger: PatchMerger
+    dtype: torch.dtype
+    device: torch.device
+
+    def __call__(self, pixels: Tensor, settings: ImageSettings) -> Tensor:
+        """pixels uint8 [height, width, 3] on the device, of whole merged patches → [tokens, out], in reading order."""
+        config, device = self.config, self.device
+        grid = patch_grid(config, pixels.shape[0] // settings.factor, pixels.shape[1] // settings.factor)
+        windows = group_prompts(grid.window_lengths, device)
+        whole = group_prompts(grid.window_lengths.sum(keepdims=True), device)
+        rotation = self._rotation(grid.places)
+        stream = self.embedding(patches(pixels, settings).to(self.dtype)[to_device(grid.order, device)])
+        for index, layer in enumerate(self.layers):
+            stream = layer(stream, rotation, whole if index in config.whole_layers else windows)
+        return self.merger(stream)[to_device(grid.back, device)]
+
+    def _rotation(self, places: Numbers) -> Rotation:
+        """A quarter of a head's elements turns by the row and a quarter by the column, and once more."""
+        frequencies = inverse_frequencies(_ROPE, self.config.head_dim // 2).to(self.device)
+        by_row, by_column = to_device(places, self.device).float().unsqueeze(-1) * frequencies
+        angles = torch.cat((by_row, by_column), dim=-1).unsqueeze(1)
+        cosines, sines = angles.cos(), angles.sin()
+        return Rotation(torch.cat((cosines, cosines), dim=-1), torch.cat((-sines, sines), dim=-1))

@@ -1,0 +1,123 @@
+"""The images of a chat: fetched where they have to be, unpacked in threads of their own, made as large as the model
+wants. Errors name the part of the request.
+
+What hostile bytes do is `images.decoding`'s business, and which URLs are followed that of `media_fetcher`.
+"""
+
+import asyncio
+import binascii
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from fairlead_engine.config import ServerConfig
+from fairlead_engine.errors import RequestError
+from fairlead_engine.image_settings import ImageSettings
+from fairlead_engine.images.decoded_image import FORMAT_NAMES, MIME_TYPES, DecodedImage, ImageError
+from fairlead_engine.server.media_fetcher import MAX_BYTES, MediaFetcher
+from fairlead_engine.types import PromptImage
+from fairlead_protocol.chat import Message
+from fairlead_protocol.image_parts import ImagePart, image_parts
+
+_NUM_THREADS = 2
+_MAX_SENT_BYTES = 512 * 2**20
+"""Of pixels that one request sends the core, which has its own for each answer."""
+_DATA = "data:"
+_OTHER_NAMES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
+
+
+class ImageLoader:
+    """Of one server; close it when done."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._most = config.max_images
+        self._fetcher = MediaFetcher(config.media_hosts)
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="images")
+
+    async def load(
+        self, messages: Sequence[Message], settings: ImageSettings | None, num_each: int = 1
+    ) -> list[DecodedImage]:
+        """All images of these messages, in order; none where the model sees none, which its template says. `num_each`:
+        answers that are wanted. Takes the images out of the messages, which stay as long as the answer takes. Raises
+        RequestError."""
+        parts = image_parts(messages)
+        if settings is None or not parts:
+            return []
+        if len(parts) > self._most:
+            text = f"messages has {len(parts)} images, and at most {self._most} are taken (max-images); send fewer"
+            raise RequestError("messages", text, "too_many_images")
+        found, num_bytes = [], 0
+        for part in parts:
+            found.append(await self._load(part, settings))
+            num_bytes += num_each * len(found[-1].pixels)
+            if num_bytes > _MAX_SENT_BYTES:
+                text = f"messages has images of too many pixels for {num_each} answers; send fewer, or lower n"
+                raise RequestError("messages", text, "too_many_images")
+        return found
+
+    def close(self) -> None:
+        """Ends the threads when they have done what they are at."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._fetcher.close()
+
+    async def _load(self, part: ImagePart, settings: ImageSettings) -> DecodedImage:
+        run = asyncio.get_running_loop().run_in_executor
+        try:
+            url = part.url
+            part.image["url"] = ""
+            if url[: len(_DATA)].lower() == _DATA:
+                return await run(self._threads, _decode_url, url, settings)
+            content = await self._fetcher.fetch(url)
+            return await run(self._threads, _decode, content, None, settings)
+        except ValueError as error:  # as an ImageError is
+            raise RequestError(part.place, f"{part.place} {error}", "invalid_image") from error
+
+
+def placed(images: Sequence[DecodedImage], token_ids: list[int], image_token_id: int) -> tuple[PromptImage, ...]:
+    """The images at their places in a prompt (`with_image_tokens`)."""
+    found, position = [], 0
+    for image in images:
+        found.append(image.placed(token_ids.index(image_token_id, position)))
+        position = found[-1].end
+    return tuple(found)
+
+
+def with_image_tokens(token_ids: list[int], images: Sequence[DecodedImage], image_token_id: int) -> list[int]:
+    """The ids of a rendered chat, with as many tokens in place of each image's one as it has patches. Raises
+    RequestError where there are not as many places as images."""
+    num_places = token_ids.count(image_token_id)
+    if num_places != len(images):
+        problem = f"the rendered chat has {num_places} places for images, and messages {len(images)}"
+        raise RequestError("messages", f"{problem}; send no text that has the image token of this model in it")
+    found: list[int] = []
+    position = 0
+    for image in images:
+        place = token_ids.index(image_token_id, position)
+        found += token_ids[position:place]
+        found += [image_token_id] * (image.rows * image.columns)
+        position = place + 1
+    return found + token_ids[position:]
+
+
+def _decode_url(url: str, settings: ImageSettings) -> DecodedImage:
+    """Of a `data:` URL. Raises ImageError."""
+    head, comma, content = url[len(_DATA) :].partition(",")
+    mime_type, *others = [each.strip().lower() for each in head.split(";")]
+    if not comma or "base64" not in others:
+        raise ImageError("must be written as data:image/png;base64,…")
+    mime_type = _OTHER_NAMES.get(mime_type, mime_type)
+    if mime_type not in MIME_TYPES:
+        raise ImageError(f"says that it is {mime_type[:80] or 'nothing'}; send one of {FORMAT_NAMES}")
+    if len(content) > MAX_BYTES * 4 // 3 + 4:
+        raise ImageError(f"has more than the {MAX_BYTES:,} bytes that an image may have; send a smaller one")
+    try:
+        raw = binascii.a2b_base64(content, strict_mode=True)
+    except ValueError as error:
+        raise ImageError(f"is not written in base64: {error}") from error
+    return _decode(raw, mime_type, settings)
+
+
+def _decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> DecodedImage:
+    """`decode` of `images.decoding`, which loads what only a model that sees needs."""
+    from fairlead_engine.images.decoding import decode
+
+    return decode(content, mime_type, settings)

@@ -1,0 +1,239 @@
+"""The engine sees what transformers' Qwen2.5-VL sees: pixels, vectors of images, and every token behind them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from fairlead_engine.config import EngineConfig
+from fairlead_engine.core.engine import Engine
+from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.images.decoding import fit
+from fairlead_engine.model.vision.vision_tower import patches
+from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
+from fairlead_engine_testing.vision_checkpoints import PAD, START, STOP, noise, write_vision_model
+
+TOLERANCE = 1e-3
+SIZES = [(64, 64), (101, 57), (33, 90), (9, 140), (300, 200), (3, 3)]
+"""Width and height: windows that fit and that do not, less than one, enlarged and made smaller."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_vision_model(tmp_path_factory.mktemp("vision"))
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    import transformers
+
+    return transformers.Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="module")
+def processor(folder):
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    return Qwen2VLImageProcessorPil.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def engine(folder) -> Engine:
+    return make_engine(folder)
+
+
+def make_engine(folder: Path, **settings) -> Engine:
+    settings = {"kv_cache_memory": 2**20, "block_size": 8, "num_threads": 1, "max_num_queued_tokens": 5000, **settings}
+    return Engine(EngineConfig(model=str(folder), dtype="float32", device="cpu", **settings))
+
+
+def settings_of(engine: Engine):
+    return engine.runner.model_config.task.images
+
+
+class Scene:
+    """A prompt of texts and images, for both sides."""
+
+    def __init__(self, engine: Engine, *parts) -> None:
+        """`parts`: token ids, or images."""
+        self.token_ids: list[int] = []
+        self.pictures = [part for part in parts if not isinstance(part, list)]
+        images = []
+        for part in parts:
+            if isinstance(part, list):
+                self.token_ids += part
+                continue
+            image: DecodedImage = fit(part, settings_of(engine))
+            self.token_ids.append(START)
+            images.append(image.placed(len(self.token_ids)))
+            self.token_ids += [PAD] * images[-1].num_tokens + [STOP]
+        self.images: tuple[PromptImage, ...] = tuple(images)
+
+    def request(self, name: str, num_new: int, **sampling) -> EngineRequest:
+        return EngineRequest(
+            request_id=name, prompt_token_ids=self.token_ids, images=self.images, arrival_time=0.0,
+            sampling=SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=num_new, **sampling),
+        )  # fmt: skip
+
+    def logits(self, reference, processor, output: list[int]) -> torch.Tensor:
+        """[tokens, vocab] of the reference, in one go, without a cache."""
+        ids = torch.tensor([self.token_ids + output])
+        seen = {}
+        if self.pictures:
+            seen = processor(self.pictures, return_tensors="pt")
+            seen["mm_token_type_ids"] = (ids == PAD).int()
+        with torch.inference_mode():
+            return reference(input_ids=ids, **seen).logits[0]
+
+    def check(self, reference, processor, output: list[int]) -> None:
+        logits = self.logits(reference, processor, output[:-1])[len(self.token_ids) - 1 :]
+        for position, token_id in enumerate(output):
+            gap = float(logits[position].max() - logits[position, token_id])
+            assert gap <= TOLERANCE, f"output token {position}: {token_id} lies {gap} below the reference's choice"
+
+
+def serve(engine: Engine, scenes: Sequence[Scene], num_new: int, per_step: int = 1) -> list[list[int]]:
+    requests = [scene.request(f"request-{index}", num_new) for index, scene in enumerate(scenes)]
+    outputs: dict[str, list[int]] = {request.request_id: [] for request in requests}
+    while requests or engine.has_work():
+        arrived, requests = requests[:per_step], requests[per_step:]
+        for request in arrived:
+            assert engine.add(request) is None
+        for output in engine.step():
+            outputs[output.request_id] += output.new_token_ids
+            assert output.finish_reason in (None, FinishReason.LENGTH), output.message
+        engine.check()
+    assert not engine.runner._part.images._kept, "vectors were left"
+    return list(outputs.values())
+
+
+def words(seed: int, num: int = 7) -> list[int]:
+    return np.random.default_rng(seed).integers(0, 250, num).tolist()
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_pixels_are_those_of_the_processor(width, height, engine, processor):
+    picture, settings = noise(width, height), settings_of(engine)
+    expected = processor([picture], return_tensors="pt")
+    image = fit(picture, settings)
+    _, rows, columns = expected["image_grid_thw"][0].tolist()
+    assert (image.rows * 2, image.columns * 2) == (rows, columns)
+    shape = image.rows * settings.factor, image.columns * settings.factor, 3
+    found = patches(torch.frombuffer(bytearray(image.pixels), dtype=torch.uint8).view(shape), settings)
+    assert (found - expected["pixel_values"]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_tower_makes_the_references_vectors(width, height, engine, reference, processor):
+    seen = processor([noise(width, height)], return_tensors="pt")
+    with torch.inference_mode():
+        expected = reference.model.get_image_features(seen["pixel_values"], seen["image_grid_thw"]).pooler_output[0]
+        image, settings = fit(noise(width, height), settings_of(engine)), settings_of(engine)
+        shape = image.rows * settings.factor, image.columns * settings.factor, 3
+        pixels = torch.frombuffer(bytearray(image.pixels), dtype=torch.uint8).view(shape)
+        found = engine.runner._part.model.vision(pixels, settings)
+    assert (found - expected).abs().max() <= 1e-4
+
+
+def test_logits_of_every_token_of_a_prompt_are_the_references(engine, reference, processor):
+    scene = Scene(engine, words(1), noise(60, 90, 1), words(2), noise(40, 20, 2), words(3, 3))
+    request = scene.request("scored", 1)
+    sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=0)
+    engine.add(msgspec.structs.replace(request, sampling=sampling))
+    found = []
+    while engine.has_work():
+        found += [each for output in engine.step() for each in output.prompt_logprobs or []]
+    logits = scene.logits(reference, processor, [])[:-1].log_softmax(-1)
+    expected = logits[torch.arange(len(logits)), scene.token_ids[1:]]
+    assert torch.tensor([each.logprob for each in found]).sub(expected).abs().max() <= 1e-3
+
+
+@pytest.mark.parametrize("budget", [9, 64, 512])
+@pytest.mark.parametrize("backend", ["cpu_spans", "block_tables"])
+def test_mixed_batches_give_the_references_tokens(budget, backend, folder, reference, processor):
+    """Several images, text between them, none at all; chunks that end within images; asynchronous scheduling too."""
+    engine = make_engine(
+        folder, attention_backend=backend, max_num_batched_tokens=budget, max_num_seqs=6,
+        async_scheduling=budget == 64,
+    )  # fmt: skip
+    scenes = [Scene(engine, words(seed), noise(*size, seed), words(seed + 50)) for seed, size in enumerate(SIZES)]
+    scenes += [
+        Scene(engine, words(20), noise(64, 30, 7), words(21), noise(20, 70, 8), words(22)),
+        Scene(engine, noise(50, 50, 9), noise(8, 160, 10), words(23)),
+        Scene(engine, words(24, 40)),
+        Scene(engine, words(25, 3)),
+    ]
+    outputs = serve(engine, scenes, 6, per_step=2)
+    for scene, output in zip(scenes, outputs, strict=True):
+        scene.check(reference, processor, output)
+
+
+def test_what_differs_in_the_image_alone_differs_in_its_answer(engine, reference, processor):
+    """Else comparing with the reference would prove little."""
+    scenes = [Scene(engine, words(1), noise(64, 64, seed), words(2)) for seed in range(3)]
+    outputs = serve(engine, scenes, 8)
+    assert len({tuple(output) for output in outputs}) == 3
+
+
+def test_the_same_image_is_shared_and_another_is_not(folder, reference, processor):
+    engine = make_engine(folder, max_num_batched_tokens=512)
+    seen = engine.runner._part.images
+    one, same, other = (
+        Scene(engine, words(1), noise(64, 64, seed), words(tail, 20)) for seed, tail in ((1, 2), (1, 2), (2, 2))
+    )
+    [first] = serve(engine, [one], 4)
+    assert (seen.num_computed, engine.load.prefix_hit_tokens) == (1, 0)
+    [again] = serve(engine, [same], 4)
+    assert again == first
+    assert engine.load.prefix_hit_tokens == (len(one.token_ids) - 1) // 8 * 8
+    assert seen.num_computed == 1, "an image whose tokens are all cached was computed"
+    [third] = serve(engine, [other], 4)
+    assert engine.load.prefix_hit_tokens == (len(one.token_ids) - 1) // 8 * 8 + one.images[0].start // 8 * 8
+    other.check(reference, processor, third)
+
+
+def test_a_hit_may_end_within_an_image(folder, reference, processor):
+    """The second prompt differs behind its image, in a block that has the image's last tokens."""
+    engine = make_engine(folder, max_num_batched_tokens=24)
+    scenes = [Scene(engine, words(1, 3), noise(64, 64, 3), words(tail, 9)) for tail in (2, 3)]
+    assert scenes[0].images[0].end % 8 != 0
+    outputs = [*serve(engine, scenes[:1], 5), *serve(engine, scenes[1:], 5)]
+    assert engine.load.prefix_hit_tokens == scenes[0].images[0].end // 8 * 8
+    assert engine.runner._part.images.num_computed == 2
+    for scene, output in zip(scenes, outputs, strict=True):
+        scene.check(reference, processor, output)
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_preempted_prompts_see_their_images_again(prefix_caching, folder, reference, processor):
+    engine = make_engine(
+        folder, kv_cache_memory=18 * make_engine(folder).runner.kv_bytes_per_block(), max_model_len=120,
+        max_num_batched_tokens=40, enable_prefix_caching=prefix_caching,
+    )  # fmt: skip
+    scenes = [Scene(engine, words(seed, 3), noise(48, 40, seed), words(seed + 9, 4)) for seed in range(5)]
+    outputs = serve(engine, scenes, 30, per_step=5)
+    assert engine.load.num_preemptions > 0
+    for scene, output in zip(scenes, outputs, strict=True):
+        scene.check(reference, processor, output)
+
+
+def test_drafts_behind_an_image_stand_where_the_reference_chooses_them(folder, reference, processor):
+    engine = make_engine(folder, speculative_method="ngram", prompt_lookup_min=1)
+    scene = Scene(engine, words(1) * 3, noise(50, 50, 1), words(1) * 2)
+    [output] = serve(engine, [scene], 40)
+    scene.check(reference, processor, output)
+    assert engine.load.num_draft_tokens > 0
+
+
+def test_several_answers_see_one_image_once(engine):
+    scene = Scene(engine, words(30), noise(64, 60, 30), words(31))
+    before = engine.runner._part.images.num_computed
+    requests = [scene.request(f"part-{index}", 3) for index in range(3)]
+    for request in requests:
+        assert engine.add(msgspec.structs.replace(request, part_of="one")) is None
+    while engine.has_work():
+        engine.step()
+    assert engine.runner._part.images.num_computed == before + 1

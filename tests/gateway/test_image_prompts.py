@@ -1,0 +1,133 @@
+"""What a gateway knows of a chat with images: everything before the first, by the engine's own names of blocks."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fairlead.gateway.openai.parse import InferenceRequest, parse
+from fairlead.gateway.prompts.fields import TOKENS_PER_IMAGE
+from fairlead.gateway.prompts.reader import PromptReader
+from fairlead.gateway.prompts.tokenizers import Tokenizers
+from fairlead.routing.prompt import Tokens
+from fairlead_engine.core.block_manager import BlockManager
+from fairlead_engine.image_settings import ImageSettings
+from fairlead_engine.images.decoded_image import DecodedImage
+from fairlead_engine.sequences import Sequence
+from fairlead_engine.server.prompts import chat_prompts
+from fairlead_engine.server.request_body import decode
+from fairlead_engine.server.schemas import ChatRequest
+from fairlead_engine.server.served_model import ModelFiles, ServedModel
+from fairlead_engine.types import ModelTask, SamplingParams
+from fairlead_engine_testing.scripted_engine import scripted_info
+from fairlead_engine_testing.vision_checkpoints import PAD, VOCAB_SIZE, write_vision_tokenizer
+from fairlead_protocol.lanes import Pacer
+from fairlead_protocol.messages import ModelInfo
+from fairlead_protocol.tokenizing import PromptTokenizer
+
+MAX_MODEL_LEN = 4096
+BLOCK_SIZE = 16
+SETTINGS = ImageSettings(
+    image_token_id=PAD, patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=2**20,
+    mean=(0.5,) * 3, std=(0.5,) * 3,
+)  # fmt: skip
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 3_000_000}}
+
+
+def served(folder: Path, images: ImageSettings | None = SETTINGS) -> ServedModel:
+    write_vision_tokenizer(folder)
+    info = scripted_info(
+        vocab_size=VOCAB_SIZE, max_model_len=MAX_MODEL_LEN, block_size=BLOCK_SIZE, task=ModelTask(images=images)
+    )
+    return ServedModel("vision", ModelFiles(PromptTokenizer.from_folder(folder), {}), info)
+
+
+@pytest.fixture
+def model(tmp_path) -> ServedModel:
+    return served(tmp_path)
+
+
+@pytest.fixture
+async def reader(model) -> AsyncIterator[PromptReader]:
+    tokenizers = Tokenizers()
+    await tokenizers.add(msgspec.json.decode(model.protocol_json, type=ModelInfo))
+    reader = PromptReader(tokenizers, Pacer())
+    yield reader
+    reader.close()
+
+
+def body_of(*content: Any) -> bytes:
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+    return json.dumps({"model": "vision", "messages": [{"role": "user", "content": parts}]}).encode()
+
+
+def request(*content: Any) -> InferenceRequest:
+    return parse("/v1/chat/completions", body_of(*content), [], request_id="1")
+
+
+def known(prompt: Any, model: ServedModel) -> Tokens:
+    [tokens] = prompt.by_digest[model.tokenizer.digest]
+    return tokens
+
+
+async def test_blocks_before_an_image_have_the_engines_names_and_no_ids_are_sent(reader, model):
+    body = body_of("a long introduction, of some blocks. " * 3, IMAGE, "and what is behind it")
+    prompt = await reader.read(parse("/v1/chat/completions", body, [], request_id="1"), [model.tokenizer.digest])
+    tokens = known(prompt, model)
+    image = DecodedImage(5, 7, b"", b"d" * 16)
+    [(ids, _)] = chat_prompts(decode(body, ChatRequest), model, [image])
+    images = model.placed([image], ids)
+    sequence = Sequence("1", ids, len(ids), SamplingParams(), images=images)
+    BlockManager(64, BLOCK_SIZE).match(sequence)
+    num_known = (images[0].start - 1) // BLOCK_SIZE
+    assert num_known >= 7
+    assert tokens.hashes(BLOCK_SIZE) == sequence.block_hashes[:num_known]
+    assert list(tokens.token_ids) == ids[: images[0].start]
+    assert prompt.tokens_field(model.tokenizer.digest) is None
+    assert prompt.num_tokens == tokens.num_tokens == len(ids) - 35 + TOKENS_PER_IMAGE
+
+
+async def test_the_engines_names_differ_by_the_image(model):
+    ids = [1] * 15 + [PAD] * 35 + [2] * 40
+    hashes = []
+    for digest in (b"a" * 16, b"b" * 16, None):
+        images = () if digest is None else (DecodedImage(5, 7, b"", digest).placed(15),)
+        sequence = Sequence("1", ids, len(ids), SamplingParams(), images=images)
+        BlockManager(64, BLOCK_SIZE).match(sequence)
+        hashes.append(sequence.block_hashes)
+    assert all(len(set(each)) == 3 for each in zip(*hashes, strict=True))
+
+
+async def test_what_an_image_may_take_is_never_more_than_there_is_room_for(reader, model):
+    prompt = await reader.read(request("look: ", *[IMAGE] * 9), [model.tokenizer.digest])
+    assert prompt.num_tokens == MAX_MODEL_LEN - 1
+    assert not prompt.too_long
+
+
+async def test_before_a_tokenizer_is_known_images_count_as_such_and_not_as_text(reader):
+    prompt = await reader.read(request("look: ", IMAGE), ["another"])
+    assert TOKENS_PER_IMAGE < prompt.num_tokens < TOKENS_PER_IMAGE + 100
+
+
+async def test_places_that_are_no_images_are_left_to_the_engine_to_refuse(reader, model):
+    prompt = await reader.read(request("<|image_pad|>", IMAGE), [model.tokenizer.digest])
+    assert (prompt.by_digest, prompt.num_tokens) == ({}, 0)
+
+
+async def test_of_a_model_that_sees_nothing_too(tmp_path):
+    model, tokenizers = served(tmp_path, None), Tokenizers()
+    await tokenizers.add(msgspec.json.decode(model.protocol_json, type=ModelInfo))
+    reader = PromptReader(tokenizers, Pacer())
+    prompt = await reader.read(request("look: ", IMAGE), [model.tokenizer.digest])
+    assert (prompt.by_digest, prompt.num_tokens) == ({}, 0)
+    reader.close()
+
+
+async def test_texts_for_a_model_that_sees_are_tokenised_as_ever(reader, model):
+    prompt = await reader.read(request("no image"), [model.tokenizer.digest])
+    [(ids, _)] = chat_prompts(decode(body_of("no image"), ChatRequest), model)
+    assert list(known(prompt, model).token_ids) == ids
+    assert prompt.tokens_field(model.tokenizer.digest) is not None
