@@ -1,8 +1,8 @@
 """Chat templates: messages → the prompt text a model was trained on.
 
-Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, with the few helpers that
-Hugging Face's templates expect (`raise_exception`, `tojson`, `strftime_now`, `dict`, the `generation` block), as
-transformers has them.
+Templates come with a model and are not trusted: they run in jinja2's immutable sandbox, within limits of work and
+memory (`template_limits`), with the few helpers that Hugging Face's templates expect (`raise_exception`, `tojson`,
+`strftime_now`, `dict`, the `generation` block), as transformers has them.
 """
 
 import json
@@ -15,9 +15,9 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from fairlead_protocol.budget import MAX_INDENTED_NESTING, MAX_RENDERED_CHARACTERS, MAX_RENDERED_PIECES, nesting
+from fairlead_protocol.template_limits import BoundedEnvironment, bounded_work
 
 Message = Mapping[str, Any]
 
@@ -98,7 +98,7 @@ def _tojson(
     options: dict[str, Any] = {"separators": separators, "sort_keys": sort_keys}
     if indent is None:
         return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-    if nesting(value) > MAX_INDENTED_NESTING:
+    if indent > MAX_INDENTED_NESTING or nesting(value) > MAX_INDENTED_NESTING:
         raise ChatTemplateError(
             f"the chat template indents JSON, and at most {MAX_INDENTED_NESTING} lists and objects in one another; "
             "send tools and chat_template_kwargs that are less deep"
@@ -113,9 +113,7 @@ def _strftime_now(pattern: str) -> str:
 
 @lru_cache(maxsize=64)
 def _compiled(source: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
+    environment = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
@@ -139,7 +137,7 @@ class ChatTemplate:
         self.special_tokens = dict(special_tokens or {})
         try:
             self._template = _compiled(source)
-        except jinja2.TemplateSyntaxError as error:
+        except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError) as error:  # the latter of deep nesting
             raise ChatTemplateError(f"the chat template does not compile: {error}") from error
 
     def render(
@@ -179,7 +177,8 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **{"documents": None, **self.special_tokens, **variables},
             )
-            return "".join(_within_budget(pieces))
+            with bounded_work():
+                return "".join(_within_budget(pieces))
         except ChatTemplateError:
             raise
         except _TEMPLATE_FAULTS as error:
