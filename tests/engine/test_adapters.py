@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
-from fairlead_engine.errors import AdapterError, ConfigError
+from fairlead_engine.errors import AdapterError, ConfigError, EngineError
 from fairlead_engine.model.lora.adapted_linear import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.types import EngineRequest, Grammar, Pooling
@@ -28,7 +28,7 @@ from fairlead_engine_testing.launches import Launches
 from fairlead_engine_testing.letters import write_letters
 
 TOLERANCE = 1e-3
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "kv_a_proj_with_mqa")
 KINDS: dict[str, dict[str, Any]] = {
     "everything": {"rank": 8, "alpha": 16},
     "one": {"rank": 1, "alpha": 1, "targets": ("q_proj", "qkv_proj")},
@@ -115,10 +115,10 @@ def check(peft: Peft, request: EngineRequest, tokens: list[int], logprobs: list[
         assert best[0] - best[1] <= TOLERANCE or token_id == int(row.argmax())
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "mixtral"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "phi3", "gemma3", "mixtral", "deepseek_v2"])
 def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -> None:
     model = write_random_checkpoint(tmp_path / "model", FAMILIES[family]())
-    adapters = write_adapters(tmp_path / "adapters", model, ATTENTION if family == "mixtral" else ALL)
+    adapters = write_adapters(tmp_path / "adapters", model, ATTENTION if family in ("mixtral", "deepseek_v2") else ALL)
     peft = Peft(model, adapters)
     engine = Engine(config_of(model, adapters, max_loras=5, max_num_batched_tokens=40))
     draw = random.Random(1)
@@ -134,6 +134,14 @@ def test_many_in_one_batch_are_what_peft_computes(family: str, tmp_path: Path) -
         check(peft, request, *found[request.request_id][:2])
     unlike = {tuple(tokens) for tokens, _, _ in found.values()}
     assert len(unlike) > len(adapters), "adapters change what is said"
+
+
+@pytest.mark.parametrize("target", [["kv_b_proj"], "all-linear"])
+def test_what_makes_keys_and_values_of_latents_is_refused_by_name(target: Any, tmp_path: Path) -> None:
+    model = write_random_checkpoint(tmp_path / "model", FAMILIES["deepseek_v3"]())
+    adapter = write_random_adapter(tmp_path / "one", model, targets=("kv_b_proj",), target_modules=target)
+    with pytest.raises(EngineError, match=r"kv_b_proj'?, which is multiplied into queries"):
+        Engine(config_of(model, {"one": adapter}, max_loras=1))
 
 
 def test_what_peft_has_saved_is_read(tmp_path: Path) -> None:

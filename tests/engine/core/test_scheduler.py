@@ -298,13 +298,13 @@ def test_the_context_limit_ends_with_length() -> None:
 def test_an_end_of_sequence_token_ends_with_stop_and_is_kept() -> None:
     sequence = make_sequence("a", 4)
     assert finish(sequence, [TOKEN, EOS]) is FinishReason.STOP
-    assert sequence.output_token_ids == [TOKEN, EOS]
+    assert sequence.token_ids[sequence.num_prompt_tokens :] == [TOKEN, EOS]
 
 
 def test_ignore_eos_goes_on_but_stop_tokens_still_stop() -> None:
     sequence = make_sequence("a", 4, ignore_eos=True, stop_token_ids=(9,))
     assert finish(sequence, [EOS, TOKEN, 9, TOKEN]) is FinishReason.STOP
-    assert sequence.output_token_ids == [EOS, TOKEN, 9]
+    assert sequence.token_ids[sequence.num_prompt_tokens :] == [EOS, TOKEN, 9]
 
 
 def test_min_tokens_holds_back_every_stop() -> None:

@@ -16,6 +16,8 @@ from fairlead_engine.model.families.registry import ARCHITECTURES
 from fairlead_engine.model.rope import RopeConfig, RopeKind
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
+    deepseek_v2_fields,
+    deepseek_v3_fields,
     llama_fields,
     mistral_fields,
     mixtral_fields,
@@ -198,6 +200,36 @@ def test_phi3s_older_names_of_longrope_are_known(tmp_path):
     assert (config.rope.kind, config.rope.original_max_position_embeddings) == ("longrope", 64)
     assert config.for_context(None).rope.is_long and not config.for_context(64).rope.is_long
     assert load(tmp_path, {**fields, "rope_scaling": {"type": "yarn", **factors}}).rope == config.rope
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        (deepseek_v2_fields(topk_method="noaux_tc"), "topk_method noaux_tc"),
+        (deepseek_v2_fields(scoring_func="sigmoid"), "scoring_func sigmoid"),
+        (deepseek_v2_fields(norm_topk_prob=True), "norm_topk_prob"),
+        (deepseek_v2_fields(attention_bias=True), "attention_bias without q_lora_rank"),
+        (deepseek_v2_fields(mlp_bias=True), "mlp_bias"),
+        (deepseek_v2_fields(qk_rope_head_dim=7), "qk_rope_head_dim is 7 but must be even"),
+        (deepseek_v3_fields(scoring_func="softmax"), "scoring_func softmax"),
+        (deepseek_v3_fields(topk_method="greedy"), "topk_method greedy"),
+        (deepseek_v3_fields(n_group=3), r"n_group is 3 but must divide n_routed_experts \(8\)"),
+        (deepseek_v3_fields(topk_group=5), r"topk_group is 5 but must be at most n_group \(4\)"),
+        (deepseek_v3_fields(num_experts_per_tok=5), "num_experts_per_tok is 5 but must be at most 4"),
+        (deepseek_v3_fields(num_nextn_predict_layers=-1), "num_nextn_predict_layers"),
+    ],
+)
+def test_what_a_deepseek_may_not_say_is_named(fields, named, tmp_path):
+    with pytest.raises(ModelLoadError, match=named):
+        load(tmp_path, fields)
+
+
+def test_a_latent_is_one_head_that_is_stored_once(tmp_path):
+    config = load(tmp_path, deepseek_v3_fields(rope_scaling=None))
+    assert (config.num_kv_heads, config.head_dim, config.shared_value_dim) == (1, 40, 32)
+    assert config.query_scale == pytest.approx((40 / 24) ** 0.5)
+    dense = load(tmp_path, deepseek_v2_fields(first_k_dense_replace=9, n_shared_experts=None))
+    assert dense.inner_sizes == {"intermediate_size": 96} and dense.num_shared_experts == 0
 
 
 def test_an_unknown_architecture_is_named_beside_all_that_are_known(tmp_path):

@@ -12,6 +12,7 @@ from fairlead_engine.errors import ModelLoadError, ModelLoadReason
 from fairlead_engine.model import Decoder, load_model, read_config
 from fairlead_engine_testing.checkpoints import (
     FAMILIES,
+    deepseek_v3_fields,
     llama_fields,
     mixtral_fields,
     tensor_shapes,
@@ -102,6 +103,18 @@ def test_weights_that_the_config_does_not_account_for_are_named(folder):
     error = refusal(folder)
     assert error.reason == ModelLoadReason.UNEXPECTED_TENSOR
     assert "model.layers.0.self_attn.q_proj.bias" in error.message
+
+
+def test_a_layer_for_multi_token_prediction_is_left_out_where_the_config_tells_of_it(tmp_path):
+    folder = write_random_checkpoint(tmp_path, deepseek_v3_fields(num_nextn_predict_layers=1))
+    alone = load(folder).num_parameters
+    tensors = load_file(folder / "model.safetensors")
+    tensors |= {name.replace(".1.", ".2.", 1): each for name, each in tensors.items() if ".layers.1." in name}
+    tensors["model.layers.2.eh_proj.weight"] = torch.ones(64, 128)
+    save_file({name: each.clone() for name, each in tensors.items()}, folder / "model.safetensors")
+    assert load(folder).num_parameters == alone
+    (folder / "config.json").write_text(json.dumps(deepseek_v3_fields()))
+    assert "model.layers.2." in refusal(folder).message
 
 
 def test_an_experts_missing_and_unexpected_tensors_are_named(tmp_path):

@@ -19,6 +19,7 @@ from fairlead_engine.runner.step_graphs import decode_sizes, token_sizes
 from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import (
+    deepseek_v3_fields,
     llama_fields,
     mixtral_fields,
     qwen2_moe_fields,
@@ -213,7 +214,7 @@ def test_random_traffic_gets_the_tokens_of_steps_that_are_launched(
         assert len(captures) == 1 and captures[0].num_replays > 10
 
 
-@pytest.mark.parametrize("fields", [mixtral_fields, qwen2_moe_fields, qwen3_moe_fields])
+@pytest.mark.parametrize("fields", [mixtral_fields, qwen2_moe_fields, qwen3_moe_fields, deepseek_v3_fields])
 def test_models_with_experts_are_captured_and_give_the_tokens_of_each_expert_alone(
     fields: Any, tmp_path: Path, captures: list[CPUGraphs], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,8 @@ from fairlead_engine.runner.ranks import RankLost, Ranks
 from fairlead_engine.sequences import ScheduledSequence, Sequence
 from fairlead_engine.types import EngineRequest, Grammar, Pooling, SamplingParams
 from fairlead_engine_testing.checkpoints import (
+    deepseek_v2_fields,
+    deepseek_v3_fields,
     gemma2_fields,
     gemma3_fields,
     gpt_oss_fields,
@@ -62,8 +64,10 @@ FAMILIES = {
     "gpt_oss": gpt_oss_fields(),
     "qwen2_moe": qwen2_moe_fields(num_hidden_layers=3, decoder_sparse_step=2),
     "qwen3_moe": qwen3_moe_fields(),
+    "deepseek_v2": deepseek_v2_fields(),
+    "deepseek_v3": deepseek_v3_fields(attention_bias=True),
 }
-ALIKE = ("qwen2", "phi3", "gemma2", "gemma3")
+ALIKE = ("deepseek_v2", "qwen2", "phi3", "gemma2", "gemma3")
 """Families that are divided as others are; each starts processes that import torch."""
 QUANTIZED = llama_fields(
     num_attention_heads=8, num_key_value_heads=4, hidden_size=64, intermediate_size=128, head_dim=8, attention_bias=True

@@ -43,6 +43,11 @@ _ADVICE = {
     "layer_replication": "layers are not repeated",
     "alora_invocation_tokens": "an adapter is on for the whole sequence; train plain LoRA",
 }
+_ABSORBED = {
+    "kv_b_proj": "which is multiplied into queries and outputs where latents are cached, and cannot be adapted here; "
+    "train q_proj, q_a_proj, q_b_proj, kv_a_proj_with_mqa or o_proj",
+}
+"""Linear layers of which no product is left that an adapter could be added to."""
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Ways to begin that train against another base model than the one that is served."""
 
@@ -162,6 +167,8 @@ class _Config:
         if names is not None and not names:
             raise self.wrong(field, "names nothing")
         for name in names or ():
+            if name in _ABSORBED:
+                raise self.wrong(field, f"names {name!r}, {_ABSORBED[name]}")
             if not any(_is_named(module, name) for module in slots.modules):
                 there = ", ".join(sorted({module.rpartition(".")[2] for module in slots.modules}))
                 raise self.wrong(field, f"names {name!r}, which is no layer that can be adapted; there are {there}")
@@ -190,6 +197,9 @@ def _tensors(file: Any, config: _Config, slots: AdapterSlots) -> Iterator[tuple[
 
 
 def _why_not(key: str, is_lora: bool, slots: AdapterSlots) -> str:
+    for name, reason in _ABSORBED.items():
+        if f".{name}." in key:
+            return f"adapts {name}, {reason}"
     if ".experts." in key:
         return "adapts experts, which cannot be adapted here; train attention or other layers only"
     if is_lora:
