@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.gateway.dispatch.claims import MOST_FITTED
 from fairlead.gateway.openai.parse import InferenceRequest
 from fairlead.gateway.prompts.reader import ReadPrompt
 from fairlead.routing.in_flight import InFlightRequest
@@ -147,7 +149,7 @@ class Umpire:
 
 
 @settings(max_examples=60, deadline=None)
-@given(replicas=REPLICAS, requests=st.lists(WISHES, min_size=1, max_size=25))
+@given(replicas=REPLICAS, requests=st.lists(WISHES, min_size=1, max_size=MOST_FITTED))
 def test_nobody_waits_beside_room_and_nobody_is_overtaken_on_a_replica(
     replicas: list[tuple[set[str], int | None, int]], requests: list[Wish]
 ) -> None:
@@ -174,5 +176,37 @@ def test_nobody_waits_beside_room_and_nobody_is_overtaken_on_a_replica(
             await umpire.look()
         served = {name for name, outcome, _ in await room.end() if outcome in umpire.fleet}
         assert served == {name for name, wish in wishes.items() if any(map(wish.may_use, fleet))}
+
+    run_in_virtual_time(story())
+
+
+def test_a_look_at_a_long_line_holds_few_of_its_prompts_against_every_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of long prompts, which only some replicas take, and of many for one adapter."""
+
+    async def story() -> None:
+        short = [
+            replica(f"short-{index}", Limits(max_num_seqs=1, max_num_queued_tokens=0, max_model_len=50), "x")
+            for index in range(3)
+        ]
+        reader = FakeReader("x", num_tokens=100)
+        room = Room(pool_of(replica("long", digest="x", adapters=["pirate"]), *short), reader)
+        models = ["fake", "fake:pirate"] * 100
+        tasks = [room.ask(str(index), seconds=1.0, model=model) for index, model in enumerate(models)]
+        await asyncio.sleep(0.5)
+        line = room.model_pool.queue
+        assert len(line) == 199
+        asked: list[str] = []
+        for name in ("route", "usable", "misfit"):
+            real = getattr(room.model_pool.router, name)
+            monkeypatch.setattr(
+                room.model_pool.router,
+                name,
+                lambda *args, name=name, real=real, **more: asked.append(name) or real(*args, **more),
+            )
+        room.model_pool.pump()
+        assert len(asked) <= 3 * (MOST_FITTED + 1)
+        for task in tasks:
+            task.cancel()
+        await room.end()
 
     run_in_virtual_time(story())

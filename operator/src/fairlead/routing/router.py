@@ -56,11 +56,13 @@ class Router:
         self.replicas: tuple[Replica, ...] = ()
         self._kinds: dict[tuple[str, int], list[Replica]] = {}
         """Replicas by digest and block size: what their caches hold of a prompt is found in one walk."""
+        self._holders: dict[str | None, frozenset[str]] = {}
+        """By adapter, for those that were asked for and are there: each look at a line asks for everybody in it."""
 
     def set_replicas(self, replicas: Sequence[Replica]) -> None:
         """Replaces the ready replicas. Books about others are closed; what they have in flight stays counted."""
         self.replicas = tuple(replicas)
-        self._kinds = {}
+        self._kinds, self._holders = {}, {}
         for replica in replicas:
             self._kinds.setdefault((replica.digest, block_size_of(replica)), []).append(replica)
         uids = frozenset(replica.uid for replica in replicas)
@@ -101,7 +103,18 @@ class Router:
 
     def holders(self, adapter: str | None) -> frozenset[str]:
         """The replicas that may be asked with this adapter, by uid."""
-        return frozenset(each.uid for each in self.replicas if adapter is None or adapter in each.adapters)
+        found = self._holders.get(adapter)
+        if found is None:
+            found = frozenset(each.uid for each in self.replicas if adapter is None or adapter in each.adapters)
+            if found:  # names that nobody has would be without end
+                self._holders[adapter] = found
+        return found
+
+    def lacks(self, adapter: str) -> bool:
+        """Whether none of the replicas holds this adapter, all of which have told theirs."""
+        if not self.replicas or self.holders(adapter):
+            return False
+        return all(each.limits is not None for each in self.replicas)
 
     def usable(self, prompt: Prompt, now: float) -> frozenset[str]:
         """The replicas that may serve the prompt, now or when they have room, by uid."""

@@ -409,12 +409,8 @@ class ModelPool:
 
     def _lacks_adapter(self, ticket: RequestTicket) -> bool:
         """Whether it asks for an adapter that none of the ready replicas serves, all of which have told theirs."""
-        adapter, replicas = ticket.request.adapter, self.router.replicas
-        return (
-            adapter is not None
-            and bool(replicas)
-            and all(each.limits is not None and adapter not in each.adapters for each in replicas)
-        )
+        adapter = ticket.request.adapter
+        return adapter is not None and self.router.lacks(adapter)
 
     def _refuse_without_adapter(self) -> None:
         """Those in line whose adapter is not going to be loaded."""

@@ -6,6 +6,10 @@ Made for one look along a line, from its head. It knows neither tickets nor who 
 from fairlead.routing.prompt import Prompt
 from fairlead.routing.router import Router
 
+MOST_FITTED = 16
+"""So many waiting prompts are each held against all replicas in one look; further ones count as if they fitted wherever
+their adapter is. Else a look at a long line, in a fleet whose replicas take prompts of different lengths, took long."""
+
 
 class Claims:
     """Replicas that nobody behind may take: whoever waits has a claim to each that may serve it, full or not.
@@ -18,8 +22,8 @@ class Claims:
     def __init__(self, router: Router, now: float) -> None:
         self._router = router
         self._now = now
-        self._holders: dict[str | None, frozenset[str]] = {}
         self._all = router.holders(None)
+        self._num_fitted = 0
         self.replicas: set[str] = set()
         """By uid."""
         self.is_crowded = False
@@ -32,15 +36,15 @@ class Claims:
 
     def leaves_nothing(self, adapter: str | None) -> bool:
         """For a request that asks for this adapter."""
-        return self._held(adapter) <= self.replicas
+        return self._router.holders(adapter) <= self.replicas
 
     def wait(self, adapter: str | None, prompt: Prompt | None) -> None:
         """Somebody waits. `prompt`: None = it has not been read, so that every replica with the adapter may serve
         it."""
-        if not self.leaves_nothing(adapter):
-            self.replicas |= self._held(adapter) if prompt is None else self._router.usable(prompt, self._now)
-
-    def _held(self, adapter: str | None) -> frozenset[str]:
-        if adapter not in self._holders:
-            self._holders[adapter] = self._router.holders(adapter)
-        return self._holders[adapter]
+        if self.leaves_nothing(adapter):
+            return
+        if prompt is None or self._num_fitted == MOST_FITTED:
+            self.replicas |= self._router.holders(adapter)
+            return
+        self._num_fitted += 1
+        self.replicas |= self._router.usable(prompt, self._now)
