@@ -30,6 +30,7 @@ from fairlead_engine.server.schemas import ChatRequest
 from fairlead_engine.server.tool_use import tool_use
 from fairlead_engine.types import FinishReason, Pooling, SamplingParams, SequenceOutput
 from fairlead_engine_testing.checkpoints import FAMILIES, write_random_checkpoint
+from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.encoder_checkpoints import ENCODER_FAMILIES, write_encoder, write_word_pieces
 from fairlead_engine_testing.foreign_checkpoints import write_foreign_checkpoint
 from fairlead_engine_testing.letters import write_letters
@@ -205,7 +206,7 @@ def tools(row: Row, folder: Path) -> Found:
 
 
 def speculative(row: Row, folder: Path) -> Found:
-    """Guesses by n-grams, by a draft model and by Medusa's heads leave greedy answers as they are."""
+    """Guesses by n-grams, by a draft model, by Medusa's heads and by EAGLE-3's leave greedy answers as they are."""
     plain = None if not row.generates else _generate(folder, _REPEATED)
 
     def compared(method: str, **settings: Any) -> None:
@@ -218,6 +219,7 @@ def speculative(row: Row, folder: Path) -> Found:
         "ngram": _refusal(lambda: compared("ngram"), folder),
         "draft": _refusal(lambda: compared("draft", speculative_model=str(folder)), folder),
         "medusa": _refusal(lambda: compared("medusa", speculative_model=_write_heads(folder)), folder),
+        "eagle3": _refusal(lambda: compared("eagle3", speculative_model=_write_eagle(folder)), folder),
     }
 
 
@@ -301,6 +303,16 @@ def _write_heads(folder: Path) -> str:
     heads.mkdir()
     save_file({f"{head}.0.weight": table.clone() for head in range(3)}, heads / "medusa_lm_head.safetensors")
     return str(heads)
+
+
+def _write_eagle(folder: Path) -> str:
+    """A head that sees what goes into the first and the last layer."""
+    read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    last = read.get("num_hidden_layers", 1) - 1
+    layers = {"eagle_aux_hidden_state_layer_ids": [0, last, last]}
+    hidden_size, vocab_size = read.get("hidden_size", 64), read["vocab_size"]
+    fields = eagle_fields(hidden_size, vocab_size, vocab_size // 2, **layers)
+    return str(write_eagle_head(folder.with_name("eagle"), fields))
 
 
 def _write_adapter(adapter: Path, folder: Path, adapted: "re.Pattern[str]") -> None:

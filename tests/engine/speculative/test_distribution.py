@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fairlead_engine.runner import ModelRunner
 from fairlead_engine.types import EngineRequest
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 
 VOCAB_SIZE = 6
 PROMPT = [2, 3, 4, 5, 2, 3, 1, 0, 2, 3, 4]
@@ -36,9 +38,18 @@ def exact(engine: Engine, prompt: list[int]) -> np.ndarray:
     return np.exp([logprob for _, logprob in sorted(output.logprobs[0].top)])
 
 
-def test_what_is_drawn_with_drafts_has_the_models_distribution(tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path, llama_fields(vocab_size=VOCAB_SIZE))
-    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, block_size=4)
+@pytest.mark.parametrize("method", ["ngram", pytest.param("eagle3", marks=pytest.mark.slow)])
+def test_what_is_drawn_with_drafts_has_the_models_distribution(method: str, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", llama_fields(vocab_size=VOCAB_SIZE))
+    guesses: dict[str, Any] = {"speculative_method": method, "num_speculative_tokens": 3}
+    head = None
+    if method == "ngram":
+        guesses["prompt_lookup_min"] = 1
+    else:
+        layers = {"eagle_aux_hidden_state_layer_ids": [0, 1, 1]}
+        head = write_eagle_head(tmp_path / "head", eagle_fields(64, VOCAB_SIZE, VOCAB_SIZE, **layers))
+        guesses["speculative_model"] = str(head)
+    runner = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1, block_size=4, eagle_folder=head)
     config = EngineConfig(
         model=str(folder), dtype="float32", device="cpu", num_threads=1, block_size=4, max_model_len=64,
         max_num_seqs=64, max_num_batched_tokens=512, max_num_queued_tokens=10**6, kv_cache_memory=2**22,
@@ -48,7 +59,6 @@ def test_what_is_drawn_with_drafts_has_the_models_distribution(tmp_path: Path) -
         for seed in range(NUM_DRAWS)
     ]
     plain = serve(Engine(config, runner), requests)
-    guesses = {"speculative_method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
     engine = Engine(replace(config, **guesses), runner)
     drawn = serve(engine, requests)
     load = engine.load

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
@@ -26,50 +25,25 @@ from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.eagle_heads import (
+    HEAD_DIM,
+    NUM_HEADS,
+    NUM_KV_HEADS,
+    eagle_fields,
+    eagle_tensors,
+    write_eagle_head,
+)
 
-WORDS, OWN_WORDS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, LAYERS = 61, 40, 64, 4, 2, 16, 96, 7
+WORDS, OWN_WORDS, HIDDEN, LAYERS = 61, 40, 64, 7
 EPS, THETA = 1e-5, 10_000.0
-FIELDS = {
-    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_act": "silu", "hidden_size": HIDDEN,
-    "intermediate_size": INNER, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "num_hidden_layers": 1,
-    "max_position_embeddings": 2048, "rms_norm_eps": EPS, "vocab_size": WORDS, "draft_vocab_size": OWN_WORDS,
-    "rope_theta": THETA, "torch_dtype": "float32",
-}  # fmt: skip
+FIELDS = eagle_fields(HIDDEN, WORDS, OWN_WORDS)
 Change = Callable[[dict[str, Any], dict[str, Tensor]], object]
 
 
-def head_tensors(seed: int = 0) -> dict[str, Tensor]:
-    """As published heads store them."""
-    torch.manual_seed(seed)
-    shapes = {
-        "fc.weight": (HIDDEN, 3 * HIDDEN), "norm.weight": (HIDDEN,), "lm_head.weight": (OWN_WORDS, HIDDEN),
-        "midlayer.hidden_norm.weight": (HIDDEN,), "midlayer.input_layernorm.weight": (HIDDEN,),
-        "midlayer.post_attention_layernorm.weight": (HIDDEN,),
-        "midlayer.self_attn.q_proj.weight": (HEADS * HEAD_DIM, 2 * HIDDEN),
-        "midlayer.self_attn.k_proj.weight": (KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "midlayer.self_attn.v_proj.weight": (KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "midlayer.self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD_DIM),
-        "midlayer.mlp.gate_proj.weight": (INNER, HIDDEN), "midlayer.mlp.up_proj.weight": (INNER, HIDDEN),
-        "midlayer.mlp.down_proj.weight": (HIDDEN, INNER),
-    }  # fmt: skip
-    tensors = {
-        name: 1 + 0.2 * torch.randn(shape) if len(shape) == 1 else torch.randn(shape) / shape[-1] ** 0.5
-        for name, shape in shapes.items()
-    }
-    is_own = torch.arange(WORDS) % 3 > 0
-    return {**tensors, "d2t": is_own.nonzero()[:, 0] - torch.arange(OWN_WORDS), "t2d": is_own}
-
-
 def write_head(folder: Path, change: Change = lambda fields, tensors: None, form: str = "safetensors") -> Path:
-    fields, tensors = dict(FIELDS), head_tensors()
+    fields, tensors = dict(FIELDS), eagle_tensors(FIELDS)
     change(fields, tensors)
-    folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(fields))
-    if form == "bin":
-        torch.save(tensors, folder / "pytorch_model.bin")
-    else:
-        save_file(tensors, folder / "model.safetensors")
-    return folder
+    return write_eagle_head(folder, fields, tensors, form=form)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +95,7 @@ class Reference:
             linear(both, weight(f"self_attn.{name}_proj")).view(len(seen), -1, HEAD_DIM).transpose(0, 1)
             for name in "qkv"
         )
-        key, value = (each.repeat_interleave(HEADS // KV_HEADS, dim=0) for each in (turned(key), value))
+        key, value = (each.repeat_interleave(NUM_HEADS // NUM_KV_HEADS, dim=0) for each in (turned(key), value))
         scores = turned(query) @ key.transpose(1, 2) / HEAD_DIM**0.5
         scores = scores.masked_fill(torch.ones(scores.shape[1:]).triu(1).bool(), float("-inf"))
         attended = (scores.softmax(-1) @ value).transpose(0, 1).flatten(1)
@@ -207,7 +181,7 @@ def test_a_head_changes_no_token(backend: str, folder: Path, tmp_path: Path) -> 
     assert load.num_draft_tokens
 
 
-BIASES: list[dict[int, float]] = [{}, {7: 2.5, 31: 2.0}, {7: 99.0}]
+BIASES: list[dict[int, float]] = [{}, {7: 2.5, 32: 2.0}, {7: 99.0}]
 """Some guesses stand then, and all."""
 
 
@@ -223,7 +197,7 @@ def held_to_the_reference(
 ) -> EngineLoad:
     """All that was guessed is what the reference guesses. `behind`: of requests, which tokens the head has seen behind
     positions where others came."""
-    reference, behind = Reference(folder, tensors or head_tensors(), layers), behind or {}
+    reference, behind = Reference(folder, tensors or eagle_tensors(FIELDS), layers), behind or {}
     _, load, guesses = serve(config_of(folder, head, **settings), asked)
     biases = {request.request_id: dict(request.sampling.logit_bias) for request in asked}
     for request_id, known, drafts in guesses:
@@ -300,7 +274,7 @@ def other_names(fields: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 def test_a_head_may_bring_its_embeddings_and_call_its_layer_otherwise(folder: Path, tmp_path: Path) -> None:
     own = {"embed_tokens.weight": torch.randn(WORDS, HIDDEN)}
     head = write_head(tmp_path, lambda *given: (other_names(*given), given[1].update(own)), form="bin")
-    held_to_the_reference(folder, head, requests()[:3], tensors=head_tensors() | own)
+    held_to_the_reference(folder, head, requests()[:3], tensors=eagle_tensors(FIELDS) | own)
 
 
 @pytest.mark.parametrize(
