@@ -308,6 +308,7 @@ def _write_heads(folder: Path) -> str:
 def _write_eagle(folder: Path) -> str:
     """A head that sees what goes into the first and the last layer."""
     read = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    read = read.get("text_config") or read
     last = read.get("num_hidden_layers", 1) - 1
     layers = {"eagle_aux_hidden_state_layer_ids": [0, last, last]}
     hidden_size, vocab_size = read.get("hidden_size", 64), read["vocab_size"]
