@@ -51,17 +51,20 @@ def prepare(
     else:
         row_slots = slots.repeat(num_queries)
         positions = np.arange(num_rows) + (ends - row_ends).repeat(num_queries)
-    of, back = _choices(plan.samples)
-    read_rows = np.array(plan.score_rows + plan.pool_rows, np.int64)
-    reads = np.concatenate((row_ends[of] - 1 - back, read_rows))
-    columns = [row_slots, positions, reads, slots[of], ends[of] - back]
+    reads, sample_slots, sample_ends = row_ends - 1, slots, ends
+    if num_rows != len(slots) or not plan.samples.all():  # else every row chooses a token
+        of, back = _choices(plan.samples)
+        reads, sample_slots, sample_ends = reads[of] - back, slots[of], ends[of] - back
+    if plan.score_rows or plan.pool_rows:
+        reads = np.concatenate((reads, np.array(plan.score_rows + plan.pool_rows, np.int64)))
+    columns = [row_slots, positions, reads, sample_slots, sample_ends]
     if is_adapted := adapter_slots is not None and len(plan.adapters) > 0:
         of_rows = plan.adapters.repeat(num_queries)
         columns += [*_adapted(of_rows), *_adapted(of_rows[reads])]
     columns.append(plan.places)
     numbers = to_device(np.concatenate(columns), device)
-    row_slots_on_device, positions_on_device, logit_rows, sample_slots, sample_ends, *adapted, places = torch.split(
-        numbers, [len(column) for column in columns]
+    row_slots_on_device, positions_on_device, logit_rows, slots_on_device, ends_on_device, *adapted, places = (
+        torch.split(numbers, [len(column) for column in columns])
     )
     device_batch = DeviceBatch(slots, num_queries, ends, row_slots_on_device, positions_on_device, plan.new_blocks)
     forward = ForwardInput(
@@ -78,7 +81,7 @@ def prepare(
         ),
         places=places.view(3, num_rows) if len(places) else None,
     )
-    return PreparedBatch(forward, sample_slots, sample_ends)
+    return PreparedBatch(forward, slots_on_device, ends_on_device)
 
 
 def _choices(num_choices: Numbers) -> tuple[Numbers, Numbers]:

@@ -84,6 +84,7 @@ class SentSlots:
         self._num_blocks = [0] * num_slots
         self._adapters = np.full(num_slots, NOT_PLACED)
         self._shifts = np.zeros(num_slots, np.int64)
+        self._had_adapters = False
 
     def new_tokens(self, batch: Batch) -> NewTokens:
         """The tokens up to each chunk's end that are not there; counts on those that steps choose, which are there
@@ -115,8 +116,13 @@ class SentSlots:
         is then, and where it stays."""
         for item in batch.chunks:
             adapter = item.sequence.adapter
-            changes_layers = adapter is not None and not adapter.num_virtual_tokens
-            self._adapters[item.sequence.slot] = adapter.slot if adapter is not None and changes_layers else NOT_PLACED
+            if adapter is not None and not adapter.num_virtual_tokens:
+                self._adapters[item.sequence.slot] = adapter.slot
+                self._had_adapters = True
+            elif self._had_adapters:
+                self._adapters[item.sequence.slot] = NOT_PLACED
+        if not self._had_adapters:
+            return _NONE
         found = self._adapters[slots]
         return found if (found != NOT_PLACED).any() else _NONE
 
