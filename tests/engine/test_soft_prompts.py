@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from fairlead_engine.config import EngineConfig
+from fairlead_engine.core import adapter_places
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
@@ -336,9 +337,10 @@ def test_tensors_that_are_none_of_a_soft_prompt_are_refused_by_name(model: Path,
 
 
 def test_one_that_changed_on_disk_ends_who_waits_for_it_and_no_other(
-    model: Path, adapters: dict[str, Path], tmp_path: Path
+    model: Path, adapters: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The host keeps one: the other's folder is read again when somebody asks for it."""
+    """The host keeps one: the other's folder is read again when somebody asks for it, here only once."""
+    monkeypatch.setattr(adapter_places, "_RETRY_SECONDS", ())
     soft = write_random_soft_prompt(tmp_path / "soft", model, num_virtual_tokens=4)
     engine = Engine(config_of(model, {"x": soft, "lora": adapters["lora"]}, max_loras=1, max_cpu_loras=1))
     serve(engine, [make_request("r", [3, 4], adapter="lora", max_tokens=2)])
