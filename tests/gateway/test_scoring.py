@@ -34,7 +34,7 @@ ENDPOINTS = {
     "/v1/score": (ScoreRequest, pair_prompts),
     "/v1/classify": (ClassifyRequest, classify_prompts),
 }
-COST = StepCost(base=0.001, prefill_token=1e-4)
+COST = StepCost(base=0.001, prefill_token=1e-3)
 BODIES = [
     ("/v1/rerank", {"query": "the ship", "documents": ["a line", {"text": "ship 42!"}, "", "x" * 300]}),
     ("/v1/rerank", {"query": "the ship", "documents": ["a line"], "add_special_tokens": False}),
