@@ -173,6 +173,7 @@ def test_the_bounds_that_are_tried_are_not_few() -> None:
         "best_of",
         "reasoning_effort",
         "thinking_token_budget",
+        "injectable",
         *OF_BEAMS,
         *TEXTS,
         *STRUCTURED,
@@ -218,7 +219,7 @@ OTHER: dict[str, Any] = {
     "echo": True, "best_of": 2, "prompt_logprobs": 1, "thinking_token_budget": 5, "reasoning_effort": "low",
     "logprobs": 1, "top_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True,
     "skip_special_tokens": False, "tool_choice": "required", "parallel_tool_calls": False,
-    "use_beam_search": True, **STRUCTURED,
+    "use_beam_search": True, "injectable": True, **STRUCTURED,
 }  # fmt: skip
 """Of each parameter a value that is not its default."""
 NEEDED: dict[str, dict[str, Any]] = {
@@ -228,6 +229,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "top_logprobs": {"logprobs": True},
     "return_tokens_as_token_ids": {"logprobs": 1},
     "stream_options": {"stream": True},
+    "injectable": {"stream": True, "tools": [{"type": "function", "function": {"name": "tide"}}]},
 }
 """What must be there for it to have an effect, with and without it."""
 
@@ -239,7 +241,9 @@ def particular(tokenizer: PromptTokenizer) -> PromptTokenizer:
     end = ("<|end|>", backend.token_to_id("<|end|>"))
     backend.post_processor = tokenizers.processors.TemplateProcessing(single="<|end|> $A", special_tokens=[end])
     assert tokenizer.chat_template is not None
-    backend.add_tokens([tokenizers.AddedToken(text, special=False) for text in ("<think>", "</think>")])
+    backend.add_tokens(
+        [tokenizers.AddedToken(text, special=False) for text in ("<think>", "</think>", "<tool_call>", "</tool_call>")]
+    )
     template = "{# <think> #}{% if is_loud %}LOUD{% endif %}{{ reasoning_effort }}" + tokenizer.chat_template.source
     return PromptTokenizer(backend.to_str(), chat_template=template, special_tokens={"eos_token": "<|end|>"})
 
