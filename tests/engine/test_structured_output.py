@@ -248,6 +248,32 @@ def test_large_grammars_are_not_kept_and_do_not_pile_up(
     engine.check()
 
 
+def test_what_takes_much_memory_is_not_kept(load: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = load()
+    sampling = [SamplingParams(max_tokens=2, grammar=kept_to(guided_regex=f"{letter}{{99}}")) for letter in "abc"]
+    for each in sampling:
+        llm.generate(["x"], each)
+    kept = llm.engine.grammars
+    assert len(kept._compiled) == len(kept._sizes) == 3
+    monkeypatch.setattr(grammars, "_MOST_COMPILED_BYTES", 100)
+    kept._sizes = dict.fromkeys(kept._sizes, 60)
+    llm.generate(["x"], sampling[2])
+    assert len(kept._compiled) == 1
+    llm.generate(["x"], sampling[0])
+    assert set(kept._sizes) <= set(kept._compiled)
+
+
+def test_of_a_grammar_that_fails_its_reason_alone_is_kept(load: Callable[..., LLM]) -> None:
+    llm, text = load(), 'start: <|tool|> "x"'
+    for _ in range(2):
+        [found] = llm.generate(["x"], SamplingParams(max_tokens=2, grammar=Grammar(text, "guided_grammar")))
+        assert "<|tool|>" in (found.message or "")
+    error = llm.engine.grammars._compiled[text].exception()
+    while error is not None and error.__traceback__ is not None:
+        assert "matcher" not in error.__traceback__.tb_frame.f_locals
+        error.__traceback__ = error.__traceback__.tb_next
+
+
 def test_a_token_that_the_model_lacks_is_told(load: Callable[..., LLM]) -> None:
     llm = load()
     assert (

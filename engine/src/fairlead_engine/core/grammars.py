@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,12 +25,19 @@ _MOST_COMPILED = 128
 """Grammars that are kept for the next request,"""
 _MOST_COMPILED_CHARACTERS = 2 * 2**20
 """and how long their texts may be together: compiled, one takes about 60 bytes for each character."""
+_MOST_COMPILED_BYTES = 256 * 2**20
+"""and how much memory they may take, as far as can be seen: a short pattern with repetitions in repetitions takes
+hundreds of megabytes."""
 _MOST_USED_CHARACTERS = 4 * 2**20
 """Of those that waiting and running sequences keep to."""
 _PATIENCE_SECONDS = 0.005
 """For which a step waits that has nothing to do before a grammar is compiled: commands may come meanwhile."""
 _MOST_THREADS = 8
 _BITS = 32
+
+
+class _UnusableError(Exception):
+    """A grammar cannot be kept to; the text says why."""
 
 
 @dataclass(slots=True)
@@ -67,6 +75,8 @@ class Grammars:
         self._num_words = -(-vocab_size // _BITS)
         self._answers: dict[Sequence, _Answer] = {}
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        """By text, bytes by which the process grew as it was compiled."""
 
         def begin() -> None:
             if cores:
@@ -99,11 +109,24 @@ class Grammars:
             return
         compiled = self._compiled.pop(grammar.text, None) or self._compiler.submit(self._compile, grammar.text)
         self._compiled[grammar.text] = compiled
+        self._drop_oldest()
+        self._answers[sequence] = _Answer(grammar.text, compiled)
+
+    def _drop_oldest(self) -> None:
+        """Keeps no more than may be kept; who has one keeps it."""
+        for text in [*self._sizes]:
+            if text not in self._compiled:  # dropped before it was compiled
+                self._sizes.pop(text, None)
         num_characters = sum(map(len, self._compiled))
-        while len(self._compiled) > _MOST_COMPILED or (num_characters > _MOST_COMPILED_CHARACTERS and self._compiled):
+        num_bytes = sum(self._sizes.get(text, 0) for text in self._compiled)
+        while self._compiled and (
+            len(self._compiled) > _MOST_COMPILED
+            or num_characters > _MOST_COMPILED_CHARACTERS
+            or num_bytes > _MOST_COMPILED_BYTES
+        ):
             text, _ = self._compiled.popitem(last=False)
             num_characters -= len(text)
-        self._answers[sequence] = _Answer(grammar.text, compiled)
+            num_bytes -= self._sizes.pop(text, 0)
 
     def is_ready(self, sequence: Sequence) -> bool:
         """Whether it can begin to run."""
@@ -159,9 +182,15 @@ class Grammars:
             eos = sorted(token_id for token_id in self._eos_token_ids if token_id < self._vocab_size)
             self._tokenizer = LLTokenizer(self._read_tokenizer(), n_vocab=self._vocab_size, eos_token=eos or None)
             self._executor = LLExecutor(self._num_threads)
+        before = _resident_bytes()
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=parser_limits())
         if not matcher.is_error():
             matcher.compute_bitmask()  # what is found once for the first token is there for all copies
+        if matcher.is_error():
+            problem = described(matcher.get_error())
+            del matcher  # the error would keep it
+            raise _UnusableError(problem)
+        self._sizes[text] = max(0, _resident_bytes() - before)
         return matcher
 
     def _fill(self, answers: list[tuple[int, _Answer]]) -> TokenMasks:
@@ -185,6 +214,14 @@ class Grammars:
         self.num_masks += len(answers)
         self.mask_seconds += self._clock.monotonic() - began
         return TokenMasks(np.array([row for row, _ in answers], np.int64), words)
+
+
+def _resident_bytes() -> int:
+    """Of this process; 0 where nobody says."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def usable_cores() -> Collection[int]:
@@ -219,10 +256,10 @@ def _settle(answer: _Answer) -> None:
         return
     try:
         compiled = answer.compiled.result()
+    except _UnusableError as error:
+        answer.problem = str(error)
+        return
     except Exception as error:  # llguidance raises bare ones for a tokenizer that it cannot use
         answer.problem = f"no grammar can be used with this model's tokenizer: {described(str(error))}"
         return
-    if compiled.is_error():
-        answer.problem = described(compiled.get_error())
-    else:
-        answer.matcher = compiled.deep_copy()
+    answer.matcher = compiled.deep_copy()
