@@ -1,6 +1,7 @@
 """The rules between fields: what each refuses, and that predicate and CEL text say the same of every object."""
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -44,6 +45,24 @@ def agreed(obj: dict[str, Any]) -> list[BrokenRule]:
     by_cel = [BrokenRule(each.path, each.rule_message) for each in check_rules(object_schema(), stored)]
     assert Counter(broken) == Counter(by_cel)
     return broken
+
+
+def test_every_rule_has_a_case_for_each_of_its_places() -> None:
+    messages = [rule["message"] for schema in schemas(object_schema()) for rule in schema.get(VALIDATIONS, ())]
+    cases = {message: [case for case in RULES if message.startswith(case.sentence)] for message in messages}
+    assert {message: len(found) for message, found in cases.items()} == Counter(messages)
+
+
+VALIDATIONS = "x-kubernetes-validations"
+
+
+def schemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A schema and every schema in it."""
+    yield schema
+    inner = [*(schema.get("properties") or {}).values(), schema.get("items"), schema.get("additionalProperties")]
+    for child in inner:
+        if isinstance(child, Mapping):
+            yield from schemas(child)
 
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.sentence)
