@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
 from fairlead.gateway.dispatch.refusals import QueueOutcome
 from fairlead.gateway.openai import errors
 from fairlead.gateway.openai.document import FILE
-from fairlead.gateway.openai.routes import INFERENCE_PATHS, PROBES
+from fairlead.gateway.openai.routes import INFERENCE_PATHS, INJECT_PATH, PROBES
 from fairlead.routing.replica import Replica
 from fairlead_testing.gateways import make_pool, running_gateway
 
@@ -56,7 +56,8 @@ async def test_the_document_is_served_valid_and_of_every_path() -> None:
         assert (await http.post("/openapi.json")).status_code == 405
     OpenAPI.model_validate(document)
     assert document["openapi"].startswith("3.1")
-    assert set(document["paths"]) == {*INFERENCE_PATHS, *PROBES, "/v1/models", "/v1/models/{id}", "/openapi.json"}
+    forwarded = {*INFERENCE_PATHS, INJECT_PATH}
+    assert set(document["paths"]) == {*forwarded, *PROBES, "/v1/models", "/v1/models/{id}", "/openapi.json"}
     for reference in references(document):
         _, *places = reference.split("/")
         found = document
