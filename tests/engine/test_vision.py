@@ -1,5 +1,6 @@
 """The engine sees what transformers' Qwen2.5-VL sees: pixels, vectors of images, and every token behind them."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,11 +11,18 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
+from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.images.decoding import fit
+from fairlead_engine.model.shard import Shard
 from fairlead_engine.model.vision.vision_tower import patches
+from fairlead_engine.runner import ModelRunner, model_part
+from fairlead_engine.runner.model_part import ModelPart, PartSettings
 from fairlead_engine.types import EngineRequest, FinishReason, PromptImage, SamplingParams
-from fairlead_engine_testing.vision_checkpoints import PAD, START, STOP, noise, write_vision_model
+from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
+from fairlead_engine_testing.device_meter import GIB, DeviceMeter
+from fairlead_engine_testing.vision_checkpoints import MOST_TOKENS, PAD, START, STOP, noise, write_vision_model
 
 TOLERANCE = 1e-3
 SIZES = [(64, 64), (101, 57), (33, 90), (9, 140), (300, 200), (3, 3)]
@@ -237,3 +245,78 @@ def test_several_answers_see_one_image_once(engine):
     while engine.has_work():
         engine.step()
     assert engine.runner._part.images.num_computed == before + 1
+
+
+def test_captured_decodes_turn_by_their_shifted_places(folder, reference, processor, monkeypatch):
+    """Beside a sequence without images, whose places are its positions."""
+    graphs: list[CPUGraphs] = []
+
+    def choose(*args, enforce_eager: bool) -> CPUGraphs:
+        graphs.append(CPUGraphs())
+        return graphs[-1]
+
+    monkeypatch.setattr(model_part, "choose_recorder", choose)
+    engine = make_engine(folder, attention_backend="block_tables", max_num_seqs=4, max_num_batched_tokens=80)
+    scenes = [Scene(engine, words(1), noise(64, 64, 1), words(2)), Scene(engine, words(3, 20))]
+    outputs = serve(engine, scenes, 10, per_step=2)
+    assert graphs[0].num_replays > 0
+    for scene, output in zip(scenes, outputs, strict=True):
+        scene.check(reference, processor, output)
+
+
+def test_memory_is_measured_beside_what_the_largest_image_takes(folder, monkeypatch):
+    runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=8, num_threads=1)
+    runner._part.meter = meter = DeviceMeter(5 * GIB)
+    images = runner._part.images
+    largest = images.largest
+
+    def noted() -> torch.Tensor:
+        vectors = largest()
+        meter.notes.append(f"{len(vectors)} tokens")
+        return vectors
+
+    monkeypatch.setattr(images, "largest", noted)
+    runner.memory_for_cache(0.9, 2, 64, 128)
+    assert meter.notes == ["begin", f"{MOST_TOKENS} tokens", "read"]
+
+
+def test_no_image_is_larger_than_is_said(folder):
+    engine = make_engine(folder, max_image_pixels=16 * 64)
+    image = fit(noise(300, 200), settings_of(engine))
+    assert image.rows * image.columns <= 16
+    with pytest.raises(ConfigError, match="max-image-pixels: 200 is below the 256 pixels of the smallest image"):
+        make_engine(folder, max_image_pixels=200)
+
+
+def test_what_does_not_go_with_seeing_is_refused_by_name(folder, tmp_path):
+    llama = write_random_checkpoint(tmp_path / "llama", llama_fields())
+    with pytest.raises(ConfigError, match="max-image-pixels: is set, and this model sees no images"):
+        make_engine(llama, max_image_pixels=1000)
+    with pytest.raises(ConfigError, match="tensor-parallel-size: is 2, and a model that sees images is not divided"):
+        ModelPart(PartSettings(folder=str(folder), device="cpu"), Shard(0, 2))
+    with pytest.raises(ConfigError, match="speculative-model: is set, and what guesses with a model sees no images"):
+        make_engine(folder, speculative_method="draft", speculative_model=str(folder))
+
+
+def test_an_engine_refuses_images_that_are_not_as_its_model_takes_them(engine):
+    scene = Scene(engine, words(1), noise(64, 64))
+    [image] = scene.images
+    for wrong in (
+        msgspec.structs.replace(image, pixels=image.pixels[:-1]),
+        msgspec.structs.replace(image, start=len(scene.token_ids) - 1),
+        msgspec.structs.replace(image, rows=-1, columns=-1),
+    ):
+        refused = engine.add(msgspec.structs.replace(scene.request("wrong", 1), images=(wrong,)))
+        assert refused is not None and refused.finish_reason is FinishReason.ERROR
+    assert not engine.has_work()
+
+
+def test_a_folder_without_a_processor_is_refused(folder, tmp_path):
+    copied = tmp_path / "copied"
+    shutil.copytree(folder, copied)
+    (copied / "preprocessor_config.json").unlink()
+    with pytest.raises(ModelLoadError, match=r"has no preprocessor_config\.json"):
+        make_engine(copied)
+    (copied / "preprocessor_config.json").write_text('{"patch_size": 14, "merge_size": 2}')
+    with pytest.raises(ModelLoadError, match="the processor's patch_size is 14, and that of vision_config"):
+        make_engine(copied)
