@@ -11,9 +11,10 @@ import torch
 
 from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
-from fairlead_engine.errors import ConfigError, ModelLoadError
+from fairlead_engine.errors import ConfigError, ModelLoadError, RequestError
 from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.images.decoding import fit
+from fairlead_engine.llm import LLM
 from fairlead_engine.model.shard import Shard
 from fairlead_engine.model.vision.vision_tower import patches
 from fairlead_engine.runner import ModelRunner, model_part
@@ -309,6 +310,14 @@ def test_an_engine_refuses_images_that_are_not_as_its_model_takes_them(engine):
         refused = engine.add(msgspec.structs.replace(scene.request("wrong", 1), images=(wrong,)))
         assert refused is not None and refused.finish_reason is FinishReason.ERROR
     assert not engine.has_work()
+
+
+def test_the_library_takes_no_images(folder):
+    model = LLM(str(folder), device="cpu", num_threads=1)
+    assert model.chat([{"role": "user", "content": "no image"}], SamplingParams(max_tokens=2)).token_ids
+    part = {"type": "image_url", "image_url": {"url": "data:"}}
+    with pytest.raises(RequestError, match=r"messages\[0\]\.content\[0\]\.image_url is an image"):
+        model.chat([{"role": "user", "content": [part]}])
 
 
 def test_a_folder_without_a_processor_is_refused(folder, tmp_path):

@@ -33,6 +33,7 @@ from fairlead_engine.types import (
 )
 from fairlead_protocol.adapters import with_adapter
 from fairlead_protocol.chat import Message
+from fairlead_protocol.image_parts import image_parts
 from fairlead_protocol.prompts import ChatPrompt, EncodedPrompt, ScorePrompt
 
 Prompt = str | Sequence[int]
@@ -147,7 +148,9 @@ class LLM:
         adapter: str | None = None,
         **template_variables: Any,
     ) -> Completion:
-        """Answers one conversation through the model's chat template."""
+        """Answers one conversation through the model's chat template; raises `RequestError`, of images too."""
+        if parts := image_parts(messages):
+            raise RequestError(parts[0].place, f"{parts[0].place} is an image, which servers take alone; send text")
         fields = ChatPrompt(
             messages=[dict(message) for message in messages],
             tools=[dict(tool) for tool in tools] if tools else None,
