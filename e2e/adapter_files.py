@@ -27,7 +27,9 @@ def write_adapter(folder: Path, rank: int = RANK) -> Path:
             tensors[f"{place}.lora_A.weight"] = random.normal(0, 0.3, (rank, hidden)).astype(np.float32)
             tensors[f"{place}.lora_B.weight"] = random.normal(0, 0.3, (heads * width, rank)).astype(np.float32)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "adapter_model.safetensors")
+    weights = folder / "adapter_model.safetensors"
+    save_file(tensors, weights)
+    weights.chmod(0o644)  # who writes them is not whom engines run as
     config = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 2 * rank, "bias": "none",
         "target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": "dinghy",

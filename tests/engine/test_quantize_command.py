@@ -59,6 +59,8 @@ def test_awq_and_gptq_err_less_than_rounding_to_nearest(chats, tmp_path: Path, c
     assert divergences["gptq"] < 0.7 * divergences["rtn"], divergences
     files = {file.name for file in (tmp_path / "gptq").iterdir()}
     assert files == {file.name for file in resolve_model("demo://dinghy").iterdir()}
+    (tmp_path / "mine").touch()
+    assert (tmp_path / "gptq" / WEIGHTS).stat().st_mode == (tmp_path / "mine").stat().st_mode
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)

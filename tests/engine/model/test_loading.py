@@ -1,6 +1,8 @@
 """Checkpoints load whole or not at all, and what does not fit is named: file, tensor, expected and found shape."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,6 +153,17 @@ def test_a_truncated_file_is_named(keep, folder):
     error = refusal(folder)
     assert error.reason == ModelLoadReason.CHECKPOINT_INVALID
     assert str(folder / WEIGHTS) in error.message
+
+
+def test_a_file_that_may_not_be_read_is_not_called_missing(folder, monkeypatch):
+    def denied(self: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fairlead_engine.model.checkpoint.check_readable", denied)
+        error = refusal(folder)
+    assert error.reason == ModelLoadReason.CHECKPOINT_INVALID
+    assert f"{folder / WEIGHTS} cannot be read (Permission denied)" in error.message
 
 
 def test_a_folder_without_weights_says_what_is_read(folder):

@@ -261,12 +261,25 @@ def _open_safetensors(path: Path) -> Any:
             "lists; fetch what is missing, or convert the checkpoint to safetensors.",
         )
     try:
+        check_readable(path)
+    except OSError as error:
+        raise ModelLoadError(
+            ModelLoadReason.CHECKPOINT_INVALID,
+            f"{path} cannot be read ({error.strerror}): let the user that the engine runs as read it.",
+        ) from error
+    try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(
             ModelLoadReason.CHECKPOINT_INVALID,
             f"{path} cannot be read as safetensors ({error}). It is damaged or incomplete: fetch it again.",
         ) from error
+
+
+def check_readable(path: Path) -> None:
+    """Raises OSError with the reason where a file may not be read: safetensors would say that it is not there."""
+    with path.open("rb"):
+        pass
 
 
 def _read_index(path: Path) -> dict[str, str]:

@@ -273,7 +273,11 @@ class _Files:
 
     def _flush(self) -> None:
         if self._kept:
-            save_file(self._kept, self._part(len(self._file_of)), metadata={"format": "pt"})
+            part = self._part(len(self._file_of))
+            part.touch()
+            mode = part.stat().st_mode  # as any file of this process; safetensors lets nobody else read its own
+            save_file(self._kept, part, metadata={"format": "pt"})
+            part.chmod(mode)
             self._file_of.append(list(self._kept))
             self._kept, self._num_bytes = {}, 0
 

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from fairlead_engine.errors import AdapterError
+from fairlead_engine.model.checkpoint import check_readable
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -44,6 +45,7 @@ class PeftFiles:
             problem = f"{_PICKLE} may run code when it is read and is not; save the adapter as safetensors"
             raise AdapterError(f"{self._folder} has no {WEIGHTS_FILE}" + (f": {problem}" if has_pickle else ""))
         try:
+            check_readable(self.weights)
             with safe_open(self.weights, framework="pt") as file:
                 yield file
         except (SafetensorError, OSError) as error:
