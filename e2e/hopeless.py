@@ -38,7 +38,7 @@ HOPELESS = [
         {"source": "hf://org/model"},
         "SourceNotSupported",
         [
-            "hf:// is not supported by this version: put the model's folder on a PersistentVolumeClaim and write "
+            "hf:// is not supported by this version: put its folder on a PersistentVolumeClaim and write "
             "model.source: pvc://CLAIM/FOLDER, or try the bundled demo://dinghy"
         ],
         "ModelAvailable",

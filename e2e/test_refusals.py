@@ -151,7 +151,7 @@ def test_a_folder_of_the_engine_s_machine_is_served_in_local_mode_only(
     else:
         seen = fleet.wait_condition(name, "ModelAvailable", "False", "SourceNotSupported")
         assert (
-            "file:// is for local mode only: put the model's folder on a PersistentVolumeClaim and write "
+            "file:// is for local mode only: put its folder on a PersistentVolumeClaim and write "
             "model.source: pvc://CLAIM/FOLDER" in seen["message"]
         )
     assert fleet.condition(name, "Ready")["status"] == "False"

@@ -51,12 +51,17 @@ def test_it_is_torchs_product(device, rows, out_features, in_features, dtype, ha
 @on_each_device
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_company_changes_no_bit_of_a_row(device, dtype):
+    """In the interpreter a row keeps its place: how numpy sums depends on it, with some processors."""
     from fairlead_engine.kernels.skinny_product_kernel import skinny_product
 
     x, weight = torch.randn(MOST_ROWS, 300).to(device, dtype), torch.randn(40, 300).to(device, dtype)
     whole = skinny_product(x, weight)
     for rows in (slice(0, 1), slice(3, 5), slice(5, 16)):
-        assert skinny_product(x[rows], weight).equal(whole[rows])
+        others = torch.randn_like(x)
+        others[rows] = x[rows]
+        assert skinny_product(others, weight)[rows].equal(whole[rows])
+        if device == "cuda":
+            assert skinny_product(x[rows], weight).equal(whole[rows])
     x[1:] = float("nan")
     assert skinny_product(x, weight)[0].equal(whole[0])
 
