@@ -127,6 +127,14 @@ def test_a_chat_is_searched_and_told_of(exact: Any) -> None:
     assert {len(token.top_logprobs) for choice in reply.choices for token in choice.logprobs.content} == {2}
 
 
+def test_log_probabilities_are_told_to_who_asks_for_them(exact: Any) -> None:
+    body = {"model": "tiny", "max_tokens": 4, "n": 2, "use_beam_search": True}
+    chat = {**body, "messages": [{"role": "user", "content": "ahoy"}]}
+    for path, request in (("chat/completions", chat), ("completions", {**body, "prompt": "ahoy"})):
+        reply = httpx.post(f"{exact.url}/v1/{path}", json=request, timeout=30).json()
+        assert [choice["logprobs"] for choice in reply["choices"]] == [None, None]
+
+
 def httpx_metric(engine: Any, name: str) -> float:
     return float(engine.metric(name))
 

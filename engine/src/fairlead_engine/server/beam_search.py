@@ -108,8 +108,9 @@ class BeamSearch(Generation):
         width = request.num_each
         self._by_prompt = [choices[first : first + width] for first in range(0, len(choices), width)]
         self._searches = [_beams(request, each[0], info) for each in self._by_prompt]
-        top = request.top_logprobs if isinstance(request, ChatRequest) else request.logprobs
-        self._num_top = top or 0
+        is_chat = isinstance(request, ChatRequest)
+        self._tells_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None
+        self._num_top = (request.top_logprobs if is_chat else request.logprobs) or 0
         self._asked: list[_Asked] = []
         self._num_asked = 0
         self._wake = asyncio.Event()
@@ -212,12 +213,13 @@ class BeamSearch(Generation):
         answers = [beam for _, beam in search.best]
         for choice, beam in zip(choices, answers + answers[-1:] * (len(choices) - len(answers)), strict=True):
             reason = FinishReason.STOP if beam.has_ended else FinishReason.LENGTH
+            told = [msgspec.structs.replace(token, top=token.top[: self._num_top]) for token in beam.tokens]
             output = SequenceOutput(
                 request_id=choice.request.request_id,
                 new_token_ids=beam.token_ids,
                 finish_reason=reason,
                 num_cached_tokens=choices[0].num_cached_tokens,
-                logprobs=[msgspec.structs.replace(token, top=token.top[: self._num_top]) for token in beam.tokens],
+                logprobs=told if self._tells_logprobs else None,
                 stop_token_id=beam.token_ids[-1] if beam.has_ended else None,
             )
             found.append(ChoiceDelta(choice.index, choice.reader.push(output)))
