@@ -91,6 +91,6 @@ HOPELESS = [
     Hopeless(
         {"engine": {"extraArgs": ["--no-such-flag"]}},
         "InvalidConfig",
-        ["unrecognized arguments: --no-such-flag; see fairlead-engine --help"],
+        ["unrecognized arguments: --no-such-flag; see fairlead-engine serve --help"],
     ),
 ]

@@ -1,11 +1,12 @@
 """`fairlead-engine`: the command line of the engine."""
 
 import argparse
+import difflib
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fairlead_engine import compare_command, quantize_command
 from fairlead_engine.config import CharacteriseConfig, ServerConfig
@@ -15,10 +16,25 @@ from fairlead_engine.server import termination
 from fairlead_engine.version import __version__
 
 _USAGE_ERROR = 2
+_ALIKE = 0.75
 
 
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong command line to the termination log as well, where the operator finds it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuses what is not known at once: the parser of the command knows best what was meant."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}{self._meant(rest[0])}")
+        return parsed, rest
+
+    def _meant(self, unknown: str) -> str:
+        flags = [flag for action in self._actions for flag in action.option_strings]
+        if not unknown.startswith("-"):
+            return f" (did you mean --model {unknown}?)" if "--model" in flags else ""
+        close = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1, cutoff=_ALIKE)
+        return f" (did you mean {close[0]}?)" if close else ""
 
     def error(self, message: str) -> NoReturn:
         termination.report(ConfigError("command-line", message, f"see {self.prog} --help"))

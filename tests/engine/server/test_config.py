@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fairlead_engine.__main__ import main
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
@@ -127,3 +128,19 @@ def test_limits_depend_on_the_device_where_they_are_not_given() -> None:
 def test_a_default_never_contradicts_a_given_limit() -> None:
     assert EngineConfig(model="/m", max_num_batched_tokens=8).for_device("cpu").max_num_seqs == 8
     assert EngineConfig(model="/m", max_num_seqs=1000).for_device("cpu").max_num_batched_tokens == 1000
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["serve", "demo://dinghy"], "did you mean --model demo://dinghy?); see fairlead-engine serve --help"),
+        (["serve", "--served-model-name=x"], "did you mean --served-name?"),
+        (["compare", "--no-such-flag"], "the following arguments are required: --model"),
+        (["quantize", "--model", "m", "--out", "o", "--format", "int8", "--methods", "rtn"], "did you mean --method?"),
+        (["serve", "--no-such-flag"], "unrecognized arguments: --no-such-flag; see fairlead-engine serve --help"),
+    ],
+)
+def test_a_wrong_command_line_is_told_what_was_meant(command: list[str], says: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        main(command)
+    assert says in json.loads(capsys.readouterr().err)["message"]

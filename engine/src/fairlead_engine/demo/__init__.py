@@ -49,7 +49,8 @@ def resolve_model(source: str) -> Path:
         problem = f"cannot be looked into ({error.strerror if isinstance(error, OSError) else error})"
     raise ModelLoadError(
         ModelLoadReason.MODEL_NOT_FOUND,
-        f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json, or a GGUF file",
+        f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json, or a GGUF file: "
+        "models are not downloaded",
     )
 
 

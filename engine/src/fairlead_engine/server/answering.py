@@ -58,6 +58,7 @@ async def refuse(request: Request, error: Exception) -> Response:
     """FastAPI's handler of the errors its router raises: no such path, or not with this method."""
     assert isinstance(error, HTTPException)
     if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
-        raise NotFound(None, f"there is nothing at {request.scope['path']}; the OpenAI API is below /v1", "not_found")
+        problem = f"there is nothing at {request.scope['path']}; /openapi.json lists what there is, such as "
+        raise NotFound(None, problem + "/v1/chat/completions", "not_found")
     allowed = (error.headers or {})["Allow"]
     raise MethodNotAllowed(request.method, "GET, HEAD" if "GET" in allowed else allowed)

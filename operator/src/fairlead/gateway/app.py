@@ -113,7 +113,7 @@ class GatewayApp:
             _require(method, path, "GET", "HEAD")
             await client.reply(200, await document())
         else:
-            raise errors.unknown_path(method, path)
+            raise errors.unknown_path(method, path, f"in {PATH_DOCUMENT}, such as /v1/chat/completions")
 
     async def _infer(self, target: routes.Target, headers: Headers, client: Client) -> None:
         """A request for an engine, observed once, however it ends."""
@@ -194,7 +194,7 @@ class ControlApp:
         client = Client(receive, send, request_id=secrets.token_hex(16), stall_timeout=60.0)
         try:
             if path not in routes.CONTROL_PATHS:
-                raise errors.unknown_path(method, path)
+                raise errors.unknown_path(method, path, f"of this port: {', '.join(sorted(routes.CONTROL_PATHS))}")
             if path == PATH_SIGNALS:
                 _require(method, path, "GET")
                 await self._signals.serve(receive, send, client.request_id)

@@ -155,9 +155,10 @@ def shutting_down() -> OpenAIError:
     return overloaded(message, code="shutting_down", outcome=RequestOutcome.CUT)
 
 
-def unknown_path(method: str, path: str) -> OpenAIError:
-    """404: no such endpoint."""
-    return OpenAIError(404, f"Invalid URL ({method} {path}).", code="unknown_url")
+def unknown_path(method: str, path: str, there: str) -> OpenAIError:
+    """404: no such endpoint. `there`: where or what those are that there are."""
+    message = f"Invalid URL ({method} {path}); use one of those {there}."
+    return OpenAIError(404, message, code="unknown_url")
 
 
 def method_not_allowed(method: str, path: str, allowed: str) -> OpenAIError:
