@@ -481,6 +481,7 @@ def http_endpoints() -> str:
     engine = build_app(Service("model", ScriptedEngine(), ServerConfig())).openapi()["paths"]
     operations = [[f"`{method.upper()}`", f"`{path}`", _summary(operation, path)]
                   for path, methods in engine.items() for method, operation in methods.items()]  # fmt: skip
+    operations += [["`GET`", f"`{PATH_DOCUMENT}`", "All of this as OpenAPI."]]
     summaries = {path: _summary(engine[path]["post"], path) for path in sorted({*INFERENCE_PATHS, INJECT_PATH})}
     gateway = [["`POST`", f"`{path}`", f"{text} Forwarded to an engine."] for path, text in summaries.items()]
     gateway += [["`GET`", f"`{MODELS_PATH}`", "The models that are served."],

@@ -133,8 +133,8 @@ class EngineConfig:
     prompt_lookup_max: int | None = None
     """Tokens that ngram looks for first, before it looks for fewer. None = 4."""
     lora_modules: str | None = None
-    """Adapters to begin with, as NAME=FOLDER and with commas between them: folders of LoRA adapters as PEFT writes
-    them. Requests ask for `MODEL:NAME`."""
+    """Adapters to begin with, as NAME=FOLDER and with commas between them: folders of LoRA adapters or soft prompts, as
+    PEFT writes them. Requests ask for `MODEL:NAME`."""
     adapter_folder: str | None = None
     """Folder below which adapters may be loaded while the engine runs (`POST /v1/load_lora_adapter`). None = none may.
     """

@@ -187,8 +187,9 @@ class GenerationRequest(SamplingFields, forbid_unknown_fields=True, frozen=True,
     use_beam_search: Annotated[
         bool | None,
         Parameter(
-            "The answers are the `n` likeliest that a beam search of width `n` (or `best_of`) finds, best first. Not "
-            "in streams, and not with what changes logits.",
+            "The answers are the `n` likeliest that a beam search of width `n` (or `best_of`) finds, best first. The "
+            f"width and the tokens that end an answer are at most {MAX_LOGPROBS} together. Not in streams, and not "
+            "with what changes logits.",
             default="false",
         ),
     ] = None

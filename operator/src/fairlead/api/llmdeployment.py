@@ -124,7 +124,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """A LoRA adapter of the model. Requests ask for `MODEL:NAME`, or for its own name."""
+    """A LoRA adapter or a soft prompt of the model. Requests ask for `MODEL:NAME`, or for its own name."""
 
     name: Annotated[str, Constraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
     """What stands behind a name of the model and a colon."""
@@ -410,9 +410,9 @@ class LLMDeploymentSpec:
         tuple[Adapter, ...],
         Constraints(max_items=64, list_type="map", list_map_keys=("name",), rules=rules.ADAPTERS),
     ] = ()
-    """LoRA adapters that are served beside the model itself. Engines load and unload them while they run: replicas are
-    replaced only for a claim that is not mounted yet, or is deleted, and, where engine.maxLoras is not set, for the
-    first one and when the last one goes."""
+    """Adapters that are served beside the model itself: LoRA and soft prompts. Engines load and unload them while they
+    run: replicas are replaced only for a claim that is not mounted yet, or is deleted, and, where engine.maxLoras is
+    not set, for the first one and when the last one goes."""
     engine: Annotated[Engine, Constraints(rules=rules.ENGINE)] = field(default_factory=Engine)
     """How the engine runs the model."""
     resources: Annotated[Resources, Constraints(rules=rules.RESOURCES)] = field(default_factory=Resources)
