@@ -279,7 +279,8 @@ def families() -> str:
         "- *LoRA*: an adapter of those layers tells what a model tells that has it merged into its weights.\n"
         "- *Tools*: a call that is written as the chat templates of the family's models write it is told from the "
         "text, by the format of this name, which such a template selects. `--tool-call-parser` sets another.\n"
-        "- *Speculative*: guesses by n-grams, a draft model and Medusa's heads leave greedy answers as they are.\n"
+        "- *Speculative*: guesses by n-grams, a draft model, Medusa's heads and an EAGLE-3 head leave greedy answers "
+        "as they are.\n"
         "- *Quantised*: formats that weights are rounded to while they are loaded; errors stay within bounds.",
         table(["Architecture", *columns], rows),
         "## What is refused", "Nothing of this is ignored in silence: it ends with this sentence.",
