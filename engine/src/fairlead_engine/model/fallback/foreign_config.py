@@ -120,7 +120,8 @@ def _check_kind(settings: Any, fields: JsonFields) -> None:
             "models that take positions as they are given can be served",
         )
     if found := [name for name in _OTHER_INPUTS if getattr(settings, name, None) is not None]:
-        raise _refused(f"{kind} with {' and '.join(found)}", "models that read text alone can be served")
+        seeing = ", ".join(name for name in ARCHITECTURES if not name.endswith("ForCausalLM"))
+        raise _refused(f"{kind} with {' and '.join(found)}", f"models that read text alone can be served, and {seeing}")
     if fields.has("quantization_config"):
         raise _refused(
             "has a quantization_config", "weights that are stored quantised are read for this engine's own families"
