@@ -265,6 +265,30 @@ def test_captured_decodes_turn_by_their_shifted_places(folder, reference, proces
         scene.check(reference, processor, output)
 
 
+def test_captured_steps_turn_single_tokens_before_images_by_their_own_places(folder, reference, processor, monkeypatch):
+    """Of a prompt that is computed token by token, beside a sequence that takes the rest of each step."""
+    graphs: list[CPUGraphs] = []
+
+    def choose(*args, enforce_eager: bool) -> CPUGraphs:
+        graphs.append(CPUGraphs())
+        return graphs[-1]
+
+    monkeypatch.setattr(model_part, "choose_recorder", choose)
+    engine = make_engine(folder, attention_backend="block_tables", max_num_seqs=2, max_num_batched_tokens=2)
+    scene = Scene(engine, words(1, 3), noise(24, 24, 1), words(2, 3), noise(16, 32, 2), words(3, 3))
+    request = scene.request("scored", 1)
+    sampling = msgspec.structs.replace(request.sampling, prompt_logprobs=0)
+    engine.add(Scene(engine, words(4, 2)).request("beside", len(scene.token_ids) + 4))
+    engine.add(msgspec.structs.replace(request, sampling=sampling))
+    found = []
+    while engine.has_work():
+        found += [each for output in engine.step() for each in output.prompt_logprobs or []]
+    assert graphs[0].num_replays > 0
+    logits = scene.logits(reference, processor, [])[:-1].log_softmax(-1)
+    expected = logits[torch.arange(len(logits)), scene.token_ids[1:]]
+    assert torch.tensor([each.logprob for each in found]).sub(expected).abs().max() <= 1e-3
+
+
 def test_memory_is_measured_beside_what_the_largest_image_takes(folder, monkeypatch):
     runner = ModelRunner(folder, dtype="float32", device="cpu", block_size=8, num_threads=1)
     runner._part.meter = meter = DeviceMeter(5 * GIB)

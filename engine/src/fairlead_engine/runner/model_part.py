@@ -239,7 +239,10 @@ class ModelPart:
             return None
         self.tokens.add(plan.new_tokens)
         self._tables.update(plan.new_blocks)
-        hidden, slots, ends, tapped = graphs.decode(plan.slots, plan.context_lens, plan.adapters, plan.shifts)
+        shifts = plan.places
+        if len(shifts):  # of text, which has one place: also of a chunk's only token, before images of its prompt
+            shifts = shifts[: len(plan.slots)] - (plan.context_lens - 1)
+        hidden, slots, ends, tapped = graphs.decode(plan.slots, plan.context_lens, plan.adapters, shifts)
         if plan.samples.all() and not plan.score_rows and not plan.pool_rows:
             return self._read(plan, hidden, slots, ends, tapped)
         sampling = np.flatnonzero(plan.samples)

@@ -53,8 +53,6 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """Whose tokens are computed, in the order of their rows."""
     places: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """[3 x rows]: all in time, then all by row, then by column; empty where all are as positions are."""
-    shifts: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
-    """What places of tokens behind an item's images differ by from their positions; empty where no item has images."""
 
 
 class SoftRows(msgspec.Struct, frozen=True, array_like=True):
@@ -127,7 +125,8 @@ class SentSlots:
         return found if (found != NOT_PLACED).any() else _NONE
 
     def shifts(self, batch: Batch, slots: Numbers) -> Numbers:
-        """`StepPlan.shifts`, told in the same way."""
+        """What places of tokens behind an item's images differ by from their positions, told in the same way; empty
+        where no item has images."""
         for item in batch.chunks:
             self._shifts[item.sequence.slot] = shift_behind(item.sequence.images)
         found = self._shifts[slots]
@@ -188,7 +187,6 @@ def plan_step(batch: Batch, sent: SentSlots, most_scored: int) -> StepPlan:
         soft_rows=soft_rows,
         images=_images(batch) if len(shifts) else [],
         places=_places(batch, shifts) if len(shifts) else _NONE,
-        shifts=shifts,
     )
 
 
