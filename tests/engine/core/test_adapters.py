@@ -208,6 +208,31 @@ def test_an_adapter_that_can_be_read_no_more_ends_its_requests_alone() -> None:
     load(engine, "b", "/b2")
 
 
+def test_nobody_shares_what_was_computed_before_an_adapter_of_that_name_was_lost() -> None:
+    clock, prompt = FakeClock(0.0), [1, 2, 3, 4, 5, 6, 7, 1, 2]
+    engine, runner = make(1, "a=/a,b=/b", clock, max_cpu_loras=1)
+
+    def ask(name: str) -> tuple[list[int], FinishReason | None]:
+        request = make_request(name, prompt, adapter=name, max_tokens=3, ignore_eos=True)
+        assert engine.add(request) is None
+        token_ids, reason = list[int](), None
+        while engine.has_work():
+            for output in engine.step():
+                token_ids, reason = token_ids + output.new_token_ids, output.finish_reason
+            engine.check()
+            clock.advance(1.0)
+        return token_ids, reason
+
+    for name in "ba":
+        assert ask(name) == (runner.generate(prompt, 3, folder=name), FinishReason.LENGTH)
+    read = runner.read_adapter
+    runner.read_adapter = lambda key, folder: read(key, Path("/broken"))  # type: ignore[method-assign]
+    assert ask("b") == ([], FinishReason.ERROR)
+    runner.read_adapter = read  # type: ignore[method-assign]
+    load(engine, "b", "/b2")
+    assert ask("b") == (runner.generate(prompt, 3, folder="b2"), FinishReason.LENGTH)
+
+
 def test_what_cannot_be_loaded_is_refused() -> None:
     engine, _ = make(1, "a=/a")
     for name, said in (("a", "'a' is there already"), ("", "1 to 256 printable"), ("x\n", "1 to 256 printable")):

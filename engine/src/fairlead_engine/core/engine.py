@@ -230,6 +230,7 @@ class Engine:
         """Begins to load an adapter beside the steps; `done` hears the end of it, from `settle` or a step. Raises
         AdapterError."""
         self.adapters.load(name, folder, done)
+        self.blocks.retract_adapter(name)  # one of that name may have been lost, which nobody has unloaded
 
     def unload_adapter(self, name: str) -> None:
         """Takes no more requests for an adapter, and gives it up when those that are there have ended. Nobody shares
