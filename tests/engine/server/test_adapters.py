@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput, TokenLogprobs
 from fairlead_engine_testing import ScriptedEngine
 from fairlead_engine_testing.adapters import write_random_adapter, write_random_soft_prompt
 from fairlead_engine_testing.scripted_engine import scripted_info
@@ -99,6 +100,27 @@ async def test_soft_prompts_count_against_the_context(start_app: Any) -> None:
     assert (await app.complete(model="tiny:soft", prompt=[5] * 11, max_tokens=45)).status_code == 200
     reply = await app.http.post("/v1/embeddings", json={"model": "tiny:soft", "input": "ahoy"})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+
+
+async def test_a_search_ends_where_a_soft_prompt_leaves_no_room(start_app: Any) -> None:
+    """It is one that says no max_tokens."""
+
+    def told(request: EngineRequest) -> list[SequenceOutput]:
+        logprobs = [TokenLogprobs(5, -0.5, [(5, -0.5)])]
+        length = FinishReason.LENGTH
+        return [
+            SequenceOutput(request_id=request.request_id, new_token_ids=[5], finish_reason=length, logprobs=logprobs)
+        ]
+
+    app = start_app(ScriptedEngine(told, info=scripted_info(adapters=("soft",))))
+    app.engine.change_load(virtual_tokens={"soft": 200})
+    for model, room in (("tiny", 256), ("tiny:soft", 56)):
+        app.engine.requests.clear()
+        reply = await app.chat(model=model, use_beam_search=True, ignore_eos=True)
+        usage = reply.json()["usage"]
+        assert usage["total_tokens"] == room
+        longest = max(len(request.prompt_token_ids) for request in app.engine.requests)
+        assert longest == room - 1, "the core takes no prompt that leaves no room"
 
 
 @pytest.mark.parametrize("num_processes", [1, 2])

@@ -107,7 +107,11 @@ class BeamSearch(Generation):
         super().__init__(client, choices, metrics, on_sent)
         width = request.num_each
         self._by_prompt = [choices[first : first + width] for first in range(0, len(choices), width)]
-        self._searches = [_beams(request, each[0], info) for each in self._by_prompt]
+        virtual_tokens = client.load.virtual_tokens
+        self._searches = [
+            _beams(request, each[0], info, virtual_tokens.get(each[0].request.adapter or "", 0))
+            for each in self._by_prompt
+        ]
         is_chat = isinstance(request, ChatRequest)
         self._tells_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None
         self._num_top = (request.top_logprobs if is_chat else request.logprobs) or 0
@@ -227,10 +231,10 @@ class BeamSearch(Generation):
         return found
 
 
-def _beams(request: GenerationRequest, choice: Choice, info: EngineInfo) -> Beams:
-    """The search of a prompt's answers."""
+def _beams(request: GenerationRequest, choice: Choice, info: EngineInfo, num_virtual_tokens: int) -> Beams:
+    """The search of a prompt's answers, behind so many tokens of a soft prompt."""
     sampling = choice.request.sampling
-    room = info.max_model_len - choice.num_prompt_tokens
+    room = info.max_model_len - num_virtual_tokens - choice.num_prompt_tokens
     return Beams(
         request.num_each,
         room if sampling.max_tokens is None else min(room, sampling.max_tokens),
