@@ -17,16 +17,24 @@ from fairlead_protocol.blocks import DIGEST_SIZE
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 """Pillow knows dozens; each that is offered to strangers has to be trusted."""
 MAX_PIXELS = 64 * 2**20
-"""Of an image before it is made smaller: 192 MiB of memory while it is. It is told by the image's first bytes, before
-anything is unpacked."""
+"""Of an image before it is made smaller: Pillow takes four bytes for each, and twice that while it makes three colours
+of others. It is told by the image's first bytes, before anything is unpacked."""
+_EXIF = b"Exif\0\0"
+_MOST_EXIF = 256
+"""Pieces of Exif in a JPEG, of 64 KiB each. Pillow appends each to those before it, which takes minutes of many."""
+_JPEG = b"\xff\xd8"
+
+# It warns of each of the thousands of wrong entries that an image may have, on stderr. Not around each call: what
+# Python has for that is not safe between threads. `MAX_PIXELS` is below what it warns of as a bomb.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> DecodedImage:
     """`mime_type`: what its sender says that it is; None = nothing. Raises ImageError."""
+    if content.startswith(_JPEG) and content.count(_EXIF) > _MOST_EXIF:
+        raise ImageError(f"has Exif in more than {_MOST_EXIF} pieces; send it without")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `MAX_PIXELS` is below what it warns of
-            opened = Image.open(io.BytesIO(content), formats=FORMATS)
+        opened = Image.open(io.BytesIO(content), formats=FORMATS)
     except Image.DecompressionBombError as error:
         raise ImageError(f"has more than the {MAX_PIXELS:,} pixels that are unpacked; send it smaller") from error
     except Exception as error:  # whatever a decoder makes of such bytes
@@ -39,14 +47,14 @@ def decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> De
         if width * height > MAX_PIXELS:
             problem = f"has {width} x {height} pixels, and at most {MAX_PIXELS:,} are unpacked"
             raise ImageError(f"{problem}; send it smaller")
-        if getattr(image, "n_frames", 1) > 1:
+        if getattr(image, "is_animated", False):  # `n_frames` would read all of them, and a GIF may have a million
             raise ImageError("is animated; send one of its pictures")
         try:
             image.load()
-            upright = ImageOps.exif_transpose(image)
+            ImageOps.exif_transpose(image, in_place=True)
         except Exception as error:  # truncated or broken, of which decoders tell in many ways
             raise ImageError(f"is truncated or broken ({_short(error)}); send it whole") from error
-        return fit(upright, settings)
+        return fit(image, settings)
 
 
 def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
@@ -57,7 +65,8 @@ def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
     except ValueError as error:
         raise ImageError(str(error)) from error
     size = columns * settings.factor, rows * settings.factor
-    pixels = image.convert("RGB").resize(size, Image.Resampling.BICUBIC).tobytes()
+    colours = image if image.mode == "RGB" else image.convert("RGB")  # which would be a copy
+    pixels = colours.resize(size, Image.Resampling.BICUBIC).tobytes()
     digest = blake2b(b"%d %d " % (rows, columns), digest_size=DIGEST_SIZE)
     digest.update(pixels)
     return DecodedImage(rows, columns, pixels, digest.digest())
