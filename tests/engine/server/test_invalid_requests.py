@@ -123,7 +123,8 @@ async def test_a_wrong_prompt_is_refused_by_its_place(start_app: Any, prompt: An
     [
         ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": True}, "logprobs"),
         ({"best_of": 2, "n": 3}, "best_of"), ({"best_of": 2, "stream": True}, "best_of"), ({"best_of": 129}, "best_of"),
-        ({"best_of": 0}, "best_of"), ({"prompt_logprobs": 21}, "prompt_logprobs"), ({"suffix": "x"}, "suffix"),
+        ({"best_of": 0}, "best_of"), ({"best_of": 2, "n": 0}, "n"), ({"best_of": 2, "n": -1}, "n"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"), ({"suffix": "x"}, "suffix"),
         ({"messages": []}, "messages"), ({"stream_options": {"x": 1}, "stream": True}, "stream_options.x"),
     ],
 )  # fmt: skip

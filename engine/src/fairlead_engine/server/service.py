@@ -177,6 +177,8 @@ class Service:
         if not 1 <= num_each <= limit:
             name = "n" if getattr(request, "best_of", None) is None else "best_of"
             raise RequestError(name, f"{name} must be in [1, {limit}], not {num_each}")
+        if (given := getattr(request, "n", None)) is not None and given < 1:
+            raise RequestError("n", f"n must be in [1, {limit}], not {given}")
         if num_each * num_prompts > limit:
             raise RequestError(
                 request.prompts_field,
