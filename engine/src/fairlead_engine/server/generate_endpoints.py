@@ -62,7 +62,6 @@ class PromptEndpoint(ABC, Generic[Request]):
             await self._service.pacer.pace(len(body))
             request = decode(body, self.schema)
             num_bytes, body = len(body), b""  # an answer may take long, and a body be large
-            exchange.held.release()
             model.adapter(request.model)  # 404 here
             model.check_kind(self.kind)
             check(request)
@@ -73,6 +72,7 @@ class PromptEndpoint(ABC, Generic[Request]):
             self._service.check_choices(request, sampling)
             size = (num_bytes - self.image_bytes(request)) * request.rendered_factor
             images = await self.images(request, model)
+            exchange.held.release()  # not before: of a chat with images the body is nearly all there is to hold
             encoded = await self._service.prepared(size, lambda: self.prompts_with(images, request, model))
             prompts = [prompt.token_ids for prompt in encoded]
             self._service.check_scores(request, prompts, sampling)
@@ -93,6 +93,7 @@ class PromptEndpoint(ABC, Generic[Request]):
                 injectable=self.injectable(request, model),
                 images=images,
             )
+            images = []  # they are large, too
             on_sent = partial(self._service.stream.sent, dispatch=dispatch)
             async with self.generation(request, choices, on_sent) as generation:
                 admission.attach(generation.stop)
