@@ -1,5 +1,8 @@
 """What is put into an answer reaches the replica that has it, through whichever gateway it comes."""
 
+import asyncio
+from typing import Any
+
 from fairlead_protocol.messages import HEADER_REPLICA
 from fairlead_testing.fake_engine import FakeEngine
 
@@ -37,3 +40,28 @@ async def test_who_has_none_says_so_and_a_silent_replica_hides_nothing(start) ->
     setup.engines[0].kill()
     status, body, _ = await setup.post(RESULT, path)
     assert (status, body["error"]["code"]) == (502, "replica_failed"), "the answer may be there"
+
+
+async def test_a_replica_that_is_too_busy_takes_no_result_from_another(start) -> None:
+    """That of the answer says so when the result is in its place, which takes longer than to refuse."""
+    has_refused = asyncio.Event()
+
+    class Busy(FakeEngine):
+        async def _inject(self, answer_id: str, body: dict[str, Any], responder: Any) -> None:
+            await responder.json(429, {"error": {"message": "too much", "code": "engine_full"}})
+            has_refused.set()
+
+    class Patient(FakeEngine):
+        async def _inject(self, answer_id: str, body: dict[str, Any], responder: Any) -> None:
+            await has_refused.wait()
+            await asyncio.sleep(0.05)
+            if answer_id == "chatcmpl-here":
+                await responder.json(200, {"id": answer_id})
+            else:
+                await responder.json(404, {"error": {"message": "not here", "code": "answer_not_found"}})
+
+    setup = await start(engines=[Busy("busy"), Patient("patient")])
+    status, body, headers = await setup.post(RESULT, "/v1/chat/completions/chatcmpl-here/inject")
+    assert (status, body["id"], headers[HEADER_REPLICA]) == (200, "chatcmpl-here", "patient")
+    status, body, headers = await setup.post(RESULT, "/v1/chat/completions/chatcmpl-there/inject")
+    assert (status, body["error"]["code"], headers[HEADER_REPLICA]) == (429, "engine_full", "busy"), "it may be there"

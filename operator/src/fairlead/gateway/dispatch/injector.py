@@ -25,6 +25,9 @@ from fairlead_protocol.messages import HEADER_REPLICA
 _PATH = re.compile(r"/v1/chat/completions/[A-Za-z0-9._:=+-]{1,256}/inject")
 _MOST_REPLY_BYTES = 64 * 1024
 _NOT_HERE = 404
+_NOT_SAID = frozenset({405, 408, 429})
+"""Of replicas that have not looked, being too busy or of a kind that nothing is put into; as those that fail:"""
+_BROKEN = 500
 
 
 def is_injection(path: str) -> bool:
@@ -56,9 +59,11 @@ class Injector:
     async def _ask(
         self, replicas: Iterable[Replica], path: str, body: bytes, request_id: str
     ) -> tuple[int, bytes, str | None]:
-        """Status, body and name of the first that does not say that it has no such answer."""
+        """Status, body and name of the first that does not say that it has no such answer. One that does not say takes
+        the question from nobody else, who may be putting the result in."""
         asked = [asyncio.create_task(self._ask_one(each, path, body, request_id)) for each in replicas]
         failure: TransportError | AnswerTooLarge | None = None
+        unheard: tuple[int, bytes, str | None] | None = None
         try:
             for each in asyncio.as_completed(asked):
                 try:
@@ -66,12 +71,16 @@ class Injector:
                 except (TransportError, AnswerTooLarge) as error:
                     failure = error
                     continue
-                if status != _NOT_HERE:
+                if status in _NOT_SAID or status >= _BROKEN:
+                    unheard = status, answer, name
+                elif status != _NOT_HERE:
                     return status, answer, name
         finally:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
+        if unheard is not None:
+            return unheard
         if failure is not None:
             raise upstream_failed(f"Not every replica could be asked for the answer: {failure}.")
         answer_id = path.split("/")[-2]
