@@ -272,6 +272,8 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "no-type": (link("data:;base64,AAAA"), "PNG, JPEG"),
     "not-base64": (link("data:image/png;base64,!!!!"), "base64"),
     "not-written-so": (link("data:image/png,abc"), "base64"),
+    "no-end-of-types": (link("data:image/png;" + "a;" * 200 + "base64,AAAA"), "must be written as"),
+    "long": (link("https://example.org/" + "a" * 9000), "at most 8,192 are followed"),
     "nothing": (link(""), "neither a data: URL"),
     "no-url": ({"type": "image_url", "image_url": {}}, "url"),
     "text-as-object": ({"type": "image_url", "image_url": "data:"}, "url"),

@@ -22,6 +22,8 @@ _NUM_THREADS = 2
 _MAX_SENT_BYTES = 512 * 2**20
 """Of pixels that one request sends the core, which has its own for each answer."""
 _DATA = "data:"
+_LONGEST_HEAD = 256
+"""Characters of a `data:` URL before its content; what is none may have no end of them."""
 _OTHER_NAMES = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png"}
 
 
@@ -101,8 +103,8 @@ def with_image_tokens(token_ids: list[int], images: Sequence[DecodedImage], imag
 def _decode_url(url: str, settings: ImageSettings) -> DecodedImage:
     """Of a `data:` URL. Raises ImageError."""
     head, comma, content = url[len(_DATA) :].partition(",")
-    mime_type, *others = [each.strip().lower() for each in head.split(";")]
-    if not comma or "base64" not in others:
+    mime_type, *others = [each.strip().lower() for each in head[:_LONGEST_HEAD].split(";")]
+    if not comma or len(head) > _LONGEST_HEAD or "base64" not in others:
         raise ImageError("must be written as data:image/png;base64,…")
     mime_type = _OTHER_NAMES.get(mime_type, mime_type)
     if mime_type not in MIME_TYPES:

@@ -17,6 +17,8 @@ MAX_BYTES = 16 * 2**20
 LIMITS = TimeLimits(connect=5.0, first_byte=10.0, silence=5.0, whole=10.0)
 _MAX_REQUESTS = 16
 _LONGEST_SHOWN = 80
+_LONGEST_URL = 8192
+"""Python remembers the last URLs that it has taken apart."""
 
 
 class MediaFetcher:
@@ -44,6 +46,8 @@ class MediaFetcher:
             raise ImageError(f"cannot be fetched: {cause_of(error)}") from error
 
     def _allowed(self, url: str) -> tuple[Origin, str]:
+        if len(url) > _LONGEST_URL:
+            raise ImageError(f"is a URL of {len(url):,} characters, and at most {_LONGEST_URL:,} are followed")
         try:
             if url[:6].lower() == "https:" and self._tls is None:
                 self._tls = ssl.create_default_context()
