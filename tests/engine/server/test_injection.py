@@ -7,7 +7,12 @@ import httpx
 import pytest
 
 from fairlead_engine.demo import resolve_model
+from fairlead_engine.server.injectable_answer import InjectableAnswer, TurnsReader
+from fairlead_engine.server.refusals import Gone
+from fairlead_engine.server.request_body import decode
+from fairlead_engine.server.schemas import ChatRequest
 from fairlead_engine.server.served_model import ModelFiles
+from fairlead_engine.types import EngineRequest, SamplingParams
 
 TOOL = {
     "type": "function",
@@ -150,10 +155,24 @@ def test_answers_that_nothing_can_be_put_into_are_refused_by_name(
     assert said in error["message"]
 
 
-def test_an_answer_has_made_no_other_call(dinghy: Any) -> None:
-    with httpx.stream("POST", f"{dinghy.url}/v1/chat/completions", json=CHAT, timeout=60) as reply:
+def test_an_answer_has_made_no_other_call_and_an_id_that_nobody_guesses(dinghy: Any) -> None:
+    headers = {"x-request-id": "known"}
+    with httpx.stream("POST", f"{dinghy.url}/v1/chat/completions", json=CHAT, headers=headers, timeout=60) as reply:
         lines = reply.iter_lines()  # which closes the stream when it is forgotten
         first = next(line for line in lines if line.startswith("data: {"))
         refused = inject(dinghy.url, json.loads(first.removeprefix("data: "))["id"], "call_none", "9")
         assert refused.status_code == 400, refused.text
         assert "the answer has made no call 'call_none'" in refused.json()["error"]["message"]
+        assert inject(dinghy.url, "chatcmpl-known", "call_none", "9").status_code == 404
+
+
+async def test_a_result_is_rendered_behind_the_answer_whatever_else_is_said(start_app: Any) -> None:
+    model = start_app().service.model()
+    for said in ("ahoy", "ANSWERSOFAR", "TURN"):
+        messages = [{"role": "user", "content": said}]
+        request = decode(json.dumps({"model": "tiny", "messages": messages}).encode(), ChatRequest)
+        prompt = EngineRequest(request_id="r", prompt_token_ids=[1], sampling=SamplingParams(), arrival_time=0.0)
+        answer = InjectableAnswer(request, prompt, TurnsReader(lambda _: None, [1]), None)
+        assert answer.tokens("call_1", "9", model) == model.encode("<|end|><|tool|>9<|end|><|assistant|>")
+        with pytest.raises(Gone, match="has room for fewer"):
+            answer.tokens("call_1", "word " * 100_000, model)

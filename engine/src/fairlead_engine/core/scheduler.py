@@ -182,6 +182,8 @@ class Scheduler:
             injection.done("the answer has ended; send it with a new request")
         elif sequence.injectable is None:
             injection.done("nothing can be put into this answer; it was not asked for as injectable")
+        elif (problem := self._no_room_for(sequence, injection)) is not None:
+            injection.done(problem)  # there will not be more
         else:
             self._injections.add(sequence, injection)
 
@@ -337,10 +339,10 @@ class Scheduler:
 
     def _put_into(self, sequence: Sequence, injection: Injection) -> None:
         """From here on it has these tokens to compute, as one whose prompt is not computed to its end."""
-        number = len(injection.token_ids)
-        if (most := self.max_len - sequence.num_tokens - 1) < number:
-            injection.done(f"it has {number} tokens, and the context of {self.max_len} has room for {most} more")
+        if (problem := self._no_room_for(sequence, injection)) is not None:
+            injection.done(problem)
             return
+        number = len(injection.token_ids)
         if sequence not in self._prefilling:
             self._decoding.leave(sequence.slot)
             insort_right(self._prefilling, sequence, key=_rank)
@@ -348,6 +350,12 @@ class Scheduler:
         sequence.num_injected_tokens += number
         sequence.max_num_tokens = min(self.max_len, sequence.max_num_tokens + number)
         self._injected.append((sequence, injection))
+
+    def _no_room_for(self, sequence: Sequence, injection: Injection) -> str | None:
+        number, most = len(injection.token_ids), max(0, self.max_len - sequence.num_tokens - 1)
+        if number <= most:
+            return None
+        return f"it has {number} tokens, and the context of {self.max_len} has room for {most} more"
 
     def _schedule_running(self) -> Batch:
         """A token of everyone who is past the prompt, and what the budget leaves of prompts."""

@@ -231,13 +231,12 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
             return
         [choice] = generation.choices
         assert isinstance(choice.reader, TurnsReader)
-        answer_id, answers = _reply_id(exchange.request_id), self._service.injectable_answers
-        answers[answer_id] = answer = InjectableAnswer(request, choice.request, choice.reader, self._service.client)
+        answer_id, answers = choice.reader.answer_id, self._service.injectable_answers
+        answers[answer_id] = InjectableAnswer(request, choice.request, choice.reader, self._service.client)
         try:
             await super().send(exchange, request, model, generation)
         finally:
-            if answers.get(answer_id) is answer:
-                del answers[answer_id]
+            del answers[answer_id]
 
     def thinking(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> ThinkingBudget | None:
         if request.thinking_token_budget is None or model.thinking_markers is None:
@@ -292,12 +291,9 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
         )
 
     def reply(self, request: ChatRequest, model: ServedModel, generation: Generation, request_id: str) -> ChatReply:
-        return ChatReply(generation, model.vocabulary, request, reply_id=_reply_id(request_id))
-
-
-def _reply_id(request_id: str) -> str:
-    """What clients call the answer to a chat."""
-    return f"chatcmpl-{request_id}"
+        reader = generation.choices[0].reader
+        reply_id = reader.answer_id if isinstance(reader, TurnsReader) else f"chatcmpl-{request_id}"
+        return ChatReply(generation, model.vocabulary, request, reply_id=reply_id)
 
 
 class CompletionEndpoint(GenerateEndpoint[CompletionRequest]):

@@ -4,6 +4,7 @@ A result ends the model's turn as a new request with it would: its tokens are wh
 of the turn so far to the beginning of the next. `core/injections.py` finds the place.
 """
 
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,8 +22,8 @@ from fairlead_engine.server.tool_use import ToolUse
 from fairlead_engine.types import EngineRequest, FinishReason, SequenceOutput
 from fairlead_protocol.chat import ChatTemplateError
 
-_TURN = "ANSWERSOFAR"
-"""Stands for what the model has written, where a result behind it is rendered."""
+_BYTES_PER_TOKEN = 4
+"""Of a chat that is rendered again, about."""
 
 
 def check_injectable(request: ChatRequest, use: ToolUse | None, model: ServedModel, *, num_processes: int) -> None:
@@ -54,6 +55,9 @@ class TurnsReader:
 
     def __init__(self, make: Callable[[list[int]], AnswerReader], prompt: list[int]) -> None:
         """`make`: what reads a turn, behind these tokens."""
+        self.answer_id = f"chatcmpl-{secrets.token_hex(16)}"
+        """What its client calls the answer. Whoever knows it may put results in, so it cannot be guessed; the id of a
+        request could be, and two requests may have the same."""
         self._make = make
         self._reader = make(prompt)
         self._num_tokens_before = self._num_calls_before = 0
@@ -101,6 +105,11 @@ class InjectableAnswer:
         self._client = client
         self._sent: set[str] = set()
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the chat that is rendered for each result, about."""
+        return _BYTES_PER_TOKEN * len(self._engine_request.prompt_token_ids)
+
     def check_call(self, tool_call_id: str) -> None:
         """Raises `RequestError` for a call that the answer has not made, or whose result was sent."""
         calls = self._reader.call_ids
@@ -111,9 +120,11 @@ class InjectableAnswer:
             raise RequestError("tool_call_id", f"the result of {tool_call_id} was sent already", "result_was_sent")
 
     def tokens(self, tool_call_id: str, content: str, model: ServedModel) -> list[int]:
-        """What a result is in the model's eyes, behind its turn so far. Raises `RequestError`. May take long."""
+        """What a result is in the model's eyes, behind its turn so far. Raises `RequestError`, also for one that is
+        sure to have no room in the context. May take long."""
+        mark = f"TURN{secrets.token_hex(16)}"  # what the model has written, in no text of a client
         turn: list[Mapping[str, Any]] = [
-            {"role": "assistant", "content": _TURN},
+            {"role": "assistant", "content": mark},
             {"role": "tool", "tool_call_id": tool_call_id, "content": content},
         ]
         request = self._request
@@ -125,12 +136,15 @@ class InjectableAnswer:
             )  # fmt: skip
         except ChatTemplateError as error:
             raise RequestError("content", f"the result cannot be rendered: {error}") from error
-        before, mark, behind = text.partition(_TURN)
-        if not mark or _TURN in before:
+        _, found, behind = text.partition(mark)
+        if not found or mark in behind:
             problem = (
                 "this model's chat template does not show where its answers end; send the result with a new request"
             )
             raise RequestError("content", problem, "unsupported_value")
+        max_model_len = model.info.max_model_len
+        if (num_tokens := model.least_tokens.of(behind, max_model_len)) >= max_model_len:
+            raise Gone(f"it has at least {num_tokens} tokens, and the context of {max_model_len} has room for fewer")
         return model.encode(behind)
 
     async def inject(self, tool_call_id: str, token_ids: list[int]) -> None:

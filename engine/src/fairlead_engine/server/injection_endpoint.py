@@ -54,7 +54,7 @@ class InjectionEndpoint:
             raise NotFound("id", problem, "answer_not_found")
         answer.check_call(request.tool_call_id)
         token_ids = await self._service.prepared(
-            len(body), lambda: answer.tokens(request.tool_call_id, request.content, model)
+            len(body) + answer.num_bytes, lambda: answer.tokens(request.tool_call_id, request.content, model)
         )
         await exchange.while_connected(answer.inject(request.tool_call_id, token_ids))
         reply = InjectReply(answer_id, request.tool_call_id, len(token_ids))
