@@ -69,3 +69,13 @@ def test_no_entry_of_an_image_gets_a_line_on_stderr() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], input=png_with_wrong_entries(50), capture_output=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, b"2\n", b"")
+
+
+def test_of_a_jpeg_with_pictures_behind_it_the_first_is_seen() -> None:
+    """As cameras write one of depth."""
+    target, picture = io.BytesIO(), Image.linear_gradient("L").resize((80, 60)).convert("RGB")
+    picture.save(target, "MPO", save_all=True, append_images=[Image.new("RGB", (40, 30))])
+    alone = io.BytesIO()
+    picture.save(alone, "JPEG")
+    assert b"MPF\0" in target.getvalue()
+    assert decode(target.getvalue(), "image/jpeg", SETTINGS) == decode(alone.getvalue(), "image/jpeg", SETTINGS)

@@ -40,14 +40,17 @@ def decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> De
     except Exception as error:  # whatever a decoder makes of such bytes
         raise ImageError(f"cannot be read as an image; send one of {FORMAT_NAMES}") from error
     with opened as image:
-        found = Image.MIME.get(image.format or "", "")
+        is_jpeg = image.format == "MPO"  # with more pictures behind it, such as of depth, as many cameras write it
+        found = "image/jpeg" if is_jpeg else Image.MIME.get(image.format or "", "")
         if mime_type is not None and mime_type != found:
             raise ImageError(f"says that it is {mime_type}, and holds {found}; say what it is")
         width, height = image.size
         if width * height > MAX_PIXELS:
             problem = f"has {width} x {height} pixels, and at most {MAX_PIXELS:,} are unpacked"
             raise ImageError(f"{problem}; send it smaller")
-        if getattr(image, "is_animated", False):  # `n_frames` would read all of them, and a GIF may have a million
+        if not is_jpeg and getattr(
+            image, "is_animated", False
+        ):  # `n_frames` would read all of them, and a GIF may have a million
             raise ImageError("is animated; send one of its pictures")
         try:
             image.load()
