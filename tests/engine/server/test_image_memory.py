@@ -1,10 +1,14 @@
 """What images take of an engine's memory: counted while it is the body, and given up when the core has them."""
 
+import asyncio
 import gc
 import weakref
 from typing import Any
 
+from fairlead_engine.config import ServerConfig
+from fairlead_engine.images.decoded_image import DecodedImage
 from fairlead_engine.server.generate_endpoints import ChatEndpoint
+from fairlead_engine.server.image_loader import MOST_AT_ONCE, ImageLoader
 
 
 async def test_a_body_counts_until_its_images_are_unpacked_and_they_go_to_the_core(
@@ -33,3 +37,27 @@ async def test_a_body_counts_until_its_images_are_unpacked_and_they_go_to_the_co
     assert (await app.chat()).status_code == 200
     assert seen["held while unpacked"] > 0
     assert (seen["held"], seen["left"]) == (0, None)
+
+
+async def test_few_requests_have_their_images_unpacked_at_once(monkeypatch: Any) -> None:
+    """A picture of one colour is a thousand times as large unpacked."""
+    at_once: list[int] = []
+    under_way = 0
+
+    async def load(self: Any, part: Any, settings: Any) -> DecodedImage:
+        nonlocal under_way
+        under_way += 1
+        at_once.append(under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return DecodedImage(1, 1, b"pixels", b"")
+
+    monkeypatch.setattr(ImageLoader, "_load", load)
+    loader = ImageLoader(ServerConfig())
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    chat = [{"role": "user", "content": [image, image]}]
+    settings: Any = object()
+    found = await asyncio.gather(*(loader.load(chat, settings) for _ in range(3 * MOST_AT_ONCE)))
+    loader.close()
+    assert [len(each) for each in found] == [2] * 3 * MOST_AT_ONCE
+    assert max(at_once) == MOST_AT_ONCE

@@ -21,6 +21,8 @@ from fairlead_protocol.image_parts import ImagePart, image_parts
 _NUM_THREADS = 2
 _MAX_SENT_BYTES = 512 * 2**20
 """Of pixels that one request sends the core, which has its own for each answer."""
+MOST_AT_ONCE = 8
+"""Requests whose images are fetched and unpacked: few bytes may be many pixels. Others wait, and count as bodies."""
 _DATA = "data:"
 _LONGEST_HEAD = 256
 """Characters of a `data:` URL before its content; what is none may have no end of them."""
@@ -33,6 +35,7 @@ class ImageLoader:
     def __init__(self, config: ServerConfig) -> None:
         self._most = config.max_images
         self._fetcher = MediaFetcher(config.media_hosts)
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="images")
 
     async def load(
@@ -48,12 +51,13 @@ class ImageLoader:
             text = f"messages has {len(parts)} images, and at most {self._most} are taken (max-images); send fewer"
             raise RequestError("messages", text, "too_many_images")
         found, num_bytes = [], 0
-        for part in parts:
-            found.append(await self._load(part, settings))
-            num_bytes += num_each * len(found[-1].pixels)
-            if num_bytes > _MAX_SENT_BYTES:
-                text = f"messages has images of too many pixels for {num_each} answers; send fewer, or lower n"
-                raise RequestError("messages", text, "too_many_images")
+        async with self._turns:
+            for part in parts:
+                found.append(await self._load(part, settings))
+                num_bytes += num_each * len(found[-1].pixels)
+                if num_bytes > _MAX_SENT_BYTES:
+                    text = f"messages has images of too many pixels for {num_each} answers; send fewer, or lower n"
+                    raise RequestError("messages", text, "too_many_images")
         return found
 
     def close(self) -> None:
