@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,12 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlead_engine.config import EngineConfig
+from fairlead_engine.core import adapter_places
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import AdapterError, ConfigError, EngineError
 from fairlead_engine.model.lora.adapted_linear import AdaptedLinear
 from fairlead_engine.runner import ModelRunner, model_part
-from fairlead_engine.types import EngineRequest, Grammar, Pooling
+from fairlead_engine.types import EngineRequest, FinishReason, Grammar, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import ALL, write_random_adapter
 from fairlead_engine_testing.checkpoints import FAMILIES, llama_fields, write_random_checkpoint
@@ -321,6 +323,24 @@ def test_a_name_that_is_loaded_again_shares_no_block_with_what_it_was(model: Pat
         engine.check()
     assert got == {"old": wanted["everything"], "new": wanted["attention"]}
     assert engine.adapters.num_on_device == 1, "of the old one nothing is left"
+
+
+def test_one_that_was_replaced_on_disk_continues_nobodys_keys_and_values(
+    model: Path, adapters: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host keeps one: the other's folder is read again when somebody asks for it."""
+    monkeypatch.setattr(adapter_places, "_RETRY_SECONDS", ())
+    first, second = list(adapters.values())[:2]
+    folder = shutil.copytree(first, tmp_path / "replaced")
+    engine = Engine(config_of(model, {"a": folder, "b": second}, max_loras=1, max_cpu_loras=1))
+    for name in "aba":
+        serve(engine, [make_request(name, [*range(3, 40)], adapter=name, max_tokens=2)])
+    serve(engine, [make_request("b", [3, 4], adapter="b", max_tokens=2)])
+    shutil.copytree(second, folder, dirs_exist_ok=True)
+    assert engine.add(make_request("late", [*range(3, 40)], adapter="a", max_tokens=2)) is None
+    [ended] = [output for _ in range(200) if engine.has_work() for output in engine.step()]
+    assert ended.finish_reason is FinishReason.ERROR
+    assert "its files are others than when it was loaded" in (ended.message or "")
 
 
 def test_a_model_without_places_has_the_layers_it_had_and_others_do_nothing_for_who_has_no_adapter(

@@ -18,6 +18,8 @@ class AdapterFacts:
     """That it takes in the memory of the host."""
     num_virtual_tokens: int = 0
     """Of a soft prompt; others have none."""
+    digest: bytes = b""
+    """Of its numbers: keys and values that it has computed fit no other's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +34,8 @@ class Adapter:
     """In the memory of the host."""
     num_virtual_tokens: int = 0
     """Of a soft prompt: they stand before the prompts of all that ask for it."""
+    digest: bytes = b""
+    """Of its numbers, when it was loaded."""
     slot: int = NOT_PLACED
     """Of the device, where it is placed."""
     is_in_host: bool = False

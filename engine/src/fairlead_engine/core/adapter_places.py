@@ -278,6 +278,7 @@ class Adapters:
             self._retries.pop(adapter.key, None)
             facts = reading.facts.result()
             adapter.num_bytes, adapter.num_virtual_tokens = facts.num_bytes, facts.num_virtual_tokens
+            adapter.digest = facts.digest
             adapter.is_in_host = True
             adapter.read_seconds = self._clock.monotonic() - reading.began
             self.num_read += 1
@@ -293,15 +294,15 @@ class Adapters:
             done(error)
 
     def _error_of(self, reading: _Reading) -> AdapterError | None:
-        """What went wrong in reading; nothing that is in a folder may end the engine. Sequences were made with the
-        virtual tokens that were there when it was read first."""
+        """What went wrong in reading; nothing that is in a folder may end the engine. One that is read again has to be
+        what it was: its sequences and cached blocks are the first one's."""
         error = reading.facts.exception()
         if error is None:
-            found, most = reading.facts.result().num_virtual_tokens, self._most_virtual_tokens
-            if most is not None and found > most:
+            facts, most = reading.facts.result(), self._most_virtual_tokens
+            if most is not None and (found := facts.num_virtual_tokens) > most:
                 return AdapterError(f"its {found} virtual tokens leave no room in the context; at most {most} do")
-            if not reading.done and found != (before := reading.adapter.num_virtual_tokens):
-                return AdapterError(f"it had {before} virtual tokens when it was loaded, and has {found}")
+            if not reading.done and facts.digest != reading.adapter.digest:
+                return AdapterError("its files are others than when it was loaded: unload it and load it again")
             return None
         if isinstance(error, AdapterError):
             return error

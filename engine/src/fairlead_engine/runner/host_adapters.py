@@ -21,9 +21,8 @@ class HostAdapters:
 
     def read(self, key: int, folder: Path) -> Future[AdapterFacts]:
         """Begins to read it; the result may be an AdapterError."""
-        reading = self._read[key] = self._reader.submit(read_adapter, folder, self._slots)
         facts: Future[AdapterFacts] = Future()
-        reading.add_done_callback(lambda done: _tell(done, facts))
+        self._read[key] = self._reader.submit(_read, folder, self._slots, facts)
         return facts
 
     def place(self, key: int, slot: int) -> None:
@@ -35,12 +34,17 @@ class HostAdapters:
         del self._read[key]
 
 
-def _tell(done: Future[HostAdapter], facts: Future[AdapterFacts]) -> None:
-    if (error := done.exception()) is not None:
+def _read(folder: Path, slots: AdapterSlots, facts: "Future[AdapterFacts]") -> HostAdapter:
+    """Reads one, and tells what it is."""
+    try:
+        adapter = read_adapter(folder, slots)
+        num_virtual_tokens = 0 if adapter.prompt is None else len(adapter.prompt)
+        told = AdapterFacts(adapter.num_bytes, num_virtual_tokens, adapter.digest())
+    except BaseException as error:
         facts.set_exception(error)
-    else:
-        adapter = done.result()
-        facts.set_result(AdapterFacts(adapter.num_bytes, 0 if adapter.prompt is None else len(adapter.prompt)))
+        raise
+    facts.set_result(told)
+    return adapter
 
 
 def _run_on(cores: set[int]) -> None:

@@ -5,6 +5,7 @@ The model's loading has layers adapted; the runner places adapters and says of e
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
@@ -47,6 +48,21 @@ class HostAdapter(NamedTuple):
     def num_bytes(self) -> int:
         of_prompt = 0 if self.prompt is None else self.prompt.nbytes
         return of_prompt + sum(down.nbytes + up.nbytes for _, down, up in self.tensors)
+
+    def digest(self) -> bytes:
+        """Of all its numbers and where they belong; the same only within this process."""
+        found = blake2b(digest_size=16)
+        for place, *pair in self.tensors:
+            found.update(f"{id(place.linear)} {place.projection} {place.rows} {place.columns}".encode())
+            for tensor in pair:
+                found.update(_bytes_of(tensor))
+        if self.prompt is not None:
+            found.update(_bytes_of(self.prompt))
+        return found.digest()
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    return tensor.flatten().view(torch.uint8).numpy().data
 
 
 class AdapterSlots:
