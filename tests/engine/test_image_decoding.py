@@ -11,7 +11,7 @@ from PIL import GifImagePlugin, Image
 
 from fairlead_engine.image_settings import ImageSettings
 from fairlead_engine.images.decoded_image import ImageError
-from fairlead_engine.images.decoding import decode
+from fairlead_engine.images.image_decoding import decode
 
 SETTINGS = ImageSettings(
     image_token_id=1, patch_size=14, merge_size=2, temporal_patch_size=2, min_pixels=56 * 56, max_pixels=1280 * 784,
@@ -63,7 +63,7 @@ def test_no_entry_of_an_image_gets_a_line_on_stderr() -> None:
     code = (
         "import sys\n"
         "from fairlead_engine.image_settings import ImageSettings\n"
-        "from fairlead_engine.images.decoding import decode\n"
+        "from fairlead_engine.images.image_decoding import decode\n"
         f"settings = {SETTINGS!r}\n"
         "print(decode(sys.stdin.buffer.read(), 'image/png', settings).rows)\n"
     )

@@ -1,7 +1,7 @@
 """The images of a chat: fetched where they have to be, unpacked in threads of their own, made as large as the model
 wants. Errors name the part of the request.
 
-What hostile bytes do is `images.decoding`'s business, and which URLs are followed that of `media_fetcher`.
+What hostile bytes do is `images.image_decoding`'s business, and which URLs are followed that of `media_fetcher`.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ def _decode_url(url: str, settings: ImageSettings) -> DecodedImage:
 
 
 def _decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> DecodedImage:
-    """`decode` of `images.decoding`, which loads what only a model that sees needs."""
-    from fairlead_engine.images.decoding import decode
+    """`decode` of `images.image_decoding`, which loads what only a model that sees needs."""
+    from fairlead_engine.images.image_decoding import decode
 
     return decode(content, mime_type, settings)
