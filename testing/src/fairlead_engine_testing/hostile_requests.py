@@ -82,6 +82,13 @@ def hostile_request(draw: random.Random, model: str, adapters: list[str]) -> Hos
     return Hostile(path, _encoded(draw, body), leaves_after)
 
 
+def requests_for_each_grammar(model: str) -> list[Hostile]:
+    """One for each pattern and grammar that is drawn from."""
+    kept_to = [{"guided_regex": each} for each in _PATTERNS] + [{"guided_grammar": each} for each in _GRAMMARS]
+    bodies = [{"model": model, "prompt": "the fox", "max_tokens": 2, **each} for each in kept_to]
+    return [Hostile(COMPLETION, json.dumps(body).encode(), None) for body in bodies]
+
+
 def _body(draw: random.Random, model: str, path: str) -> dict[str, Any]:
     """Mostly one that is served, and sometimes with a field that is not."""
     most = draw.choice([0, 1, 2, 5, 12, 30, 80])
