@@ -1,0 +1,69 @@
+"""What a running download says of itself, and why one fails: the engine's downloader writes it, the operator reads it.
+
+`GET /progress` of the downloader answers with a `DownloadProgress`; one that fails leaves a reason of `DownloadFailure`
+and a sentence in the pod's termination log.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+PROGRESS_PATH = "/progress"
+"""Where a download that was given a port answers."""
+DOWNLOAD_PORT = 8000
+"""Of the downloader in an engine's pod: the engine's own, which is free until it starts."""
+
+
+class DownloadStage(StrEnum):
+    """How far a download is."""
+
+    WAITING = "waiting"
+    """Another process downloads the same model into the same folder."""
+    LISTING = "listing"
+    """The source is asked what files there are."""
+    DOWNLOADING = "downloading"
+    VERIFYING = "verifying"
+    """What an earlier run had fetched is read again."""
+    CONVERTING = "converting"
+    """Files are written in the format that the engine reads."""
+    DONE = "done"
+
+
+class DownloadFailure(StrEnum):
+    """Why a model is not downloaded."""
+
+    SOURCE_NOT_FOUND = "SourceNotFound"
+    """There is no such model, or nothing in it that can be served."""
+    REVISION_NOT_FOUND = "RevisionNotFound"
+    """The model is there, but not this revision of it."""
+    ACCESS_DENIED = "AccessDenied"
+    """The credentials are missing, or not good for this model."""
+    SOURCE_GATED = "SourceGated"
+    """Its makers' terms are to be accepted first."""
+    DIGEST_MISMATCH = "DigestMismatch"
+    """What came is not what the source says that it holds."""
+    NO_SPACE = "NoSpace"
+    """The models folder, or its size limit, has no room."""
+    SOURCE_UNREACHABLE = "SourceUnreachable"
+    """Nobody answers, or only with errors, for longer than is waited."""
+    SOURCE_NOT_SUPPORTED = "SourceNotSupported"
+    """A scheme, or a form of a source, that is not downloaded."""
+    CONVERSION_FAILED = "ConversionFailed"
+    """The files came, and cannot be written as what the engine reads."""
+
+
+class DownloadProgress(msgspec.Struct, kw_only=True, frozen=True):
+    """One answer of `GET /progress`."""
+
+    source: str
+    stage: DownloadStage
+    bytes: int = 0
+    """That are there, with what earlier runs had fetched."""
+    total_bytes: int | None = None
+    """None = not known yet."""
+    bytes_per_second: float = 0.0
+    """Fetched in the last few seconds."""
+    remaining_seconds: float | None = None
+    """At that rate; None = not known."""
+    file: str | None = None
+    """One that is fetched at the moment."""

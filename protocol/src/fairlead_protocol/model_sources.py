@@ -1,0 +1,134 @@
+"""Where a model's weights come from, as text: `SCHEME://…`. Engine and operator read it by the same rules.
+
+Pure: nothing is asked of any network or disk. A downloaded model lies below a *models folder*, in a folder whose name
+follows from the source alone (`folder_name`), so that the operator knows it before anything is there.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+DOWNLOADED = ("hf", "s3", "gs", "az", "https", "oci")
+"""Schemes whose files are fetched into a models folder."""
+IN_PLACE = ("demo", "file", "pvc")
+"""Schemes of models that are there already."""
+
+_SLUG_LENGTH = 60
+_DIGEST_LENGTH = 12
+"""Hex digits: two of a million sources share a name once in half a million times that one looks."""
+_LONGEST = 1024
+_OUTSIDE_SLUG = re.compile(r"[^A-Za-z0-9._-]+")
+_HF_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HF_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
+_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]*")
+_HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?")
+_OCI_REPOSITORY = re.compile(r"[a-z0-9]+([._/-]+[a-z0-9]+)*")
+_OCI_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_OCI_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+FORMS = {
+    "hf": "hf://ORGANISATION/NAME[@REVISION]",
+    "s3": "s3://BUCKET/FOLDER",
+    "gs": "gs://BUCKET/FOLDER",
+    "az": "az://CONTAINER/FOLDER",
+    "https": "https://HOST/FOLDER or https://HOST/FILE.tar.gz",
+    "oci": "oci://REGISTRY/REPOSITORY[:TAG][@sha256:DIGEST]",
+    "demo": "demo://NAME",
+    "file": "file:///FOLDER",
+    "pvc": "pvc://CLAIM/FOLDER",
+}
+"""How a source of each scheme is written."""
+
+
+class SourceError(ValueError):
+    """The text is no source; the message says how one is written, without what may be a password in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source, taken apart."""
+
+    scheme: str
+    authority: str
+    """hf: the organisation, empty for a model without one; s3, gs: the bucket; az: the container; https, oci: host and
+    port; demo: the name; pvc: the claim; file: empty."""
+    path: str
+    """Below it, without slashes at its ends; hf: the model's name; oci: the repository; file: the absolute path."""
+    revision: str | None = None
+    """hf: branch, tag or commit; oci: digest, else tag. None = what the source's keeper calls the latest."""
+
+    @property
+    def is_downloaded(self) -> bool:
+        return self.scheme in DOWNLOADED
+
+    @property
+    def model_id(self) -> str:
+        """Authority and path, as hubs and registries name what they hold."""
+        return f"{self.authority}/{self.path}" if self.authority and self.path else self.authority or self.path
+
+
+def parse_source(text: str) -> Source:
+    """Takes a source apart. Raises SourceError."""
+    scheme, mark, rest = text.partition("://")
+    if not mark or scheme not in FORMS:
+        known = ", ".join(f"{each}://" for each in FORMS)
+        start = scheme[:20] if mark else text[:20]
+        raise SourceError(f"{start!r} starts no source: write one of {known}")
+    if len(text) > _LONGEST or not text.isprintable() or " " in text:
+        raise SourceError(f"a source has at most {_LONGEST} characters, without spaces: {FORMS[scheme]}")
+    if scheme in DOWNLOADED and "@" in rest.partition("/")[0]:
+        raise SourceError(f"no user and password may stand in a source, which everybody reads: {FORMS[scheme]}")
+    if scheme in DOWNLOADED and ("?" in rest or "#" in rest):
+        # Where a signature would stand, which is a credential as well.
+        raise SourceError(f"a source has neither '?' nor '#': {FORMS[scheme]}")
+    if any(part in (".", "..") for part in rest.split("/")):
+        raise SourceError(f"no part of a source may be '.' or '..': {FORMS[scheme]}")
+    source = _taken_apart(scheme, rest)
+    if source is None:
+        raise SourceError(f"{scheme}:// is written {FORMS[scheme]}")
+    return source
+
+
+def folder_name(source: str) -> str:
+    """The folder of a downloaded model below a models folder: readable, and no other source's. Any text has one."""
+    slug = _OUTSIDE_SLUG.sub("-", source).strip("-._")[:_SLUG_LENGTH].rstrip("-._")
+    digest = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+    return f"{slug}-{digest}" if slug else digest
+
+
+def _taken_apart(scheme: str, rest: str) -> Source | None:
+    first, _, below = rest.partition("/")
+    below = below.strip("/")
+    match scheme:
+        case "hf":
+            return _hub_model(rest)
+        case "s3" | "gs" | "az":
+            return Source(scheme, first, below) if _BUCKET.fullmatch(first) and below else None
+        case "https":
+            return Source(scheme, first, below) if _HOST.fullmatch(first) and below else None
+        case "oci":
+            return _image(first, below)
+        case "demo":
+            return Source(scheme, first, "") if first and not below else None
+        case "pvc":
+            return Source(scheme, first, below) if first else None
+        case _:
+            return Source(scheme, "", rest) if rest.startswith("/") and below else None
+
+
+def _hub_model(rest: str) -> Source | None:
+    name, mark, revision = rest.partition("@")
+    organisation, _, model = name.strip("/").rpartition("/")
+    fits = _HF_NAME.fullmatch(model) and (not organisation or _HF_NAME.fullmatch(organisation))
+    if not fits or (mark and not _HF_REVISION.fullmatch(revision)):
+        return None
+    return Source("hf", organisation, model, revision if mark else None)
+
+
+def _image(registry: str, below: str) -> Source | None:
+    name, at, digest = below.partition("@")
+    repository, colon, tag = name.partition(":")
+    fits = _HOST.fullmatch(registry) and _OCI_REPOSITORY.fullmatch(repository)
+    if not fits or (at and not _OCI_DIGEST.fullmatch(digest)) or (colon and not _OCI_TAG.fullmatch(tag)):
+        return None
+    return Source("oci", registry, repository, digest or tag or None)
