@@ -213,7 +213,8 @@ async def test_what_cannot_be_created_says_why(
     [
         ({"configMap": {"name": "none"}}, 'configmap "none" not found'),
         ({"secret": {"secretName": "none"}}, 'secret "none" not found'),
-        ({"hostPath": {"path": "/"}}, "local mode does not support hostPath volumes"),
+        ({"hostPath": {"path": "/", "type": "Socket"}}, "of type Directory and DirectoryOrCreate, not Socket"),
+        ({"hostPath": {"path": "/no/such", "type": "Directory"}}, "/no/such is not a directory"),
         ({"projected": {"sources": []}}, "local mode does not support projected volumes"),
     ],
 )
@@ -391,3 +392,59 @@ async def test_a_rolling_update_always_keeps_pods_serving(node_http: Any, node_a
     status = node_api.operations.get(DEPLOYMENTS, "default", "x")["status"]
     reasons = {c["type"]: c["reason"] for c in status["conditions"]}
     assert reasons == {"Available": "MinimumReplicasAvailable", "Progressing": "NewReplicaSetAvailable"}
+
+
+def initialized_by(script: str, **spec: Any) -> dict[str, Any]:
+    """A pod whose first container runs this with a folder of the machine, and whose second prints what is in it."""
+    mount = [{"name": "v", "mountPath": "/shared"}]
+    init = {"name": "first", "image": "test/python:1", "args": ["-c", script, "/shared/word"], "volumeMounts": mount}
+    show = "import sys, time; print(open(sys.argv[1]).read(), flush=True); time.sleep(60)"
+    return pod(show, "/shared/word", volumeMounts=mount, spec={"initContainers": [init], **spec})
+
+
+async def test_init_containers_end_well_before_the_others_begin(
+    node_http: Any, node_api: LocalApi, tmp_path: Path
+) -> None:
+    script = (
+        "import os, sys, time\nprint('at work', flush=True)\n"
+        "while not os.path.exists(sys.argv[1] + '.go'): time.sleep(0.02)\nopen(sys.argv[1], 'w').write('ahoy')"
+    )
+    folder = tmp_path / "node"
+    volume = {"name": "v", "hostPath": {"path": str(folder), "type": "DirectoryOrCreate"}}
+    await node_http("POST", PODS_PATH, initialized_by(script, volumes=[volume]))
+
+    def first() -> dict[str, Any]:
+        found = node_api.operations.get(PODS, "default", "p").get("status") or {}
+        return next(iter(found.get("initContainerStatuses") or ()), {"state": {}})
+
+    await eventually(lambda: "running" in first()["state"])
+    assert waiting(node_api, "PodInitializing")
+    assert condition(node_api, "Initialized") == "False"
+    assert node_api.operations.get(PODS, "default", "p")["status"]["phase"] == "Pending"
+    assert (await node_http("GET", f"{PODS_PATH}/p/log", container="first")).body == "at work\n"
+    (folder / "word.go").touch()
+    await eventually(lambda: condition(node_api, "Ready") == "True")
+    assert first()["ready"] and first()["state"]["terminated"]["reason"] == "Completed"
+    await eventually(lambda: "running" in state(node_api)["state"])
+    assert (folder / "word").read_text() == "ahoy"
+
+
+@pytest.mark.parametrize(("policy", "is_tried_again"), [("Always", True), ("Never", False)])
+async def test_an_init_container_that_fails_keeps_the_others_waiting(
+    node_http: Any, node_api: LocalApi, policy: str, is_tried_again: bool
+) -> None:
+    script = "import os, sys; open(os.environ['FAIRLEAD_TERMINATION_LOG'], 'w').write('no luck'); sys.exit(3)"
+    body = initialized_by(script, volumes=[{"name": "v", "emptyDir": {}}], restartPolicy=policy)
+    await node_http("POST", PODS_PATH, body)
+
+    def first() -> dict[str, Any]:
+        found = node_api.operations.get(PODS, "default", "p").get("status") or {}
+        return next(iter(found.get("initContainerStatuses") or ()), {"state": {}})
+
+    if is_tried_again:
+        await eventually(lambda: first().get("restartCount", 0) >= 2)
+        assert first()["lastState"]["terminated"]["message"] == "no luck"
+    else:
+        await eventually(lambda: node_api.operations.get(PODS, "default", "p")["status"]["phase"] == "Failed")
+        assert first()["state"]["terminated"]["exitCode"] == 3
+    assert waiting(node_api, "PodInitializing")

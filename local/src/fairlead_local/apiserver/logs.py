@@ -104,12 +104,13 @@ def _tail_offset(path: Path, lines: int) -> int:
 
 def _container(pod: Json, name: str) -> str:
     names = [container["name"] for container in pod["spec"]["containers"]]
+    init = [container["name"] for container in pod["spec"].get("initContainers") or ()]
     if not name and len(names) == 1:
         return str(names[0])
     if not name:
         text = f"a container name must be specified for pod {pod['metadata']['name']}, choose one of: {names}"
         raise bad_request(text)
-    if name not in names:
+    if name not in (*names, *init):
         raise bad_request(f"container {name} is not valid for pod {pod['metadata']['name']}")
     return name
 
@@ -118,7 +119,8 @@ def _nothing_to_show(pod: Json, container: str, previous: bool) -> str:
     name = pod["metadata"]["name"]
     if previous:
         return f'previous terminated container "{container}" in pod "{name}" not found'
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    status = pod.get("status") or {}
+    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     waiting = next(((s.get("state") or {}).get("waiting") or {} for s in statuses if s["name"] == container), {})
     reason = waiting.get("reason") or "ContainerCreating"
     return f'container "{container}" in pod "{name}" is waiting to start: {reason}'

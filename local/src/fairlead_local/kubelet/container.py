@@ -50,6 +50,8 @@ class ContainerContext:
     session: aiohttp.ClientSession
     settings: KubeletSettings
     on_change: Callable[[], None]
+    is_init: bool = False
+    """Whether it has to end well once, before the pod's other containers begin."""
 
 
 class ContainerRunner:
@@ -58,6 +60,8 @@ class ContainerRunner:
     def __init__(self, context: ContainerContext) -> None:
         self._context = context
         self.record = ContainerRecord(context.spec["name"], context.spec["image"])
+        if context.pod["spec"].get("initContainers"):
+            self.record.state = {"waiting": {"reason": "PodInitializing"}}
         self._process: ContainerProcess | None = None
         self._stopping = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
@@ -197,6 +201,8 @@ class ContainerRunner:
 
     def _restarts(self) -> bool:
         policy = self._context.pod["spec"].get("restartPolicy", "Always")
+        if self._context.is_init and policy == "Always":
+            policy = "OnFailure"
         failed = bool(self.record.state.get("terminated", {}).get("exitCode"))
         return policy == "Always" or (policy == "OnFailure" and (failed or "terminated" not in self.record.state))
 

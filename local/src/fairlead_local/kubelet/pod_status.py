@@ -27,6 +27,11 @@ class ContainerRecord:
         return bool(self.container_id)
 
     @property
+    def has_succeeded(self) -> bool:
+        """Whether it has ended, and well."""
+        return bool(self.state.get("terminated", {}).get("exitCode") == 0)
+
+    @property
     def is_running(self) -> bool:
         return "running" in self.state
 
@@ -44,12 +49,21 @@ class ContainerRecord:
         } | ({"containerID": self.container_id} if self.ever_ran else {})
 
 
-def pod_status(pod: Json, containers: Sequence[ContainerRecord], pod_ip: str, host_ip: str, start_time: str) -> Json:
-    """The whole status; conditions keep their times while they do not turn. `pod_ip` is empty before there is one."""
-    phase = _phase(containers)
+def pod_status(
+    pod: Json,
+    containers: Sequence[ContainerRecord],
+    pod_ip: str,
+    host_ip: str,
+    start_time: str,
+    *,
+    init: Sequence[ContainerRecord] = (),
+) -> Json:
+    """The whole status; conditions keep their times while they do not turn. `pod_ip` is empty before there is one.
+    `init`: init containers, in their order."""
+    phase = _phase(containers, init)
     old = (pod.get("status") or {}).get("conditions") or []
     conditions = old
-    for new in _conditions(phase, containers, pod_ip):
+    for new in _conditions(phase, containers, pod_ip, init):
         conditions = with_condition(conditions, new)
     addresses = {"podIP": pod_ip, "podIPs": [{"ip": pod_ip}]} if pod_ip else {}
     return {
@@ -61,18 +75,27 @@ def pod_status(pod: Json, containers: Sequence[ContainerRecord], pod_ip: str, ho
         "startTime": start_time,
         "qosClass": qos_class(pod),
         "containerStatuses": [container.status() for container in sorted(containers, key=lambda c: c.name)],
+        # An init container is ready once it has done what it is for.
+        **({"initContainerStatuses": [each.status() | {"ready": each.has_succeeded} for each in init]} if init else {}),
     }
 
 
-def _phase(containers: Sequence[ContainerRecord]) -> str:
+def _phase(containers: Sequence[ContainerRecord], init: Sequence[ContainerRecord]) -> str:
+    if any(each.is_done and not each.has_succeeded for each in init):
+        return "Failed"
     if all(container.is_done for container in containers):
         failed = any(container.state.get("terminated", {}).get("exitCode") for container in containers)
         return "Failed" if failed else "Succeeded"
     return "Running" if all(container.ever_ran for container in containers) else "Pending"
 
 
-def _conditions(phase: str, containers: Sequence[ContainerRecord], pod_ip: str) -> list[Json]:
+def _conditions(
+    phase: str, containers: Sequence[ContainerRecord], pod_ip: str, init: Sequence[ContainerRecord]
+) -> list[Json]:
     initialized = condition("Initialized", "True")
+    if incomplete := [each.name for each in init if not each.has_succeeded]:
+        text = f"containers with incomplete status: [{' '.join(incomplete)}]"
+        initialized = condition("Initialized", "False", "ContainersNotInitialized", text)
     network = condition("PodReadyToStartContainers", "True" if pod_ip else "False")
     unready = [container.name for container in containers if not container.ready]
     if phase == "Succeeded":
@@ -87,7 +110,8 @@ def _conditions(phase: str, containers: Sequence[ContainerRecord], pod_ip: str) 
 
 def qos_class(pod: Json) -> str:
     """Guaranteed when every container's requests equal its limits, BestEffort when none has any, else Burstable."""
-    resources = [container.get("resources") or {} for container in pod["spec"]["containers"]]
+    containers = [*pod["spec"]["containers"], *(pod["spec"].get("initContainers") or ())]
+    resources = [container.get("resources") or {} for container in containers]
     if not any(found.get("requests") or found.get("limits") for found in resources):
         return "BestEffort"
 

@@ -63,6 +63,9 @@ class PodWorker:
         self._start_time = timestamp()
         self._folder = node.pods_folder / str(pod["metadata"]["uid"])
         self._volumes = PodVolumes(node.operations, pod, self._folder / "volumes", node.claims_folder)
+        self._init_runners = {
+            spec["name"]: self._runner(spec, is_init=True) for spec in pod["spec"].get("initContainers") or ()
+        }
         self._runners = {spec["name"]: self._runner(spec) for spec in pod["spec"]["containers"]}
         self._stopping = asyncio.Event()
         self._deleted = asyncio.Event()
@@ -72,7 +75,7 @@ class PodWorker:
     async def run(self) -> None:
         """From admission to the end; the pod's folder and object are gone afterwards if it was deleted."""
         try:
-            if await self._admit() and await self._mount():
+            if await self._admit() and await self._mount() and await self._initialize():
                 async with asyncio.TaskGroup() as group:
                     for runner in self._runners.values():
                         group.create_task(runner.run())
@@ -86,7 +89,7 @@ class PodWorker:
     def stop(self, grace_seconds: float) -> None:
         """Ends the containers; with the pod being deleted, `run` then ends too."""
         self._stopping.set()
-        for runner in self._runners.values():
+        for runner in self._every_runner.values():
             runner.stop(grace_seconds)
 
     def delete(self, grace_seconds: float) -> None:
@@ -104,11 +107,16 @@ class PodWorker:
 
     def log_path(self, container: str, *, previous: bool) -> Path | None:
         """The log of a container's present or previous run."""
-        runner = self._runners[container]
+        runner = self._every_runner[container]
         return runner.previous_log if previous else runner.log
 
     def is_writing(self, path: Path) -> bool:
-        return any(runner.log == path and runner.record.is_running for runner in self._runners.values())
+        return any(runner.log == path and runner.record.is_running for runner in self._every_runner.values())
+
+    @property
+    def _every_runner(self) -> dict[str, ContainerRunner]:
+        """Of all containers, by name: a pod has no two of the same."""
+        return self._init_runners | self._runners
 
     async def _admit(self) -> bool:
         """Gives the pod its address, as soon as there is one; false when it was stopped before that."""
@@ -136,6 +144,15 @@ class PodWorker:
                 return True
         return False
 
+    async def _initialize(self) -> bool:
+        """Runs the init containers, one after the other; false when one of them has failed for good, or the pod was
+        stopped before all were done."""
+        for runner in self._init_runners.values():
+            await runner.run()
+            if self._stopping.is_set() or not runner.record.has_succeeded:
+                return False
+        return True
+
     async def _pause(self) -> None:
         try:
             async with asyncio.timeout(self._node.settings.retry_interval):
@@ -143,7 +160,7 @@ class PodWorker:
         except TimeoutError:
             pass  # nobody stopped the pod, so try again
 
-    def _runner(self, spec: Json) -> ContainerRunner:
+    def _runner(self, spec: Json, *, is_init: bool = False) -> ContainerRunner:
         context = ContainerContext(
             pod=self._pod,
             spec=spec,
@@ -153,6 +170,7 @@ class PodWorker:
             session=self._node.session,
             settings=self._node.settings,
             on_change=self._write_status,
+            is_init=is_init,
         )
         return ContainerRunner(context)
 
@@ -194,8 +212,10 @@ class PodWorker:
         live = self._node.operations.find(PODS, metadata["namespace"], metadata["name"])
         if live is None or live["metadata"]["uid"] != metadata["uid"]:
             return
-        records = [runner.record for runner in self._runners.values()]
-        status = pod_status(live, records, self._ip, HOST_IP, self._start_time)
+        init, records = (
+            [runner.record for runner in runners.values()] for runners in (self._init_runners, self._runners)
+        )
+        status = pod_status(live, records, self._ip, HOST_IP, self._start_time, init=init)
         try:
             self._node.operations.set_status(PODS, live, status, _OPTIONS)
         except ApiError:
@@ -214,9 +234,8 @@ class PodWorker:
 
 def _refuse_unsupported(pod: Json, container: Json) -> None:
     """Raises ConfigError for what a process cannot be given and would be missed."""
-    for field, words in (("initContainers", "init containers"), ("ephemeralContainers", "ephemeral containers")):
-        if pod.get(field):
-            raise ConfigError(f"local mode does not run {words}")
+    if pod.get("ephemeralContainers"):
+        raise ConfigError("local mode does not run ephemeral containers")
     if container.get("lifecycle"):
         raise ConfigError("local mode does not run lifecycle hooks (postStart, preStop)")
     if container.get("restartPolicy"):

@@ -14,7 +14,8 @@ from fairlead_local.apiserver.status import Json
 from fairlead_local.controllers.claims import claim_folder
 from fairlead_local.kubelet.environment import config_map, secret
 
-_SUPPORTED = ("emptyDir", "configMap", "secret", "persistentVolumeClaim")
+_SUPPORTED = ("emptyDir", "configMap", "secret", "persistentVolumeClaim", "hostPath")
+_HOST_PATH_TYPES = ("", "Directory", "DirectoryOrCreate")
 
 
 class MountError(Exception):
@@ -59,6 +60,8 @@ class PodVolumes:
     def _location(self, volume: Json) -> Path:
         if claim := volume.get("persistentVolumeClaim"):
             return claim_folder(self._claims, self._pod["metadata"]["namespace"], claim["claimName"])
+        if source := volume.get("hostPath"):
+            return Path(source["path"])
         name: str = volume["name"]
         return self._folder / name
 
@@ -74,12 +77,24 @@ class PodVolumes:
             if self._operations.find(CLAIMS, namespace, source["claimName"]) is None:
                 raise MountError(f'persistentvolumeclaim "{source["claimName"]}" not found')
             folder.mkdir(parents=True, exist_ok=True)
+        elif source := volume.get("hostPath"):
+            self._set_up_host_path(volume["name"], folder, source.get("type") or "")
         elif "emptyDir" in volume or volume.keys() == {"name"}:
             folder.mkdir(parents=True, exist_ok=True)
         else:
             kind = next(field for field in volume if field != "name")
             text = f"local mode does not support {kind} volumes; it has {', '.join(_SUPPORTED)}"
             raise MountError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {text}')
+
+    def _set_up_host_path(self, volume: str, folder: Path, kind: str) -> None:
+        if kind not in _HOST_PATH_TYPES:
+            text = f"local mode knows hostPath volumes of type Directory and DirectoryOrCreate, not {kind}"
+            raise MountError(f'MountVolume.SetUp failed for volume "{volume}" : {text}')
+        if kind == "DirectoryOrCreate":
+            folder.mkdir(parents=True, exist_ok=True)
+        if kind and not folder.is_dir():
+            text = f"hostPath type check failed: {folder} is not a directory"
+            raise MountError(f'MountVolume.SetUp failed for volume "{volume}" : {text}')
 
 
 def _write_files(folder: Path, volume: Json, source: Json, content: Mapping[str, bytes] | None, what: str) -> None:
