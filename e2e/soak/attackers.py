@@ -165,6 +165,51 @@ def _too_much(model: str, draw: Random) -> Attack:
     return Attack("too much", _asking(model, **fields))
 
 
+def _grammar(model: str, draw: Random) -> Attack:
+    """That is none, explodes, never ends, or asks for what nothing can satisfy."""
+    loop = {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
+    deep: Any = {"type": "integer"}
+    for _ in range(200):
+        deep = {"type": "array", "items": deep}
+    wanted: dict[str, Any] = draw.choice(
+        [
+            {"regex": "(" * 400},
+            {"regex": "((a{1,999}){1,999}){1,999}"},
+            {"regex": "(?=a)b"},
+            {"grammar": "start: start"},
+            {"grammar": "start: /(/"},
+            {"json": loop},
+            {"json": deep},
+            {"json": {"type": "object", "properties": {str(each): {"type": "string"} for each in range(3000)}}},
+            {"json": {"type": "integer", "minimum": 2, "maximum": 1}},
+            {"choice": []},
+        ]
+    )
+    [kind] = wanted
+    body = _asking(model, structured_outputs=wanted, max_tokens=2)
+    return Attack(f"grammar, {kind}", body, REFUSED | {200, 429})
+
+
+def _function(model: str, draw: Random) -> Attack:
+    parameters = draw.choice([{"type": "wrong"}, {"$ref": "http://example.com/a"}, [], {"not": {}}, "x" * 10_000])
+    name = draw.choice(["f", "", "\n"])
+    tool = {"type": "function", "function": {"name": name, "strict": True, "parameters": parameters}}
+    chat = {"model": model, "messages": [{"role": "user", "content": "a"}], "tools": [tool], "tool_choice": "required"}
+    return Attack("wrong function", _post(json.dumps({**chat, "max_tokens": 2}).encode(), "/v1/chat/completions"))
+
+
+def _image(model: str, draw: Random) -> Attack:
+    url = draw.choice(["data:image/png;base64,AAAA", "http://169.254.169.254/", "file:///etc/passwd", "x" * 2**20])
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "a"}]
+    chat = {"model": model, "messages": [{"role": "user", "content": parts}], "max_tokens": 2}
+    return Attack("image for a model that sees none", _post(json.dumps(chat).encode(), "/v1/chat/completions"))
+
+
+def _adapter(model: str, draw: Random) -> Attack:
+    name = draw.choice(["none", "pirate:poet", "../pirate", "", "a" * 500])
+    return Attack("unknown adapter", _asking(f"{model}:{name}"))
+
+
 def _unknown(model: str, draw: Random) -> Attack:
     return Attack("unknown model", _asking(f"no-{draw.random()}"))
 
@@ -186,5 +231,5 @@ def _smuggled(model: str, draw: Random) -> Attack:
 
 ATTACKS: tuple[Callable[[str, Random], Attack], ...] = (
     _noise, _trailers, _extension, _header, _digits, _nested, _types, _salt, _impossible, _too_much, _unknown, _path,
-    _halting, _smuggled,
+    _halting, _smuggled, _grammar, _function, _image, _adapter,
 )  # fmt: skip

@@ -5,87 +5,53 @@ up, and what cannot be had now is refused with 429 and a Retry-After.
 """
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
 from fairlead.client.workload import harbour_log
+from soak.asking import Asked, ClientLeft, Failed, Json, Refused, Requests
 from soak.verdicts import Outcome, Verdicts
-
-Json = dict[str, Any]
 
 NUM_KNOWN = 12
 """Prompts whose greedy answers are asked for before anything disturbs the fleet."""
 NUM_SAVED = 40
 """Answers that are remembered, so that prompts can foretell them."""
 
-
-class Refused(Exception):
-    """429: the fleet is full."""
-
-
-class Failed(Exception):
-    """Anything that a client of a healthy fleet must not see."""
+Kind = Callable[[Random], Awaitable[None]]
+"""Sends one request or conversation. Raises Refused, ClientLeft and Failed."""
 
 
-class ClientLeft(Exception):
-    """The client went away on purpose."""
+class Group(Protocol):
+    """Clients who have something in common."""
 
-
-@dataclass
-class Asked:
-    """One answer, put together."""
-
-    texts: dict[int, str] = field(default_factory=dict)
-    """By choice."""
-    finish_reasons: dict[int, str] = field(default_factory=dict)
-    usage: Json | None = None
-
-    @property
-    def text(self) -> str:
-        """Of the only choice."""
-        return self.texts.get(0, "")
-
-
-class Clients:
-    """Everything that well-behaved clients do with one model, drawn at random."""
-
-    def __init__(self, session: aiohttp.ClientSession, gateway: str, model: str, verdicts: Verdicts) -> None:
-        self._session = session
-        self._gateway = gateway
-        self._model = model
-        self._verdicts = verdicts
-        self._prefixes = [harbour_log(Random(f"soak/{index}"), tokens) for index, tokens in enumerate((60, 200, 420))]
-        self._known: dict[str, str] = {}
-        """Prompt → its greedy answer of 24 tokens."""
-        self._saved: list[tuple[str, str]] = []
-        """Prompts and their greedy answers."""
-        self.kinds: tuple[tuple[int, Callable[[Random], Awaitable[None]]], ...] = (
-            (6, self.known),
-            (4, self.shared_prefix),
-            (3, self.conversation),
-            (6, self.sampled),
-            (3, self.echoing),
-            (2, self.long),
-            (3, self.leaver),
-        )
-        """How often, and what."""
+    kinds: tuple[tuple[int, Kind], ...]
+    """How often, and what."""
 
     async def learn(self) -> None:
-        """Asks what each known prompt gives while nothing else happens."""
-        for index in range(NUM_KNOWN):
-            prompt = f"{self._prefixes[index % 3]}\nThe log of ship {index} says"
-            asked = await self._ask("/v1/completions", {**self._greedy(24), "prompt": prompt})
-            self._known[prompt] = asked.text
+        """Asks what is to be known while nothing else happens."""
+
+
+class Crowd:
+    """All groups together, drawn from at random."""
+
+    def __init__(self, groups: tuple[Group, ...], verdicts: Verdicts) -> None:
+        self._groups = groups
+        self._verdicts = verdicts
+        kinds = [kind for group in groups for kind in group.kinds]
+        self._weights, self._kinds = [weight for weight, _ in kinds], [kind for _, kind in kinds]
+
+    async def learn(self) -> None:
+        """Of every group."""
+        for group in self._groups:
+            await group.learn()
 
     async def one(self, draw: Random) -> None:
         """One client of a kind that is drawn; its outcome is entered."""
-        [kind] = draw.choices([kind for _, kind in self.kinds], [weight for weight, _ in self.kinds])
+        [kind] = draw.choices(self._kinds, self._weights)
         name, started = kind.__name__, time.monotonic()
         try:
             await kind(draw)
@@ -99,13 +65,42 @@ class Clients:
         else:
             self._verdicts.enter(name, Outcome.ANSWERED)
 
+
+class Clients:
+    """Who asks a model for text and nothing else."""
+
+    def __init__(self, requests: Requests, model: str) -> None:
+        self._requests = requests
+        self._model = model
+        self._prefixes = [harbour_log(Random(f"soak/{index}"), tokens) for index, tokens in enumerate((60, 200, 420))]
+        self._known: dict[str, str] = {}
+        """Prompt → its greedy answer of 24 tokens."""
+        self._saved: list[tuple[str, str]] = []
+        """Prompts and their greedy answers."""
+        self.kinds: tuple[tuple[int, Kind], ...] = (
+            (6, self.known),
+            (4, self.shared_prefix),
+            (3, self.conversation),
+            (6, self.sampled),
+            (3, self.echoing),
+            (2, self.long),
+            (3, self.leaver),
+        )
+
+    async def learn(self) -> None:
+        """What each known prompt gives."""
+        for index in range(NUM_KNOWN):
+            prompt = f"{self._prefixes[index % 3]}\nThe log of ship {index} says"
+            asked = await self._requests.answer("/v1/completions", {**self._greedy(24), "prompt": prompt})
+            self._known[prompt] = asked.text
+
     # -- kinds --
 
     async def known(self, draw: Random) -> None:
         """A greedy prompt whose answer is known to the letter, whatever else is in the batch."""
         prompt, expected = draw.choice(list(self._known.items()))
         body = {**self._greedy(24), "prompt": prompt, "stream": draw.random() < 0.7}
-        asked = await self._ask("/v1/completions", body)
+        asked = await self._requests.answer("/v1/completions", body)
         if asked.text != expected:
             raise Failed(f"{prompt[-40:]!r} gave {asked.text!r} instead of {expected!r}")
 
@@ -142,7 +137,7 @@ class Clients:
             "min_tokens": 1,
         }
         body |= {name: value for name, value in optional.items() if draw.random() < 0.25}
-        asked = await self._ask("/v1/completions", body)
+        asked = await self._requests.answer("/v1/completions", body)
         if len(asked.finish_reasons) != _num_prompts(body["prompt"]) * body.get("n", 1):
             raise Failed(f"{len(asked.finish_reasons)} choices for {body}")
 
@@ -150,13 +145,15 @@ class Clients:
         """A prompt, and at the same time one that is that prompt with the answer that it is going to get."""
         prompt, text = draw.choice(self._saved) if self._saved and draw.random() < 0.7 else (_words(draw, 12), "")
         bodies = [{**self._greedy(draw.randint(8, 40)), "prompt": prompt + said, "stream": True} for said in ("", text)]
-        asked, _ = await asyncio.gather(*(self._ask("/v1/completions", body) for body in bodies))
+        asked, _ = await asyncio.gather(*(self._requests.answer("/v1/completions", body) for body in bodies))
         self._saved = [*self._saved[1 - NUM_SAVED :], (prompt, asked.text)]
 
     async def long(self, draw: Random) -> None:
         """A prompt that takes most of a cache by itself."""
         prompt = harbour_log(draw, draw.choice([500, 600, 700]))
-        await self._ask("/v1/completions", {**self._greedy(draw.randint(1, 12)), "prompt": prompt, "stream": True})
+        await self._requests.answer(
+            "/v1/completions", {**self._greedy(draw.randint(1, 12)), "prompt": prompt, "stream": True}
+        )
 
     async def leaver(self, draw: Random) -> None:
         """Goes away: before anything came, or in the middle of a stream."""
@@ -164,11 +161,11 @@ class Clients:
         patience = draw.choice([0.0, 0.02, 0.2, 1.0])
         try:
             async with asyncio.timeout(patience):
-                await self._ask("/v1/completions", body)
+                await self._requests.answer("/v1/completions", body)
         except TimeoutError:
             raise ClientLeft from None
 
-    # -- requests --
+    # -- bodies --
 
     def _greedy(self, num_tokens: int) -> Json:
         return {"model": self._model, "temperature": 0, "max_tokens": num_tokens, "ignore_eos": True}
@@ -178,46 +175,7 @@ class Clients:
 
     async def _chat(self, messages: list[Json], draw: Random) -> Asked:
         body = {"model": self._model, "messages": messages, "max_tokens": 16, "stream": draw.random() < 0.7}
-        return await self._ask("/v1/chat/completions", body)
-
-    async def _ask(self, path: str, body: Json) -> Asked:
-        """The whole answer. Raises Refused and Failed."""
-        asked = Asked()
-        async for event in self._events(path, body):
-            for choice in event.get("choices", []):
-                index = choice["index"]
-                said = choice.get("delta", choice.get("message"))
-                text = choice["text"] if said is None else said.get("content") or ""
-                asked.texts[index] = asked.texts.get(index, "") + text
-                if choice.get("finish_reason"):
-                    asked.finish_reasons[index] = choice["finish_reason"]
-            asked.usage = event.get("usage") or asked.usage
-        if not asked.finish_reasons:
-            raise Failed("the answer has no finish_reason")
-        return asked
-
-    async def _events(self, path: str, body: Json) -> AsyncIterator[Json]:
-        """A stream's events, or the one whole answer."""
-        async with self._session.post(f"{self._gateway}{path}", json=body) as reply:
-            if reply.status == 429:
-                if "retry-after" not in reply.headers:
-                    raise Failed(f"429 without Retry-After: {await reply.text()}")
-                raise Refused
-            if reply.status != 200:
-                raise Failed(f"{reply.status}: {(await reply.text())[:300]}")
-            if not body.get("stream"):
-                yield await reply.json()
-                return
-            async for line in reply.content:
-                payload = line.removeprefix(b"data: ").strip()
-                if payload == b"[DONE]":
-                    return
-                if payload:
-                    event = json.loads(payload)
-                    if "error" in event:
-                        raise Failed(payload.decode()[:300])
-                    yield event
-            raise Failed("the stream ended without [DONE]")
+        return await self._requests.answer("/v1/chat/completions", body)
 
 
 def _question(draw: Random) -> Json:

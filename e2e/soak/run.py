@@ -1,24 +1,31 @@
 """The soak: bursts of mixed traffic with a disturbance in some, a silence after each, and a look at the books in it."""
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 import aiohttp
+from adapter_files import write_adapter
 from homes.fleet import ENGINE_PORT
 from homes.kubectl import Json
 from homes.local import LocalFleet
 
+from soak.asking import Requests
 from soak.attackers import Attackers
 from soak.books import Books
-from soak.clients import Clients
+from soak.clients import Clients, Crowd
 from soak.disturbances import Disturbances
+from soak.skilled_clients import SkilledClients
 from soak.verdicts import Outcome, Verdicts
 
 NAME = "soak"
+ADAPTERS = ("pirate", "poet", "pilot")
+"""One more than have a place on the device at once."""
 SETTLE_SECONDS = 30.0
 """After a burst, how long gauges may take to come to rest: attacks are cut off by the servers' own time limits."""
 IDLE_SECONDS = 3.0
@@ -88,8 +95,15 @@ class Soak:
 
     def play(self) -> SoakReport:
         """Deploys, soaks, closes the books. Ctrl-C ends the traffic early."""
-        self._fleet.apply(deployment(self._options.replicas))
+        with tempfile.TemporaryDirectory(prefix="fairlead-adapters-") as folder:
+            return self._play(Path(folder))
+
+    def _play(self, adapters: Path) -> SoakReport:
+        for adapter in ADAPTERS:
+            write_adapter(adapters / adapter)
+        self._fleet.apply(deployment(self._options.replicas, adapters))
         self._fleet.wait_ready(NAME, self._options.replicas)
+        self._fleet.wait("all adapters to be loaded", self._adapters_loaded)
         started = time.monotonic()
         self._say(f"seed {self._options.seed}: {self._options.seconds / 60:.0f} minutes of traffic")
         try:
@@ -104,7 +118,11 @@ class Soak:
         number = 0
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(_session())
-            clients = Clients(session, self._fleet.gateway, NAME, self._verdicts)
+            requests = Requests(session, self._fleet.gateway)
+            clients = Crowd(
+                (Clients(requests, NAME), SkilledClients(requests, NAME, ADAPTERS)),
+                self._verdicts,
+            )
             await clients.learn()
             while time.monotonic() - started < self._options.seconds:
                 number += 1
@@ -118,7 +136,7 @@ class Soak:
                 for problem in self._verdicts.problems[num_problems:]:
                     self._say(f"           {problem}")
 
-    async def _burst(self, clients: Clients, *, disturb: bool) -> str:
+    async def _burst(self, clients: Crowd, *, disturb: bool) -> str:
         """Traffic from everybody; the name of what happened meanwhile."""
         until = time.monotonic() + self._options.burst_seconds
         engine = next(iter((await asyncio.to_thread(self._books.engines)).values()))
@@ -159,6 +177,12 @@ class Soak:
         for problem in problems:
             self._verdicts.wrong(problem)
 
+    def _adapters_loaded(self) -> bool:
+        found = self._fleet.get("llm", NAME).get("status", {}).get("adapters", ())
+        return len(found) == len(ADAPTERS) and all(
+            each.get("readyReplicas") == self._options.replicas for each in found
+        )
+
     def _memory(self) -> list[str]:
         return [
             f"  {process.program} ({process.pid}): {process.resident_mib[0]:.0f} MiB at first, "
@@ -168,9 +192,9 @@ class Soak:
         ]
 
 
-def deployment(replicas: int) -> Json:
-    """Engines whose caches hold little more than one prompt: blocks of 4 tokens, few slots; in float32 answers do not
-    depend on what else is in the batch."""
+def deployment(replicas: int, adapters: Path) -> Json:
+    """Engines whose caches hold little more than one prompt: blocks of 4 tokens, few slots, fewer places than adapters,
+    guessed tokens; in float32 answers do not depend on what else is in the batch."""
     return {
         "apiVersion": "fairlead.dev/v1alpha1",
         "kind": "LLMDeployment",
@@ -182,7 +206,11 @@ def deployment(replicas: int) -> Json:
                 "maxNumSeqs": 4,
                 "maxModelLen": 1024,
                 "kvCache": {"blockSize": 4, "memory": "6Mi"},
+                "speculative": {"method": "ngram", "numTokens": 3},
+                "maxLoras": len(ADAPTERS) - 1,
+                "maxCpuLoras": len(ADAPTERS) - 1,
             },
+            "adapters": [{"name": name, "source": f"file://{adapters / name}"} for name in ADAPTERS],
             "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}},
             "replicas": replicas,
             "routing": {"maxQueueTime": "30s"},
