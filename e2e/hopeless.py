@@ -35,15 +35,6 @@ HOPELESS = [
         ],
     ),
     Hopeless(
-        {"source": "hf://org/model"},
-        "SourceNotSupported",
-        [
-            "hf:// is not supported by this version: put its folder on a PersistentVolumeClaim and write "
-            "model.source: pvc://CLAIM/FOLDER, or try the bundled demo://dinghy"
-        ],
-        "ModelAvailable",
-    ),
-    Hopeless(
         {"source": "pvc://no-such-claim/model"},
         "ModelSourceNotFound",
         ["there is no PersistentVolumeClaim 'no-such-claim'", "create it, or correct the name"],

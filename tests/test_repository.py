@@ -201,8 +201,9 @@ def test_the_troubleshooting_has_every_reason_and_code_that_means_trouble() -> N
     from fairlead.api.conditions import Reason
     from fairlead.gateway.dispatch.refusals import QueueOutcome
     from fairlead_engine.errors import ModelLoadReason
+    from fairlead_protocol.downloads import DownloadFailure
 
-    words = {str(reason) for reason in (*Reason, *ModelLoadReason)} - FINE
+    words = {str(reason) for reason in (*Reason, *ModelLoadReason, *DownloadFailure)} - FINE
     words |= {outcome.label for outcome in QueueOutcome}
     gateway = "".join(path.read_text() for path in Path(fairlead.gateway.__file__).parent.rglob("*.py"))
     words |= set(re.findall(r'code="(\w+)"', gateway))

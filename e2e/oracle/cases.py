@@ -52,6 +52,24 @@ RULES = (
         "model.source must not contain '..'", "spec.model.source", _source("pvc://a/../b"), _source("pvc://a/..b/c..d")
     ),
     RuleCase(
+        "model.cache.claim excludes model.cache.node",
+        "spec.model.cache",
+        deployment(model={"source": "hf://o/name", "cache": {"claim": "models", "node": True}}),
+        deployment(model={"source": "hf://o/name", "cache": {"claim": "models", "node": False}}),
+    ),
+    RuleCase(
+        "model.credentials is for sources that are downloaded",
+        "spec.model",
+        deployment(model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}}),
+        deployment(model={"source": "hf://o/name", "credentials": {"secretName": "hub"}}),
+    ),
+    RuleCase(
+        "model.cache is for sources that are downloaded",
+        "spec.model",
+        deployment(model={"source": "pvc://models/a", "cache": {"node": True}}),
+        deployment(model={"source": "s3://bucket/a", "cache": {"node": True}}),
+    ),
+    RuleCase(
         "model.servedName, model.aliases and adapters[].servedName must not contain '/'",
         "spec.model.servedName",
         deployment(model={"source": "demo://dinghy", "servedName": "other/boat"}),

@@ -113,6 +113,11 @@ def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> Non
         ({"model": {"source": "dinghy"}}, "model.source must look like demo://NAME"),
         ({"model": {"source": "hf://name-only"}}, "model.source must look like"),
         ({"model": {"source": "file://relative"}}, "model.source must look like"),
+        ({"model": {"source": "https://user:password@host/a"}}, "those belong into model.credentials"),
+        ({"model": {"source": "https://host/a?X-Amz-Signature=1"}}, "those belong into model.credentials"),
+        ({"model": {"source": "hf://o/n", "cache": {"claim": "c", "node": True}}}, "is kept in one place"),
+        ({"model": {"source": "demo://a", "credentials": {"secretName": "s"}}}, "model.credentials is for sources"),
+        ({"model": {"source": "pvc://a", "cache": {"claim": "c"}}}, "model.cache is for sources"),
         ({"model": {"source": "pvc://models/../secrets"}}, "must not contain '..'"),
     ],
 )
@@ -146,8 +151,11 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
             for source in (
                 "demo://dinghy", "file:///models/a", "pvc://claim", "pvc://claim/a/b", "hf://org/name@main",
                 "s3://bucket/a/b", "oci://registry/image:tag", "pvc://claim/..hidden/model..v2",
+                "hf://org/name@refs/pr/1", "gs://bucket/a", "az://container/a", "https://host:8443/a/b.tar",
+                "oci://registry:5000/a/b@sha256:0a",
             )
         ),
+        {"model": {"source": "hf://o/n", "credentials": {"secretName": "hub"}, "cache": {"size": "100Gi"}}},
     ],
 )  # fmt: skip
 def test_what_is_meant_to_be_possible_breaks_no_rule(spec: dict[str, Any]) -> None:
@@ -206,10 +214,35 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
             "".join,
             st.lists(
                 st.sampled_from(
-                    ["demo://", "file:///", "pvc://", "hf://", "s3://", "oci://", "a", "/", "..", "@", ".", "-", "\n"]
+                    [
+                        "demo://",
+                        "file:///",
+                        "pvc://",
+                        "hf://",
+                        "s3://",
+                        "az://",
+                        "https://",
+                        "a",
+                        "/",
+                        "..",
+                        "@",
+                        "?",
+                        "\n",
+                    ]
                 ),
                 max_size=7,
             ),
+        ),
+    ),
+    "cache": (
+        rules.CACHE,
+        st.fixed_dictionaries({}, optional={"claim": st.just("c"), "node": st.booleans()}),
+    ),
+    "model": (
+        rules.MODEL,
+        st.fixed_dictionaries(
+            {"source": st.sampled_from(["hf://o/n", "demo://a", "az://a/b", "", "hf:/"])},
+            optional={"credentials": st.just({"secretName": "s"}), "cache": st.just({"node": True})},
         ),
     ),
     "adapter source": (

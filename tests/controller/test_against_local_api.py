@@ -160,7 +160,7 @@ async def test_what_keeps_a_pod_from_starting_ends_in_a_condition_and_a_warning(
     ("spec", "reason", "words"),
     [
         ({"resources": {"profile": "absent"}}, "UnknownProfile", "use one of"),
-        ({"model": {"source": "hf://org/name"}}, "SourceNotSupported", "not supported by this version"),
+        ({"model": {"source": "hf://o/n", "cache": {"node": True}}}, "InvalidSpec", "nodeModelsFolder"),
         ({"model": {"source": "file:///srv"}}, "SourceNotSupported", "local mode only"),
     ],
 )

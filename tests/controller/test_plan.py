@@ -147,7 +147,7 @@ def test_the_configuration_of_pods_that_are_still_there_is_kept_until_they_are_g
 
 
 def test_an_obstacle_changes_nothing_that_runs() -> None:
-    assert plan(stored(), model={"source": "hf://org/name"}) == Plan()
+    assert plan(stored(), model={"source": "file:///srv"}) == Plan()
     assert plan(stored(), replicas=-1) == Plan()
     assert plan(stored(), resources={"profile": "absent"}) == Plan()
 

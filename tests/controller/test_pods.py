@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.controller.pod_diagnosis import MAX_MESSAGE_LENGTH, Diagnosis, PodWarning, Stage, diagnose, start_failure
+from fairlead_protocol.downloads import DownloadProgress, DownloadStage
 
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
 
@@ -236,3 +237,56 @@ containers = st.fixed_dictionaries(
 def test_no_status_makes_it_fail_and_whatever_is_not_ready_has_a_reason(found: list[Any], phase: str | None) -> None:
     diagnosis = diagnose(pod(*found, phase=phase))
     assert diagnosis.stage in (Stage.READY, Stage.DRAINING) or (diagnosis.reason and diagnosis.message)
+
+
+def downloading(**fields: Any) -> dict[str, Any]:
+    """A pod in the middle of its download."""
+    status = {"name": "download", "restartCount": 0, "state": {"running": {}}} | fields
+    return pod(engine(state={"waiting": {"reason": "PodInitializing"}}), initContainerStatuses=[status])
+
+
+def progress(stage: str = "downloading", **fields: Any) -> DownloadProgress:
+    return DownloadProgress(source="hf://org/name", stage=DownloadStage(stage), **fields)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            progress(bytes=3_100_000_000, total_bytes=15_200_000_000, bytes_per_second=2.1e8, remaining_seconds=57.6),
+            "downloading hf://org/name: 3.1 of 15.2 GB, 210 MB/s, 58 s left",
+        ),
+        (
+            progress(bytes=0, total_bytes=15_000_000, bytes_per_second=999.0, remaining_seconds=1500.0),
+            "downloading hf://org/name: 0 of 15 MB, 999 B/s, 25 min left",
+        ),
+        (progress(bytes=1500), "downloading hf://org/name: 1.5 kB"),
+        (progress("verifying", bytes=5, total_bytes=5), "verifying hf://org/name: 5 of 5 B"),
+        (progress("waiting"), "waits for another pod's download of hf://org/name"),
+        (progress("listing"), "asks which files hf://org/name has"),
+        (None, "the model is downloaded"),
+    ],
+)
+def test_a_download_says_how_far_it_is(said: DownloadProgress | None, words: str) -> None:
+    found = diagnose(downloading(), progress=said)
+    assert (found.stage, found.reason, found.message) == (Stage.STARTING, "Downloading", words)
+
+
+def test_a_download_that_failed_says_why_in_its_own_words() -> None:
+    message = json.dumps({"reason": "RevisionNotFound", "message": "hf://org/name has no revision v9"})
+    ended = {"terminated": {"exitCode": 1, "message": message}}
+    back_off = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
+    found = diagnose(downloading(state=back_off, lastState=ended, restartCount=2), progress=progress())
+    assert (found.stage, found.reason) == (Stage.FAILING, "RevisionNotFound")
+    assert found.message == "hf://org/name has no revision v9 (restarted 2 times)"
+    assert found.model_failed
+    again = downloading(lastState=ended, restartCount=2)
+    assert diagnose(again).reason == "RevisionNotFound", "until the next attempt has said anything"
+    assert diagnose(again, progress=progress()).reason == "Downloading"
+
+
+def test_a_download_without_its_secret_names_the_field() -> None:
+    missing = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}}
+    found = diagnose(downloading(state=missing))
+    assert (found.stage, found.reason) == (Stage.FAILING, "CreateContainerError")
+    assert "check model.credentials and template" in found.message and 'secret "hub" not found' in found.message

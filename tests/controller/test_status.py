@@ -193,7 +193,7 @@ def test_a_spec_that_becomes_invalid_leaves_the_replicas_and_says_so() -> None:
 
 
 def test_a_source_that_is_not_supported_is_about_the_model() -> None:
-    seen = Seen(spec={"model": {"source": "hf://org/name"}})
+    seen = Seen(spec={"model": {"source": "file:///srv"}})
     assert seen.brief("ModelAvailable") == ("False", "SourceNotSupported")
     assert seen.brief("Ready") == ("False", "SourceNotSupported")
 

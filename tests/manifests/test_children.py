@@ -14,6 +14,7 @@ from fairlead.manifests.children import children
 from fairlead.manifests.common import Manifest
 from fairlead.manifests.source import CannotBuild
 from fairlead.operator_settings import OperatorSettings, Profile
+from fairlead_protocol.model_sources import folder_name
 
 SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", gateway_service="gw.fairlead-system.svc")
 
@@ -395,11 +396,66 @@ def test_what_guesses_tokens_may_be_a_folder_or_a_model_that_comes_with_the_engi
     assert raised.value.reason is Reason.SOURCE_NOT_SUPPORTED
 
 
-@pytest.mark.parametrize("source", ["hf://org/name", "s3://bucket/a", "oci://image"])
-def test_sources_of_later_versions_are_refused_with_what_to_do_instead(source: str) -> None:
-    with pytest.raises(CannotBuild, match="not supported by this version") as raised:
-        build(model={"source": source})
-    assert raised.value.reason is Reason.SOURCE_NOT_SUPPORTED
+DOWNLOADED = ["hf://org/name@v1", "s3://bucket/a", "gs://bucket/a", "az://c/a", "https://host/a", "oci://host/a:1"]
+
+
+@pytest.mark.parametrize("source", DOWNLOADED)
+def test_a_model_from_elsewhere_is_downloaded_before_the_engine_starts(source: str) -> None:
+    settings = OperatorSettings(engine_image="fairlead/engine:test", download_environment={"HF_ENDPOINT": "http://hub"})
+    spec = pod(settings, model={"source": source})["spec"]
+    (download,), (engine,) = spec["initContainers"], spec["containers"]
+    assert download["args"] == [
+        "download", source, "--to", "/downloads", "--host", "$(POD_IP)", "--progress-port", "8000",
+    ]  # fmt: skip
+    assert download["env"][-1] == {"name": "HF_ENDPOINT", "value": "http://hub"}
+    assert all(each["name"] != "HF_ENDPOINT" for each in engine["env"])
+    for part in ("image", "imagePullPolicy", "securityContext", "terminationMessagePath", "resources"):
+        assert download[part] == engine[part]
+    assert download["volumeMounts"][-1] == {"name": "downloads", "mountPath": "/downloads"}
+    assert engine["volumeMounts"][-1] == {"name": "downloads", "mountPath": "/downloads", "readOnly": True}
+    assert engine["args"][3:5] == ["--model", f"/downloads/{folder_name(source)}"]
+    assert spec["volumes"][-1] == {"name": "downloads", "emptyDir": {}}
+    assert "initContainers" not in pod()["spec"]
+
+
+def test_credentials_are_the_downloads_alone() -> None:
+    model = {"source": "hf://org/name", "credentials": {"secretName": "hub"}}
+    spec = pod(model=model)["spec"]
+    assert spec["initContainers"][0]["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    assert "hub" not in str(spec["containers"]) + str(spec["volumes"])
+
+
+def test_no_variable_of_the_kubelets_stands_in_a_source() -> None:
+    """Else `$(HF_TOKEN)` would be sent to whatever host a source names."""
+    (download,) = pod(model={"source": "https://host/$(HF_TOKEN)"})["spec"]["initContainers"]
+    assert download["args"][1] == "https://host/$$(HF_TOKEN)"
+
+
+def test_a_source_that_only_looks_like_one_is_refused_before_anything_is_made() -> None:
+    with pytest.raises(CannotBuild, match=r"model\.source: oci:// is written oci://REGISTRY"):
+        build(model={"source": "oci://host/Upper/case"})
+
+
+def test_a_download_takes_no_gpu() -> None:
+    limits = {"nvidia.com/gpu": "1", "memory": "8Gi"}
+    (download,) = pod(model={"source": "hf://org/name"}, resources={"limits": limits})["spec"]["initContainers"]
+    assert download["resources"] == {"limits": {"memory": "8Gi"}}
+
+
+def test_downloaded_models_are_kept_where_the_cache_says() -> None:
+    def downloads(settings: OperatorSettings = SETTINGS, **cache: Any) -> tuple[dict[str, Any], list[str]]:
+        spec = pod(settings, model={"source": "hf://org/name", "cache": cache})["spec"]
+        return spec["volumes"][-1], spec["initContainers"][0]["args"]
+
+    volume, arguments = downloads(claim="models", size="1Gi")
+    assert volume == {"name": "downloads", "persistentVolumeClaim": {"claimName": "models"}}
+    assert arguments[4:6] == ["--size-limit", "1073741824"]
+    nodes = OperatorSettings(node_models_folder="/var/lib/fairlead/models")
+    path = {"path": "/var/lib/fairlead/models", "type": "DirectoryOrCreate"}
+    assert downloads(nodes, node=True)[0] == {"name": "downloads", "hostPath": path}
+    assert downloads(size="1Gi")[0] == {"name": "downloads", "emptyDir": {"sizeLimit": "1073741824"}}
+    with pytest.raises(CannotBuild, match=r"\(nodeModelsFolder\): have one set, or use model\.cache\.claim"):
+        downloads(node=True)
 
 
 def test_the_users_image_wins_over_the_settings() -> None:

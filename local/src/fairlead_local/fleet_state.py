@@ -61,6 +61,11 @@ class FleetFolder:
         return (self.path / "volumes").absolute()
 
     @property
+    def models(self) -> Path:
+        """Downloaded models, kept from one `up` to the next; absolute as well."""
+        return (self.path / "models").absolute()
+
+    @property
     def log(self) -> Path:
         """What a detached supervisor wrote."""
         return self.path / "fleet.log"

@@ -166,7 +166,7 @@ def _install(operations: Operations, options: FleetOptions, ports: Ports, fleet:
     definition = crd()
     name = definition["metadata"]["name"]
     operations.apply(CUSTOM_RESOURCE_DEFINITIONS, "", name, definition, _OPTIONS, force=True)
-    settings = operator_settings(fleet.gateway, ports.operator, options.folder.claims)
+    settings = operator_settings(fleet.gateway, ports.operator, options.folder.claims, options.folder.models)
     path = options.folder.operator_settings
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     for deployment in system_deployments(ports, path, options.num_gateways):

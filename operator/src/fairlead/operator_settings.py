@@ -18,6 +18,7 @@ from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.decoding import InvalidValue, UnknownField, decode
 from fairlead.api.durations import format_duration
+from fairlead.api.llmdeployment import DNS_SUBDOMAIN_PATTERN
 from fairlead.api.quantities import QUANTITY_PATTERN
 from fairlead.api.schema import Constraints, Quantities, Raw, Seconds, schema_of
 from fairlead_protocol.logs import LogFormat
@@ -34,7 +35,6 @@ class SettingsError(ValueError):
 
 
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 PROMETHEUS_DURATION_PATTERN = r"^(?=.*[1-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$"
 _LABEL_KEY = re.compile(r"[A-Za-z0-9][-._/A-Za-z0-9]*")
 
@@ -113,6 +113,12 @@ class OperatorSettings:
     claims_folder: str | None = None
     """Folder below which engines find the claims of adapters, as NAMESPACE/CLAIM. None = where their pods mount them.
     Only for local mode, whose pods have no mounts."""
+    node_models_folder: Annotated[str | None, Constraints(pattern="^/.", max_length=1024)] = None
+    """Folder of every node that keeps downloaded models, for LLMDeployments with `model.cache.node`; the engines' user,
+    65532, must be able to write there. None = there is none, and those are refused."""
+    download_environment: Annotated[Mapping[str, str], Constraints(max_items=64)] = field(default_factory=dict)
+    """Environment variables of every download: a mirror (HF_ENDPOINT, AWS_ENDPOINT_URL), proxies (HTTPS_PROXY,
+    NO_PROXY), a file of certificates. No credentials: those come from the Secrets of LLMDeployments. Default: none."""
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     """Name → profile; added to the built-in ones (cpu-small, cpu-medium, gpu), where they replace those of the same
     name."""

@@ -32,6 +32,8 @@ autoscalerInterval: {{ .Values.operator.autoscalerInterval }}
 workers: {{ .Values.operator.workers }}
 logLevel: {{ .Values.operator.logLevel }}
 logFormat: {{ .Values.operator.logFormat }}
+nodeModelsFolder: {{ with .Values.downloads.nodeFolder }}{{ quote . }}{{ else }}null{{ end }}
+downloadEnvironment: {{ toJson .Values.downloads.environment }}
 defaultProfile: {{ .Values.defaultProfile | quote }}
 profiles:
   {{- range $name, $profile := .Values.profiles }}

@@ -51,6 +51,8 @@ class Reason(StrEnum):
     """A pod waits for a node."""
     CONTAINER_CREATING = "ContainerCreating"
     """A pod has a node, which prepares volumes and image."""
+    DOWNLOADING = "Downloading"
+    """A pod downloads the model; the message says how far it is."""
     LOADING_MODEL = "LoadingModel"
     """An engine runs and loads the model."""
     ROLLING_OUT = "RollingOut"

@@ -94,6 +94,8 @@ class SpeculativeMethod(StrEnum):
     EAGLE3 = "eagle3"
 
 
+DNS_SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+"""Names of Secrets, claims and most other objects."""
 DEFAULT_QUEUE_DEPTH = 4
 """Waiting requests per replica that an autoscaled fleet is held to where no target is set at all."""
 DEFAULT_SCALE_TO_ZERO_AFTER = 600.0
@@ -108,14 +110,46 @@ Name = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCredentials:
+    """A Secret for the download of a model."""
+
+    secret_name: Annotated[str, Constraints(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253)]
+    """Name of a Secret in the same namespace. Its keys become environment variables of the download alone: HF_TOKEN,
+    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, OCI_USERNAME and OCI_PASSWORD, HTTPS_AUTHORIZATION, and the like."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCache:
+    """Where a downloaded model is kept, so that the next replica finds it."""
+
+    claim: Annotated[str | None, Constraints(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253, default_text="none")] = None
+    """A PersistentVolumeClaim of the same namespace that all replicas share; on several nodes it needs the access mode
+    ReadWriteMany."""
+    node: bool = False
+    """Whether each node keeps the model in a folder of its own, which the operator's settings name (nodeModelsFolder).
+    """
+    size: Annotated[Bytes | None, Constraints(default_text="no limit but the volume's own")] = None
+    """Most that downloaded models may take there, such as 100Gi. To make room, those go first that were not used for
+    longest; never one that an engine runs from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """Which model is served, and under which names."""
 
     source: Annotated[str, Constraints(min_length=1, max_length=1024, rules=rules.SOURCE)]
-    """Where the model's folder is (config.json, safetensors, tokenizer.json): demo://NAME for a model that comes with
-    the engine, pvc://CLAIM/FOLDER for a folder on a PersistentVolumeClaim of the same namespace, file:///FOLDER for a
-    folder on the machine (only where the operator's settings allow it). hf://, s3:// and oci:// are not supported yet.
+    """Where the model is. Downloaded before the engine starts: hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER,
+    gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, https://HOST/PATH, oci://REGISTRY/NAME[:TAG]. In place: demo://NAME for a
+    model that comes with the engine, pvc://CLAIM/FOLDER for a folder on a PersistentVolumeClaim of the same namespace,
+    file:///FOLDER for a folder on the machine (only where the operator's settings allow it).
     """
+    credentials: Annotated[ModelCredentials | None, Constraints(default_text="none")] = None
+    """With what the download is allowed. The engine never sees it."""
+    cache: Annotated[
+        ModelCache | None,
+        Constraints(rules=rules.CACHE, default_text="each pod has a copy of its own, and downloads it"),
+    ] = None
+    """Where a downloaded model is kept."""
     served_name: Annotated[Name, Constraints(default_text="metadata.name")] = ""
     """The name clients put into the `model` field of their requests."""
     aliases: Annotated[tuple[Name, ...], Constraints(max_items=16, list_type="set")] = ()
@@ -404,7 +438,7 @@ class Template:
 class LLMDeploymentSpec:
     """The model to serve, and how."""
 
-    model: Model
+    model: Annotated[Model, Constraints(rules=rules.MODEL)]
     """Which model is served, and under which names."""
     adapters: Annotated[
         tuple[Adapter, ...],

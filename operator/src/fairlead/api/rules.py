@@ -77,8 +77,9 @@ def _in_order(value: Mapping[str, Any], lower: str, upper: str) -> bool:
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _SOURCE = (
     "^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|"
-    "hf://[^/@]+/[^/@]+(@[^/@]+)?|s3://[^/]+/.+|oci://.+)$"
+    "hf://[^/@?#]+/[^/@?#]+(@[^@?#]+)?|(s3|gs|az|https|oci)://[^/@?#]+/[^?#]+)$"
 )
+_DOWNLOADED = "^(hf|s3|gs|az|https|oci)://"
 _ADAPTER_SOURCE = "^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+)$"
 _SPECULATIVE_SOURCE = "^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?)$"
 _NO_WAY_UP = "(^|.*/)[.][.](/.*|$)"
@@ -134,7 +135,8 @@ SOURCE = (
         f"self.matches('{_SOURCE}')",
         lambda self: matches(_SOURCE, self),
         "model.source must look like demo://NAME, file:///FOLDER, pvc://CLAIM/FOLDER, "
-        "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER or oci://IMAGE",
+        "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, "
+        "https://HOST/PATH or oci://REGISTRY/NAME, without credentials: those belong into model.credentials",
     ),
     Rule(
         "!self.matches('(^|.*/)[.][.](/.*|$)')",
@@ -143,6 +145,29 @@ SOURCE = (
     ),
 )
 """On `spec.model.source`."""
+
+CACHE = (
+    Rule(
+        "!has(self.claim) || !has(self.node) || !self.node",
+        lambda self: not _has(self, "claim") or not self.get("node"),
+        "model.cache.claim excludes model.cache.node: a model is kept in one place",
+    ),
+)
+"""On `spec.model.cache`."""
+
+MODEL = (
+    Rule(
+        f"!has(self.credentials) || self.source.matches('{_DOWNLOADED}')",
+        lambda self: not _has(self, "credentials") or matches(_DOWNLOADED, self["source"]),
+        "model.credentials is for sources that are downloaded: leave it out",
+    ),
+    Rule(
+        f"!has(self.cache) || self.source.matches('{_DOWNLOADED}')",
+        lambda self: not _has(self, "cache") or matches(_DOWNLOADED, self["source"]),
+        "model.cache is for sources that are downloaded: leave it out",
+    ),
+)
+"""On `spec.model`."""
 
 ADAPTER_SOURCE = (
     Rule(

@@ -19,6 +19,7 @@ from fairlead.kube.client import JsonObject, KubeClient
 from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
 from fairlead.manifests.adapter_folders import mounted_claims
 from fairlead.manifests.source import claim_of
+from fairlead_protocol.downloads import DownloadProgress
 
 ChildKey = tuple[str, str]
 """Kind and name of a child."""
@@ -63,15 +64,19 @@ class Observed:
     """What keeps pods from being created that have been for long, by the pod's uid."""
     running: Mapping[str, int] = field(default_factory=dict)
     """Requests that run on each replica, by the pod's uid, as gateways last said; one that nobody knows is absent."""
-
     hanging: Mapping[str, str] = field(default_factory=dict)
     """Since when engines have been in a step that will hardly end (RFC 3339), by the pod's uid."""
+
+    downloads: Mapping[str, DownloadProgress] = field(default_factory=dict)
+    """How far pods are that download the model, by the pod's uid."""
 
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """What each pod's status, and what is warned of it, means."""
         named = ((pod, pod["metadata"].get("uid", "")) for pod in self.pods)
-        return tuple(diagnose(pod, self.warnings.get(uid), self.hanging.get(uid)) for pod, uid in named)
+        return tuple(
+            diagnose(pod, self.warnings.get(uid), self.hanging.get(uid), self.downloads.get(uid)) for pod, uid in named
+        )
 
     @property
     def engine(self) -> JsonObject | None:
@@ -94,12 +99,15 @@ class Cluster:
         client: KubeClient,
         running: Callable[[], Mapping[str, int]] = dict,
         hanging: Callable[[], Mapping[str, str]] = dict,
+        downloads: Callable[[], Mapping[str, DownloadProgress]] = dict,
     ) -> None:
-        """By the pod's uid, `running`: requests per replica; `hanging`: since when those hang that do."""
+        """By the pod's uid, `running`: requests per replica; `hanging`: since when those hang that do; `downloads`: how
+        far those are that download the model."""
         self._client = client
         self._warnings = PodWarnings(client)
         self._running = running
         self._hanging = hanging
+        self._downloads = downloads
         self._indexes: Mapping[str, Index] = {}
         self.is_bound = False
         """Whether it is known what there is. Otherwise there seems to be nothing."""
@@ -111,6 +119,10 @@ class Cluster:
     def unbind(self) -> None:
         """The indexes are not kept up to date any more; others are about to be filled."""
         self._indexes, self.is_bound = {}, False
+
+    def pods(self) -> list[JsonObject]:
+        """Every engine's pod there is."""
+        return [pod for key in self.keys() for pod in self._indexes["pods"].get(key, ())]
 
     def keys(self) -> list[Key]:
         """Every LLMDeployment there is."""
@@ -176,6 +188,7 @@ class Cluster:
             rivals=tuple(min(claims, key=lambda claim: claim.seniority) for claims in older if claims),
             running=self._running(),
             hanging=self._hanging(),
+            downloads=self._downloads(),
         )
 
     def _contests(self, key: Key) -> Iterator[tuple[NameClaim, list[NameClaim]]]:
@@ -189,11 +202,14 @@ class Cluster:
 
 
 def source_claims(body: Mapping[str, Any]) -> dict[str, str]:
-    """The claims that pods cannot begin without, by the field that names each: of the model, and of what guesses."""
+    """The claims that pods cannot begin without, by the field that names each: of the model, of what guesses, and of
+    downloaded models."""
     spec = body.get("spec") or {}
     speculative = (spec.get("engine") or {}).get("speculative") or {}
     sources = {"model.source": spec.get("model") or {}, "engine.speculative.source": speculative}
     claims = {name: claim_of(str(each.get("source") or "")) for name, each in sources.items()}
+    cache = (spec.get("model") or {}).get("cache") or {}
+    claims["model.cache.claim"] = cache.get("claim") or None
     return {name: claim for name, claim in claims.items() if claim is not None}
 
 

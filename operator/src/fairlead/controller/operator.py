@@ -22,6 +22,7 @@ from fairlead.controller.adapter_loader import AdapterLoader
 from fairlead.controller.applier import Applier
 from fairlead.controller.autoscale import Autoscaler
 from fairlead.controller.capabilities import Capabilities, MissingRights, check_rights, in_words, is_served, look
+from fairlead.controller.downloads import DownloadWatch
 from fairlead.controller.events import EventRecorder
 from fairlead.controller.handlers import build_registry, kopf_settings
 from fairlead.controller.observe import Cluster, HangWatch
@@ -75,7 +76,8 @@ class Operator:
         )
         self.queue = WorkQueue(self._work, num_workers=settings.workers)
         self.hangs = HangWatch(self.gateways.hanging, self.queue.add_all)
-        self.cluster = Cluster(client, self.gateways.running, lambda: self.hangs.since)
+        self.cluster = Cluster(client, self.gateways.running, lambda: self.hangs.since, lambda: self.downloads.known)
+        self.downloads = DownloadWatch(self.cluster.pods, self.queue.add_all)
         host = socket.gethostname()
         self.lease = Lease(
             client,
@@ -155,6 +157,7 @@ class Operator:
             self.queue.run(),
             self._autoscaler.run(),
             self.hangs.run(),
+            self.downloads.run(),
             self._look_again(every=resync_interval, at_everything=True),
             self._look_again(every=min(LOST_PAUSE_SECONDS, resync_interval), at_everything=False),
             self.stop.wait(),

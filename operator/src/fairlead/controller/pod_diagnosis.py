@@ -15,6 +15,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.api.conditions import Reason, find_condition
 from fairlead.fleet.pods import became_ready
+from fairlead_protocol.downloads import DownloadProgress, DownloadStage
 
 MAX_MESSAGE_LENGTH = 1024
 """Of what is copied from a container's end: the rest is in its log."""
@@ -36,7 +37,10 @@ WARNINGS = {
     "NetworkNotReady": _SANDBOX,
 }
 """What a warning about a pod whose containers are being created comes to: a reason, and what to do."""
+_UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 _STEP_TIMEOUT = "--step-timeout"
+_SPEAKING = (names.ENGINE_CONTAINER, names.DOWNLOAD_CONTAINER)
+"""Containers that leave a reason and a sentence where they cannot do what they are for."""
 _HAS_RUN = ("running", "terminated")
 """States of a container whose node has prepared its pod."""
 
@@ -81,9 +85,15 @@ class Diagnosis:
         return f"{self.pod}: {self.message}" if self.message else self.pod
 
 
-def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None, hangs_since: str | None = None) -> Diagnosis:
+def diagnose(
+    pod: Mapping[str, Any],
+    warning: PodWarning | None = None,
+    hangs_since: str | None = None,
+    progress: DownloadProgress | None = None,
+) -> Diagnosis:
     """`warning`: about a pod whose containers are long in being created. `hangs_since`: when the step began that its
-    engine hangs in (RFC 3339). Never raises for a status that lacks parts."""
+    engine hangs in (RFC 3339). `progress`: of its download, as last heard. Never raises for a status that lacks
+    parts."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     phase = status.get("phase")
     if phase in ("Failed", "Succeeded"):
@@ -101,6 +111,8 @@ def diagnose(pod: Mapping[str, Any], warning: PodWarning | None = None, hangs_si
         message = _shorten(f"no node can take it; check resources and the nodes. The scheduler says: {words}")
         return Diagnosis(name, Stage.FAILING, Reason.UNSCHEDULABLE, message)
     statuses = _container_statuses(status)
+    if is_downloading(pod) and progress is not None:  # also after an attempt that failed
+        return Diagnosis(name, Stage.STARTING, Reason.DOWNLOADING, in_words(progress))
     for container in statuses:
         failure = _failure(name, container)
         if failure is not None:
@@ -129,6 +141,58 @@ def _hanging(name: str, pod: Mapping[str, Any], since: str) -> Diagnosis:
     return Diagnosis(name, Stage.READY, Reason.REPLICA_HANGS, message)
 
 
+def is_downloading(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod's init container that downloads the model runs."""
+    found = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    return any(
+        each.get("name") == names.DOWNLOAD_CONTAINER and "running" in (each.get("state") or {}) for each in found
+    )
+
+
+def in_words(progress: DownloadProgress) -> str:
+    """How far a download is: `downloading hf://a/b: 3.1 of 15.2 GB, 210 MB/s, 58 s left`."""
+    source = progress.source
+    match progress.stage:
+        case DownloadStage.WAITING:
+            return f"waits for another pod's download of {source}"
+        case DownloadStage.LISTING:
+            return f"asks which files {source} has"
+        case DownloadStage.DONE:
+            return f"{source} is there"
+    verb = str(progress.stage)
+    parts = [f"{verb} {source}: {_amount(progress.bytes, progress.total_bytes)}"]
+    if progress.stage is DownloadStage.DOWNLOADING and progress.bytes_per_second:
+        parts.append(f"{_size(progress.bytes_per_second)}/s")
+    if progress.stage is DownloadStage.DOWNLOADING and progress.remaining_seconds is not None:
+        parts.append(f"{_time(progress.remaining_seconds)} left")
+    return ", ".join(parts)
+
+
+def _amount(done: int, total: int | None) -> str:
+    if total is None:
+        return _size(done)
+    unit, name = _unit(total)
+    return f"{_figure(done / unit)} of {_figure(total / unit)} {name}"
+
+
+def _size(num_bytes: float) -> str:
+    unit, name = _unit(num_bytes)
+    return f"{_figure(num_bytes / unit)} {name}"
+
+
+def _unit(num_bytes: float) -> tuple[int, str]:
+    return next((each for each in _UNITS if num_bytes >= each[0]), _UNITS[-1])
+
+
+def _figure(value: float) -> str:
+    """With one digit behind the point where it is small, and none behind a whole number."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}".removesuffix(".0")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
 def is_marked(pod: Mapping[str, Any]) -> bool:
     """Whether scale-down has chosen the pod to go."""
     return names.ANNOTATION_DRAIN in (pod["metadata"].get("annotations") or {})
@@ -148,7 +212,8 @@ def _failure(pod: str, container: Mapping[str, Any]) -> Diagnosis | None:
         message = f"{image} cannot be pulled; check engine.image and the registry's credentials. {detail or reason}"
         return Diagnosis(pod, Stage.FAILING, Reason.IMAGE_PULL_BACK_OFF, _shorten(message))
     if reason in CREATE_REASONS:
-        message = f"the container cannot be created ({reason}); check engine.env and template. {detail}"
+        suspect = "model.credentials" if container.get("name") == names.DOWNLOAD_CONTAINER else "engine.env"
+        message = f"the container cannot be created ({reason}); check {suspect} and template. {detail}"
         return Diagnosis(pod, Stage.FAILING, Reason.CREATE_CONTAINER_ERROR, _shorten(message))
     if "running" in state and (container.get("started") or not container.get("restartCount")):
         return None  # it runs for the first time, or has got further than its start
@@ -166,10 +231,11 @@ def _ended(pod: str, container: Mapping[str, Any], ended: Mapping[str, Any]) -> 
     text = str(ended.get("message") or "")
     # Before the engine's own words: where the kernel killed one of its processes, the other can only guess why.
     if ended.get("reason") == "OOMKilled":
-        message = "the container was killed because it used more memory than its limit: raise resources.limits.memory, "
-        message += "or lower engine.kvCache.memory"
+        message = "the container was killed because it used more memory than its limit: raise resources.limits.memory"
+        if container.get("name") == names.ENGINE_CONTAINER:
+            message += ", or lower engine.kvCache.memory"
         return Diagnosis(pod, Stage.FAILING, Reason.OUT_OF_MEMORY, message + suffix)
-    if container.get("name") == names.ENGINE_CONTAINER and (told := start_failure(text)) is not None:
+    if container.get("name") in _SPEAKING and (told := start_failure(text)) is not None:
         reason, message = told
         return Diagnosis(pod, Stage.FAILING, reason, _shorten(message) + suffix, model_failed=True)
     code = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {ended.get('exitCode', 'unknown')}"
@@ -199,6 +265,8 @@ def _starting(name: str, pod: Mapping[str, Any], containers: list[Mapping[str, A
     scheduled = find_condition(status, "PodScheduled") or {}
     if scheduled.get("status") != "True" and not (pod.get("spec") or {}).get("nodeName"):
         return Diagnosis(name, Stage.STARTING, Reason.SCHEDULING, "waits for the scheduler to choose a node")
+    if is_downloading(pod):
+        return Diagnosis(name, Stage.STARTING, Reason.DOWNLOADING, "the model is downloaded")
     engine = next((each for each in containers if each.get("name") == names.ENGINE_CONTAINER), None)
     if engine is None or "running" not in (engine.get("state") or {}):
         message = "the container is being created: its image is pulled and its volumes are mounted"

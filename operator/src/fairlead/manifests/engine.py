@@ -19,8 +19,9 @@ from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.overlay import merge
-from fairlead.manifests.source import CannotBuild, ModelSource
+from fairlead.manifests.source import DOWNLOADS_VOLUME, CannotBuild, ModelSource
 from fairlead.operator_settings import OperatorSettings, Profile
+from fairlead_protocol.downloads import DOWNLOAD_PORT
 
 CONFIG_VOLUME = "config"
 SCRATCH_VOLUME = "scratch"
@@ -36,6 +37,16 @@ START_SECONDS = 1800
 """How long loading a model may take before the kubelet restarts the engine."""
 _OF_THE_POD = (("POD_IP", "status.podIP"), ("POD_NAME", "metadata.name"))
 """Environment variables that every engine has, and the fields of its pod that they are."""
+_CONTAINED: Mapping[str, Any] = {
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    },
+    "terminationMessagePath": names.TERMINATION_LOG,
+    "terminationMessagePolicy": "FallbackToLogsOnError",
+}
+"""What all containers have in common: no rights, and a word about how they ended."""
 
 
 def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any]) -> Manifest:
@@ -168,6 +179,8 @@ def engine_pod(
         "containers": [_container(deployment, settings, profile, source.arguments, mounts)],
         "volumes": volumes,
     }
+    if source.download is not None:
+        pod["initContainers"] = [download_container(deployment, settings, profile, source.download)]
     # Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
     spread = {
         "maxSkew": 1,
@@ -260,14 +273,13 @@ def _container(
         for each in engine.env
     }
     # The pod's own address and name first, because the arguments use them.
-    own = {name: {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}} for name, path in _OF_THE_POD}
-    environment = {name: value for name, value in own.items() if name not in given} | given
+    own = [each for each in _environment_of_the_pod() if each["name"] not in given]
     return {
         "name": names.ENGINE_CONTAINER,
         "image": engine.image or settings.engine_image,
         "imagePullPolicy": str(settings.engine_image_pull_policy),
         "args": arguments,
-        "env": [{"name": name, **value} for name, value in environment.items()],
+        "env": [*own, *({"name": name, **value} for name, value in given.items())],
         "ports": [{"name": "http", "containerPort": names.ENGINE_PORT, "protocol": "TCP"}],
         "resources": {kind: quantities for kind, quantities in resources.items() if quantities},
         # The other probes wait for the startup probe: loading may take long, and failing is noticed soon.
@@ -275,15 +287,50 @@ def _container(
         "startupProbe": _probe("/ready?wait=1", period=1, failures=START_SECONDS, timeout=2),
         "readinessProbe": _probe("/ready", period=2, failures=2, timeout=2),
         "livenessProbe": _probe("/health", period=10, failures=3, timeout=5),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "terminationMessagePath": names.TERMINATION_LOG,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **_CONTAINED,
         "volumeMounts": mounts,
     }
+
+
+def download_container(
+    deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, source: str
+) -> dict[str, Any]:
+    """The init container that downloads a model, with the Secret for it, which the engine does not get. It may use what
+    the engine may, but for GPUs, so that it makes the pod no larger."""
+    model = deployment.spec.model
+    size = () if model.cache is None or model.cache.size is None else ("--size-limit", str(model.cache.size))
+    # `$(` would have the kubelet put a variable there, which may be a credential.
+    arguments = ["download", source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER, *size]
+    arguments += ["--host", "$(POD_IP)", "--progress-port", str(DOWNLOAD_PORT)]
+    resources = {
+        kind: {name: quantity for name, quantity in quantities.items() if not _GPU.search(name)}
+        for kind, quantities in (("requests", profile.requests), ("limits", profile.limits))
+    }
+    secret = () if model.credentials is None else ({"secretRef": {"name": model.credentials.secret_name}},)
+    container = {
+        "name": names.DOWNLOAD_CONTAINER,
+        "image": deployment.spec.engine.image or settings.engine_image,
+        "imagePullPolicy": str(settings.engine_image_pull_policy),
+        "args": arguments,
+        "env": [
+            *_environment_of_the_pod(),
+            *({"name": name, "value": value} for name, value in settings.download_environment.items()),
+        ],
+        "envFrom": list(secret),
+        "resources": {kind: quantities for kind, quantities in resources.items() if quantities},
+        **_CONTAINED,
+        "volumeMounts": [
+            {"name": SCRATCH_VOLUME, "mountPath": "/tmp"},
+            {"name": DOWNLOADS_VOLUME, "mountPath": names.DOWNLOADS_FOLDER},
+        ],
+    }
+    return {field: value for field, value in container.items() if value or field == "resources"}
+
+
+def _environment_of_the_pod() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}} for name, path in _OF_THE_POD
+    ]
 
 
 def replica_profile(deployment: LLMDeployment, settings: OperatorSettings) -> Profile:

@@ -1,15 +1,19 @@
-"""Where the folders of a model, and of what guesses for it, are, seen from inside the engine's pod."""
+"""What a source puts into the engine's pods, by its scheme: the folder that the engine reads, seen from inside the pod,
+the volume that it is on, and what has to be downloaded before."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.api import names
 from fairlead.api.conditions import Reason
-from fairlead.api.llmdeployment import LLMDeploymentSpec
+from fairlead.api.llmdeployment import LLMDeploymentSpec, ModelCache
 from fairlead.operator_settings import OperatorSettings
+from fairlead_protocol.model_sources import DOWNLOADED, SourceError, folder_name, parse_source
 
 MODEL_VOLUME = "model"
 SPECULATIVE_VOLUME = "speculative"
+DOWNLOADS_VOLUME = "downloads"
 
 
 class CannotBuild(Exception):
@@ -34,6 +38,8 @@ class ModelSource:
     """For the pod."""
     mounts: tuple[dict[str, Any], ...] = ()
     """For the engine's container."""
+    download: str | None = None
+    """The source that an init container downloads into the volume mounted at `names.DOWNLOADS_FOLDER`; None = none."""
 
     def beside(self, other: "ModelSource") -> "ModelSource":
         """Both in one pod."""
@@ -42,6 +48,7 @@ class ModelSource:
             self.arguments + other.arguments,
             self.volumes + other.volumes,
             self.mounts + other.mounts,
+            self.download or other.download,
         )
 
 
@@ -57,13 +64,16 @@ class _Use:
     mount_path: str
     fallback: str = ""
     """What else its user may try."""
+    may_download: bool = False
 
     @property
     def on_a_claim(self) -> str:
         return f"put its folder on a PersistentVolumeClaim and write {self.field}: pvc://CLAIM/FOLDER"
 
 
-_MODEL = _Use("model.source", "model", MODEL_VOLUME, names.MODEL_FOLDER, ", or try the bundled demo://dinghy")
+_MODEL = _Use(
+    "model.source", "model", MODEL_VOLUME, names.MODEL_FOLDER, ", or try the bundled demo://dinghy", may_download=True
+)
 _GUESSER = _Use("engine.speculative.source", "speculative-model", SPECULATIVE_VOLUME, names.SPECULATIVE_FOLDER)
 
 
@@ -77,10 +87,10 @@ def model_source(spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSo
     """Of the model, and of what guesses tokens beside it. Raises CannotBuild for a source that this operator does not
     serve."""
     source, speculative = spec.model.source, spec.engine.speculative
-    model = _placed(source, _MODEL, settings)
+    model = _placed(source, _MODEL, spec, settings)
     if speculative is None or speculative.source is None:
         return model
-    guesser = _placed(speculative.source, _GUESSER, settings)
+    guesser = _placed(speculative.source, _GUESSER, spec, settings)
     claim = claim_of(speculative.source)
     if claim is not None and claim == claim_of(source):  # which is mounted once
         path = _folder(speculative.source, names.MODEL_FOLDER)
@@ -93,21 +103,67 @@ def _folder(source: str, mount_path: str) -> str:
     return f"{mount_path}/{source.partition('://')[2].partition('/')[2].strip('/')}".rstrip("/")
 
 
-def _placed(source: str, use: _Use, settings: OperatorSettings) -> ModelSource:
-    scheme, _, rest = source.partition("://")
-    match scheme:
-        case "demo":
-            return ModelSource({use.flag: source})
-        case "file" if settings.allow_file_sources:
-            return ModelSource({use.flag: rest})
-        case "file":
-            raise CannotBuild(f"file:// is for local mode only: {use.on_a_claim}", Reason.SOURCE_NOT_SUPPORTED)
-        case "pvc":
-            claim = {"claimName": claim_of(source), "readOnly": True}
-            return ModelSource(
-                arguments=(f"--{use.flag}", _folder(source, use.mount_path)),
-                volumes=({"name": use.volume, "persistentVolumeClaim": claim},),
-                mounts=({"name": use.volume, "mountPath": use.mount_path, "readOnly": True},),
-            )
-    message = f"{scheme}:// is not supported by this version: {use.on_a_claim}{use.fallback}"
-    raise CannotBuild(message, Reason.SOURCE_NOT_SUPPORTED)
+def _placed(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
+    """Raises CannotBuild."""
+    scheme = source.partition("://")[0]
+    place = _PLACES.get(scheme)
+    if place is None or (place is _downloaded and not use.may_download):
+        message = f"{scheme}:// is not supported by this version: {use.on_a_claim}{use.fallback}"
+        raise CannotBuild(message, Reason.SOURCE_NOT_SUPPORTED)
+    return place(source, use, spec, settings)
+
+
+def _bundled(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
+    return ModelSource({use.flag: source})
+
+
+def _on_the_machine(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
+    if settings.allow_file_sources:
+        return ModelSource({use.flag: source.removeprefix("file://")})
+    raise CannotBuild(f"file:// is for local mode only: {use.on_a_claim}", Reason.SOURCE_NOT_SUPPORTED)
+
+
+def _on_a_claim(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
+    claim = {"claimName": claim_of(source), "readOnly": True}
+    return ModelSource(
+        arguments=(f"--{use.flag}", _folder(source, use.mount_path)),
+        volumes=({"name": use.volume, "persistentVolumeClaim": claim},),
+        mounts=({"name": use.volume, "mountPath": use.mount_path, "readOnly": True},),
+    )
+
+
+def _downloaded(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorSettings) -> ModelSource:
+    try:
+        parse_source(source)
+    except SourceError as e:
+        raise CannotBuild(f"{use.field}: {e}") from e
+    return ModelSource(
+        arguments=(f"--{use.flag}", f"{names.DOWNLOADS_FOLDER}/{folder_name(source)}"),
+        volumes=(_cache_volume(spec.model.cache, settings),),
+        mounts=({"name": DOWNLOADS_VOLUME, "mountPath": names.DOWNLOADS_FOLDER, "readOnly": True},),
+        download=source,
+    )
+
+
+_PLACES: Mapping[str, Callable[[str, _Use, LLMDeploymentSpec, OperatorSettings], ModelSource]] = {
+    "demo": _bundled,
+    "file": _on_the_machine,
+    "pvc": _on_a_claim,
+    **dict.fromkeys(DOWNLOADED, _downloaded),
+}
+"""Scheme → what becomes of a source."""
+
+
+def _cache_volume(cache: ModelCache | None, settings: OperatorSettings) -> dict[str, Any]:
+    """The volume with downloaded models. Raises CannotBuild where nodes keep none."""
+    if cache is not None and cache.claim is not None:
+        return {"name": DOWNLOADS_VOLUME, "persistentVolumeClaim": {"claimName": cache.claim}}
+    if cache is not None and cache.node:
+        folder = settings.node_models_folder
+        if folder is None:
+            message = "model.cache.node needs a folder of the nodes, and the operator's settings name none "
+            message += "(nodeModelsFolder): have one set, or use model.cache.claim"
+            raise CannotBuild(message)
+        return {"name": DOWNLOADS_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}
+    limit = {"sizeLimit": str(cache.size)} if cache is not None and cache.size is not None else {}
+    return {"name": DOWNLOADS_VOLUME, "emptyDir": limit}
