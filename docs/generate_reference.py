@@ -29,6 +29,7 @@ from fairlead.api.schema import JsonSchema, schema_of
 from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import OperatorMetrics, health_app
 from fairlead.controller.reconcile import ReconcileOutcome
+from fairlead.controller.start_stages import StartStage
 from fairlead.gateway.dispatch.admission import Shared
 from fairlead.gateway.dispatch.pools import Pools
 from fairlead.gateway.dispatch.refusals import QueueOutcome
@@ -61,6 +62,7 @@ from fairlead_engine.types import NO_LOAD, FinishReason, SamplingParams
 from fairlead_engine_testing.scripted_engine import ScriptedEngine
 from fairlead_local.crd import object_schema
 from fairlead_protocol.docstrings import docstrings
+from fairlead_protocol.downloads import DownloadProgress, DownloadStage
 from fairlead_protocol.http.client import HttpClient
 from fairlead_protocol.lanes import Pacer
 from fairlead_protocol.messages import StepCost
@@ -454,11 +456,14 @@ def _cluster_of_one() -> Cluster:
                      "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"model": {"source": "demo://dinghy"}, "autoscaling": {"maxReplicas": 1, "targets": targets}},
         "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "ReplicasReady"}],
+                   "startup": dict.fromkeys(StartStage, "1s"),
                    "scaling": {"signals": {"ttft": "1s"}, "coldStart": "1s"}},
     }  # fmt: skip
-    cluster = Cluster(None)
+    pod = {"metadata": {"name": "pod", "uid": "pod"}}
+    progress = DownloadProgress(source="hf://org/name", stage=DownloadStage.DOWNLOADING, bytes=1, total_bytes=2)
+    cluster = Cluster(None, downloads=lambda: {"pod": progress})
     key = ("namespace", "name")
-    cluster.bind({"llmdeployments": {key: [body]}, "children": {}, "pods": {}, "name_claims": {}})
+    cluster.bind({"llmdeployments": {key: [body]}, "children": {}, "pods": {key: [pod]}, "name_claims": {}})
     return cluster
 
 

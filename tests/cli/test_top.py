@@ -98,6 +98,17 @@ def test_a_replica_that_cannot_start_is_told_of_beside_the_autoscalers_sentence(
     assert trouble not in plain(view(body))
 
 
+def test_a_download_says_how_far_it_is_beside_the_autoscalers_sentence() -> None:
+    body, words = scaled(), "dinghy-1: downloading hf://org/name: 3.1 of 15.2 GB, 210 MB/s, 58 s left"
+    told = {"type": "Progressing", "status": "True", "reason": "Downloading", "message": words}
+    body["status"]["conditions"] = [told]
+    assert plain(view(body)).splitlines()[1:3] == [f"  {SENTENCE}", f"  {words}"]
+    assert words in drawn(view(body))
+    assert to_json(view(body))["models"][0]["progress"] == words
+    body["status"]["conditions"] = [told | {"reason": "LoadingModel"}]
+    assert words not in plain(view(body))
+
+
 def test_a_paused_rollout_is_told_of_until_something_is_wrong() -> None:
     body, message = scaled(), "the rollout is paused; kubectl rollout resume deployment/dinghy-engine"
     body["status"]["conditions"] = [{"type": "Progressing", "status": "False", "reason": "Paused", "message": message}]

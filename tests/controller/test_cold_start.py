@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.controller.autoscale import ColdStart, start_seconds
+from fairlead.api.llmdeployment import ModelCache
+from fairlead.controller.autoscale import ColdStart
+from fairlead.controller.start_stages import start_seconds, start_stages
 
 
 def pod(name: str, took: int | None, *, restarts: int = 0, **metadata: Any) -> dict[str, Any]:
@@ -56,3 +58,37 @@ def test_the_mean_is_within_what_was_seen(times: list[int]) -> None:
     assert cold_start.seconds is not None
     assert min(times) <= cold_start.seconds <= max(times)
     assert cold_start.seconds == pytest.approx(cold_start.observe([]).seconds)
+
+
+def downloaded(name: str, took: int, download: int) -> dict[str, Any]:
+    """A pod that was scheduled after a second, and downloaded from the third on."""
+    found = pod(name, took)
+
+    def at(seconds: int) -> str:
+        return f"2026-06-01T00:{seconds // 60:02}:{seconds % 60:02}Z"
+
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(1)}
+    found["status"]["conditions"].append(scheduled)
+    ended = {"terminated": {"exitCode": 0, "startedAt": at(3), "finishedAt": at(3 + download)}}
+    found["status"]["initContainerStatuses"] = [{"name": "download", "state": ended}]
+    found["status"]["containerStatuses"][0]["state"] = {"running": {"startedAt": at(4 + download)}}
+    return found
+
+
+def test_a_start_is_told_by_stages() -> None:
+    stages = start_stages(downloaded("a", 80, 60))
+    assert stages == {"schedule": 1.0, "image": 3.0, "download": 60.0, "load": 16.0}
+    assert start_stages(downloaded("a", 20, 0)) == {"schedule": 1.0, "image": 3.0, "download": 0.0, "load": 16.0}
+    assert "download" not in (start_stages(pod("p", 95)) or {})
+    assert start_stages(pod("p", None)) is None
+
+
+def test_the_next_start_is_spared_a_download_that_is_kept() -> None:
+    pods = [downloaded("a", 80, 60)]
+    assert ColdStart().observe(pods).seconds == 80.0, "each pod downloads for itself"
+    assert ColdStart().observe(pods, ModelCache(size=1)).seconds == 80.0
+    assert ColdStart().observe(pods, ModelCache(claim="models")).seconds == 20.0
+    cold = ColdStart().observe(pods, ModelCache(node=True))
+    assert cold.seconds == 80.0, "the next may come to another node"
+    warm = cold.observe([*pods, downloaded("b", 20, 0)], ModelCache(node=True))
+    assert warm.seconds == 20.0, "it found the model, and so will the next"

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import FleetFigures
 from fairlead.kube.client import JsonObject
+from fairlead_protocol.downloads import DownloadProgress, DownloadStage
 
 KEY = ("default", "dinghy")
 NAME = {"llmdeployment": "default/dinghy"}
@@ -27,8 +28,10 @@ def pod(name: str, *, ready: bool, going: bool = False) -> JsonObject:
     return {"metadata": metadata, "spec": {}, "status": {"phase": "Running", "conditions": conditions}}
 
 
-def scrape(deployment: JsonObject | None, *pods: JsonObject) -> CollectorRegistry:
-    cluster, registry = Cluster(None), CollectorRegistry()
+def scrape(
+    deployment: JsonObject | None, *pods: JsonObject, downloads: dict[str, DownloadProgress] | None = None
+) -> CollectorRegistry:
+    cluster, registry = Cluster(None, downloads=lambda: downloads or {}), CollectorRegistry()
     deployments = {} if deployment is None else {KEY: [deployment]}
     cluster.bind({"llmdeployments": deployments, "children": {}, "pods": {KEY: list(pods)}, "name_claims": {}})
     registry.register(FleetFigures(cluster))
@@ -103,3 +106,13 @@ def test_what_is_gone_and_an_operator_that_watches_nothing_tell_nothing() -> Non
     registry = CollectorRegistry()
     registry.register(FleetFigures(Cluster(None)))
     assert [sample for family in registry.collect() for sample in family.samples] == []
+
+
+def test_the_stages_of_a_start_and_what_is_downloaded_are_told() -> None:
+    progress = DownloadProgress(source="hf://a/b", stage=DownloadStage.DOWNLOADING, bytes=7, total_bytes=20)
+    told = {"startup": {"pod": "a", "schedule": "0ms", "image": "3s", "load": "12s", "total": "15s"}}
+    registry = scrape(body({}, told), pod("b", ready=False), downloads={"b": progress})
+    assert [value(registry, "startup_seconds", stage=stage) for stage in ("schedule", "image", "load")] == [0, 3, 12]
+    assert value(registry, "startup_seconds", stage="download") is None
+    assert value(registry, "download_bytes", pod="b") == 7
+    assert value(registry, "download_total_bytes", pod="b") == 20

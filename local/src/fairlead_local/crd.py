@@ -138,6 +138,18 @@ def _status_schema() -> JsonSchema:
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["name"],
             },
+            "startup": {
+                "description": "What the replica took that was last to become ready, by stage.",
+                "type": "object",
+                "properties": {
+                    "pod": _text("Its name."),
+                    "schedule": _text("Until a node was chosen."),
+                    "image": _text("Until its containers ran: images pulled, volumes mounted."),
+                    "download": _text("Of the model; 0s where it was there, absent where none is downloaded."),
+                    "load": _text("Until the engine answered: weights, compilation, warm-up."),
+                    "total": _text("From creation to ready."),
+                },
+            },
             "scaling": _scaling_schema(),
         },
     }

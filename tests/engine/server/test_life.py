@@ -330,6 +330,7 @@ async def test_metrics_of_our_own_count_outcomes_and_step_cost(scraped: list[str
     assert 'fairlead_engine_http_requests_total{model_name="tiny",outcome="ok"} 2.0' in scraped
     assert 'fairlead_engine_http_requests_total{model_name="tiny",outcome="invalid"} 1.0' in scraped
     assert 'fairlead_engine_step_cost_seconds{model_name="tiny",term="base"} 0.001' in scraped
+    assert any(line.startswith('fairlead_engine_start_seconds{model_name="tiny",stage=') for line in scraped)
     assert 'fairlead_engine_draining{model_name="tiny"} 0.0' in scraped
     assert not any("_created" in line for line in scraped)
 

@@ -62,6 +62,7 @@ OWN: dict[str, str] = {
     "last_step_seconds": "How long the newest step took.",
     "step_age_seconds": "How long the running step has been running; 0 when idle.",
     "step_cost_seconds": "Coefficients of the step-cost model, by name.",
+    "start_seconds": "What the core took to start, by stage: import, load, cache, compile, warm_up.",
     "connections_cut": "Connections that were ended without an answer, by reason.",
     "open_connections": "Connections that are open, idle ones included.",
     "draining": "1 while the engine drains, else 0.",
@@ -222,6 +223,10 @@ class _CoreFigures(Collector):
         for term, seconds in told.items():
             cost.add_metric([*self._labels.values(), term], seconds)
         yield cost
+        start = GaugeMetricFamily(OURS + "start_seconds", OWN["start_seconds"], labels=[*self._labels, "stage"])
+        for stage, seconds in self._info.start_seconds.items():
+            start.add_metric([*self._labels.values(), stage], seconds)
+        yield start
         name = "spec_decode_num_accepted_tokens_per_pos"
         accepted = CounterMetricFamily(OURS + name, SHARED[name], labels=[*self._labels, "position"])
         for position, number in enumerate(load.num_accepted_per_position):

@@ -89,6 +89,8 @@ class ModelView:
     """`status.scaling.signals`: the operator's own, older figures."""
     sentence: str
     """The autoscaler's last one; where nobody scales it, why it is or is not Ready."""
+    progress: str = ""
+    """How far a replica is that downloads the model; empty = none does, or `sentence` says it."""
     trouble: str = ""
     """What somebody has to look at, such as a replica that cannot start; empty = nothing, or `sentence` says it."""
 
@@ -195,6 +197,8 @@ def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Fig
     wrong = progressing if progressing.get("reason") == Reason.PAUSED else {}
     wrong = degraded if degraded.get("status") == ConditionStatus.TRUE else wrong
     sentence, trouble = str(scaling.get("reason") or ready.get("message") or ""), str(wrong.get("message") or "")
+    is_downloading = progressing.get("reason") == Reason.DOWNLOADING
+    progress = str(progressing.get("message") or "") if is_downloading else ""
     replicas = (_replica(pod, loads.get(pod["metadata"]["uid"])) for pod in pods)
     return ModelView(
         key="/".join(_owner(body)),
@@ -203,6 +207,7 @@ def _model(body: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], seen: Fig
         figures=seen,
         reported=scaling.get("signals") or {},
         sentence=sentence or UNSEEN,
+        progress="" if progress in sentence else progress,
         trouble="" if trouble in sentence else trouble,
     )
 

@@ -29,6 +29,8 @@ def renderable(view: FleetView) -> RenderableType:
         counts = _number(model.desired), _number(model.waiting), _number(model.running)
         figures.add_row(_counts(model), *counts, arrivals if model.figures is None else f"{arrivals}/s", *live)
         parts += [Text(model.key, style="bold"), figures, _sentence(model.sentence, "italic")]
+        if model.progress:
+            parts.append(_sentence(model.progress, "italic"))
         if model.trouble:
             parts.append(_sentence(model.trouble, "yellow"))
         replicas = _table(_REPLICA_COLUMNS)
@@ -48,6 +50,8 @@ def lines(view: FleetView) -> Iterator[str]:
     for model in view.models:
         yield f"{model.key}: {model_words(model)}"
         yield f"  {model.sentence}"
+        if model.progress:
+            yield f"  {model.progress}"
         if model.trouble:
             yield f"  {model.trouble}"
         for replica in model.replicas:
@@ -63,7 +67,7 @@ def to_json(view: FleetView) -> dict[str, Any]:
         namespace, _, name = model.key.partition("/")
         figures = {} if model.figures is None else asdict(model.figures)
         counts = {"waiting": model.waiting, "running": model.running, "desired": model.desired}
-        words = {"sentence": model.sentence, "trouble": model.trouble}
+        words = {"sentence": model.sentence, "progress": model.progress, "trouble": model.trouble}
         replicas = [
             {"name": replica.name, "stage": str(replica.stage), "kv_ratio": replica.kv_ratio}
             | {"step_seconds": replica.step_seconds, "load": msgspec.to_builtins(replica.load)}

@@ -18,7 +18,7 @@ from typing import Any
 
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import parse_duration
-from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ScalingMode
+from fairlead.api.llmdeployment import Autoscaling, InvalidSpec, LLMDeployment, ModelCache, ScalingMode
 from fairlead.api.names import SCALING_HISTORY_LENGTH
 from fairlead.autoscaler.history import History
 from fairlead.autoscaler.policy import demand_window, targets_of
@@ -31,6 +31,7 @@ from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.scaling import SubresourceWriter, scaling_status, seen_status
+from fairlead.controller.start_stages import download_seconds, start_seconds
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import became_ready
@@ -69,10 +70,18 @@ class ColdStart:
     """How long a replica takes to start, measured on the pods of one LLMDeployment: so far ahead the autoscaler has to
     look. Immutable; `observe` makes the next one."""
 
-    seconds: float | None = None
-    """Mean of creation → ready; None = no pod was seen to start."""
+    mean: float | None = None
+    """Of creation → ready, in seconds, without the downloads that the next start may be spared; None = no pod was seen
+    to start."""
     measured: frozenset[str] = frozenset()
     """Uids of the pods it has been measured on, of those that still exist."""
+    download: float = 0.0
+    """What the next start has to download on top, in seconds."""
+
+    @property
+    def seconds(self) -> float | None:
+        """None = no pod was seen to start."""
+        return None if self.mean is None else self.mean + self.download
 
     @classmethod
     def resumed(cls, seconds: float | None, pods: Iterable[Mapping[str, Any]]) -> "ColdStart":
@@ -80,16 +89,23 @@ class ColdStart:
         ready = {pod["metadata"]["uid"] for pod in pods if became_ready(pod) is not None}
         return cls(seconds, frozenset(ready if seconds is not None else ()))
 
-    def observe(self, pods: Iterable[Mapping[str, Any]]) -> "ColdStart":
-        """With what pods that became ready have taken, oldest first."""
-        seconds, seen = self.seconds, list(pods)
+    def observe(self, pods: Iterable[Mapping[str, Any]], cache: ModelCache | None = None) -> "ColdStart":
+        """With what pods that became ready have taken, oldest first. `cache`: where they keep a downloaded model.
+
+        What is on a claim that they share, the next one finds. Of nodes, the newest pod tells: where it found the model
+        there were no new nodes left, or it would have been sent to one.
+        """
+        mean, seen, download = self.mean, list(pods), self.download
         measured = self.measured & {pod["metadata"]["uid"] for pod in seen}
         for pod in seen:
             took = None if pod["metadata"]["uid"] in measured else start_seconds(pod)
-            if took is not None:
-                measured |= {pod["metadata"]["uid"]}
-                seconds = took if seconds is None else seconds + COLD_START_WEIGHT * (took - seconds)
-        return ColdStart(seconds, measured)
+            if took is None:
+                continue
+            measured |= {pod["metadata"]["uid"]}
+            fetched = download_seconds(pod) if cache is not None and (cache.node or cache.claim) else 0.0
+            took, download = took - fetched, fetched if cache is not None and cache.node else 0.0
+            mean = took if mean is None else mean + COLD_START_WEIGHT * (took - mean)
+        return ColdStart(mean, measured, download)
 
 
 @dataclass(slots=True)
@@ -196,7 +212,7 @@ class Autoscaler:
         """Pods and gateways together."""
         diagnoses, memory = target.observed.diagnoses, self.memory(target)
         stages = [each.stage for each in diagnoses if each.reason != Reason.REPLICA_HANGS]
-        memory.cold_start = memory.cold_start.observe(target.observed.pods)
+        memory.cold_start = memory.cold_start.observe(target.observed.pods, target.deployment.spec.model.cache)
         return Signals(
             time=readings.time,
             desired=target.deployment.desired_replicas,
@@ -268,13 +284,3 @@ class Autoscaler:
                 await self.writer.write_status(observed.body, {} if seen is None else {"scaling": seen})
             except KubeError as e:
                 logger.warning("%s/%s: cannot write what gateways see of it: %s", *key, e)
-
-
-def start_seconds(pod: Mapping[str, Any]) -> float | None:
-    """Seconds from creation to ready, in whole ones as Kubernetes tells time; None for a pod that is not ready, or that
-    may have been ready before: a container that was restarted says nothing about a start."""
-    containers = (pod.get("status") or {}).get("containerStatuses") or []
-    created, ready = pod["metadata"].get("creationTimestamp"), became_ready(pod)
-    if not created or not ready or any(container.get("restartCount") for container in containers):
-        return None
-    return max(0.0, (datetime.fromisoformat(ready) - datetime.fromisoformat(created)).total_seconds())

@@ -28,6 +28,7 @@ from fairlead.autoscaler.policy import fewest_replicas, most_replicas, targets_o
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.pod_diagnosis import Stage
 from fairlead.controller.reconcile import ReconcileOutcome
+from fairlead.controller.start_stages import StartStage
 
 DURATION_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _PREFIX = "fairlead_operator"
@@ -117,6 +118,12 @@ _FIGURES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("percentile",),
     ),
     "cold_start_seconds": ("Mean of what pods have taken from creation to ready.", ()),
+    "startup_seconds": (
+        "What the replica took that was last to become ready, by stage: schedule, image, download or load.",
+        ("stage",),
+    ),
+    "download_bytes": ("Bytes of the model that pods which download it have.", ("pod",)),
+    "download_total_bytes": ("Bytes of the model that they are to have.", ("pod",)),
     "condition": (
         "The conditions of the status: 1 for the status and reason that each type has.",
         ("type", "status", "reason"),
@@ -153,6 +160,15 @@ def figures(observed: Observed) -> Iterable[Figure]:
     status = observed.body.get("status") or {}
     for condition in status.get("conditions") or []:
         yield "condition", tuple(str(condition.get(field, "")) for field in ("type", "status", "reason")), 1.0
+    for stage in StartStage:
+        with suppress(ValueError):
+            yield "startup_seconds", (str(stage),), parse_duration((status.get("startup") or {}).get(stage) or "")
+    for pod in observed.pods:
+        progress = observed.downloads.get(pod["metadata"].get("uid", ""))
+        if progress is not None:
+            yield "download_bytes", (pod["metadata"]["name"],), float(progress.bytes)
+        if progress is not None and progress.total_bytes is not None:
+            yield "download_total_bytes", (pod["metadata"]["name"],), float(progress.total_bytes)
     try:
         deployment = LLMDeployment.from_body(observed.body)
     except InvalidSpec:

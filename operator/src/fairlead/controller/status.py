@@ -12,12 +12,13 @@ from fairlead.api import names
 from fairlead.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find_condition, merge_conditions
 from fairlead.api.llmdeployment import LLMDeployment, ScalingMode
 from fairlead.autoscaler.policy import fewest_replicas, most_replicas
-from fairlead.autoscaler.recommendation import counted
+from fairlead.autoscaler.recommendation import counted, seconds_in_words
 from fairlead.controller.adapter_loader import AdapterState
 from fairlead.controller.desired import Desired, Problem
 from fairlead.controller.observe import Observed
 from fairlead.controller.plan import is_rolling, is_seen
 from fairlead.controller.pod_diagnosis import Diagnosis, Stage
+from fairlead.controller.start_stages import start_stages
 from fairlead.operator_settings import OperatorSettings
 
 _NO_REPLICA_TRIED = (Reason.SOURCE_NOT_SUPPORTED, Reason.MODEL_SOURCE_NOT_FOUND)
@@ -142,6 +143,7 @@ def status(observed: Observed, now: Situation, settings: OperatorSettings, *, ti
     had = (observed.body.get("status") or {}).get("adapters")
     found = had if now.adapters is None else [each.as_status for each in now.adapters]
     adapters = {"adapters": found} if found or had is not None else {}
+    startup = _startup(observed) or (observed.body.get("status") or {}).get("startup")
     return {
         "observedGeneration": generation,
         "desiredReplicas": now.num_desired,
@@ -151,8 +153,19 @@ def status(observed: Observed, now: Situation, settings: OperatorSettings, *, ti
         "selector": f"{names.LABEL_LLMDEPLOYMENT}={name},{names.LABEL_COMPONENT}={names.ENGINE_COMPONENT}",
         "url": f"{settings.gateway_url.rstrip('/')}/{namespace}/{name}/v1",
         **adapters,
+        **({"startup": startup} if startup else {}),
         "conditions": merge_conditions(before, conditions(now), generation=generation, time=time),
     }
+
+
+def _startup(observed: Observed) -> dict[str, str] | None:
+    """What the replica took, by stage, that was last to start; None where none has told."""
+    told = ((pod, stages) for pod in reversed(observed.pods) if (stages := start_stages(pod)) is not None)
+    pod, stages = next(told, ({}, None))
+    if stages is None:
+        return None
+    seconds = {str(stage): seconds_in_words(taken) for stage, taken in stages.items()}
+    return {"pod": pod["metadata"]["name"], **seconds, "total": seconds_in_words(sum(stages.values()))}
 
 
 def conditions(now: Situation) -> list[Condition]:

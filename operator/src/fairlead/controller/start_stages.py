@@ -1,0 +1,79 @@
+"""How long a replica took to become ready, by stage, as its pod's status tells it. Pure; in whole seconds, as
+Kubernetes tells time."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from fairlead.api import names
+from fairlead.api.conditions import find_condition
+from fairlead.fleet.pods import became_ready
+
+
+class StartStage(StrEnum):
+    """In the order in which a replica goes through them."""
+
+    SCHEDULE = "schedule"
+    """Until a node is chosen."""
+    IMAGE = "image"
+    """Until its containers run: images pulled, volumes mounted."""
+    DOWNLOAD = "download"
+    """Of the model; absent where none is downloaded."""
+    LOAD = "load"
+    """Until the engine answers: weights, compilation, warm-up. The engine's own metrics take it apart."""
+
+
+def start_seconds(pod: Mapping[str, Any]) -> float | None:
+    """From creation to ready; None for a pod that is not ready, or that may have been ready before: a container that
+    was restarted says nothing about a start."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or []
+    if any(container.get("restartCount") for container in containers):
+        return None
+    return _between(pod["metadata"].get("creationTimestamp"), became_ready(pod))
+
+
+def download_seconds(pod: Mapping[str, Any]) -> float:
+    """What the last attempt at the download took; 0 where there was none."""
+    began, ended = _download(pod)
+    return _between(began, ended) or 0.0
+
+
+def start_stages(pod: Mapping[str, Any]) -> dict[StartStage, float] | None:
+    """None where `start_seconds` is. Where an attempt at the download failed, `image` has what was lost by it."""
+    total = start_seconds(pod)
+    if total is None:
+        return None
+    status = pod.get("status") or {}
+    scheduled = (find_condition(status, "PodScheduled") or {}).get("lastTransitionTime")
+    engine = _container(status, "containerStatuses", names.ENGINE_CONTAINER)
+    running = ((engine.get("state") or {}).get("running") or {}).get("startedAt")
+    schedule = _between(pod["metadata"]["creationTimestamp"], scheduled) or 0.0
+    load = _between(running, became_ready(pod)) or 0.0
+    download = download_seconds(pod)
+    stages = {
+        StartStage.SCHEDULE: schedule,
+        StartStage.IMAGE: max(0.0, total - schedule - download - load),
+        StartStage.DOWNLOAD: download,
+        StartStage.LOAD: load,
+    }
+    if _download(pod)[1] is None:
+        del stages[StartStage.DOWNLOAD]
+    return stages
+
+
+def _download(pod: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    container = _container(pod.get("status") or {}, "initContainerStatuses", names.DOWNLOAD_CONTAINER)
+    ended = (container.get("state") or {}).get("terminated") or {}
+    return ended.get("startedAt"), ended.get("finishedAt")
+
+
+def _container(status: Mapping[str, Any], field: str, name: str) -> Mapping[str, Any]:
+    return next((each for each in status.get(field) or () if each.get("name") == name), {})
+
+
+def _between(earlier: str | None, later: str | None) -> float | None:
+    """Seconds; None where either is not told."""
+    if not earlier or not later:
+        return None
+    return max(0.0, (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds())
