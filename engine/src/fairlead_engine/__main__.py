@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from fairlead_engine import compare_command, quantize_command
+from fairlead_engine import compare_command, models_command, quantize_command
 from fairlead_engine.config import CharacteriseConfig, ServerConfig
 from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
@@ -76,6 +76,25 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     quantize_command.add_arguments(quantize)
+    download = commands.add_parser(
+        "download",
+        help="fetch a model from its source into a models folder",
+        description="Fetches what serving needs of a model, goes on where an earlier run ended, checks it and puts it "
+        "into FOLDER, whole or not at all. Credentials come from the environment alone: HF_TOKEN, HTTPS_AUTHORIZATION.",
+        allow_abbrev=False,
+    )
+    models_command.add_download_arguments(download)
+    list_models = commands.add_parser(
+        "list-models", help="tell which models were downloaded", allow_abbrev=False,
+        description="Tells which models a models folder has, how large they are and whether an engine serves them.",
+    )  # fmt: skip
+    models_command.add_list_arguments(list_models)
+    prune_models = commands.add_parser(
+        "prune-models", help="remove models that were downloaded", allow_abbrev=False,
+        description="Removes what is left of downloads that were given up, and the models that are named. One that an "
+        "engine serves is never removed.",
+    )  # fmt: skip
+    models_command.add_prune_arguments(prune_models)
     return parser
 
 
@@ -90,6 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return compare_command.run(parsed)
     if parsed.command == "quantize":
         return quantize_command.run(parsed)
+    if parsed.command == "download":
+        return models_command.run_download(parsed)
+    if parsed.command == "list-models":
+        return models_command.run_list(parsed)
+    if parsed.command == "prune-models":
+        return models_command.run_prune(parsed)
     try:
         if parsed.command == "characterise":
             model, command = from_arguments(parsed, CharacteriseConfig)

@@ -39,6 +39,8 @@ class RemoteFile:
     """Bytes; None = only its end will tell."""
     sha256: str | None = None
     """Hex; None = the source does not say."""
+    git_blob: str | None = None
+    """Hex, the SHA-1 by which git knows the content; None = the source does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,10 @@ from fairlead_engine.download.remote import DownloadError, Remote
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 
-REMOTES: dict[str, str] = {}
+REMOTES: dict[str, str] = {
+    "hf": "fairlead_engine.download.hub:HubRemote",
+    "https": "fairlead_engine.download.web:WebRemote",
+}
 """Scheme → `MODULE:CLASS`; the class is called with the `Source`, and takes credentials from the environment."""
 
 

@@ -5,6 +5,7 @@ The core starts before this process imports its HTTP stack: loading a model take
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ import uvloop
 from fairlead_engine.config import EngineConfig, ServerConfig
 from fairlead_engine.core.process_client import ProcessClient
 from fairlead_engine.demo import resolve_model
+from fairlead_engine.download.models_folder import hold_model
 from fairlead_engine.errors import AddressUnavailable, EngineError
 from fairlead_engine.server import termination
 from fairlead_protocol.http.connections import allow_descriptors, listening_socket
@@ -38,8 +40,9 @@ def run(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
     allow_descriptors(server.max_connections, per_connection=1)
     try:
-        folder = folder or resolve_model(engine.model)
-        with _listening(server.host, server.port) as listener:
+        model = resolve_model(engine.model)
+        folder, held = folder or model, hold_model(model if model.is_dir() else model.parent)
+        with held or contextlib.nullcontext(), _listening(server.host, server.port) as listener:
             uvloop.run(_serve(engine, server, core_module, folder, listener, began))
             # The loop hears them no longer, and a repeated one must not change the exit status.
             for number in (signal.SIGINT, signal.SIGTERM):

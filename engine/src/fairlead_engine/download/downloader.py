@@ -1,0 +1,319 @@
+"""One model from its source into a models folder: `download` tells the way. Remotes differ in what they are asked; what
+is fetched, how many at a time, again, checked, and how it gets into its place is the same for all and is here.
+"""
+
+import asyncio
+import errno
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from fairlead_engine.download import archive, formats
+from fairlead_engine.download.models_folder import MANIFEST, Manifest, ManifestFile, ModelsFolder, Plan, touch
+from fairlead_engine.download.part_file import PART, PartFile
+from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, Remote, RemoteFile
+from fairlead_engine.download.remotes import remote_of
+from fairlead_engine.download.reporting import Reporter
+from fairlead_engine.download.selection import needed
+from fairlead_protocol.downloads import DownloadFailure, DownloadStage
+from fairlead_protocol.model_sources import parse_source
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_WAIT_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+_READ_BYTES = 4 << 20
+_ARCHIVE = ".archive"
+"""Folder of an archive, beside what is unpacked of it."""
+
+_log = logging.getLogger("fairlead_engine.download")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What is to be downloaded, and how."""
+
+    source: str
+    models: ModelsFolder
+    size_limit: int | None = None
+    """Bytes that all models in the folder may have; None = as many as the disk."""
+    refresh: bool = False
+    """Whether the source is asked although the model is there: its branch may have moved."""
+    parallel: int = 8
+    """Files at a time."""
+    attempts: int = 8
+    """Tries in a row that fetch nothing before the source counts as unreachable."""
+    backoff_seconds: float = 0.5
+    """Before the second try, doubled for each that follows."""
+
+
+async def download(orders: Orders, reporter: Reporter, remote: Remote | None = None) -> Path:
+    """The folder of the model, whole. `remote`: of the source, where not by its scheme. Raises DownloadError."""
+    models, source = orders.models, orders.source
+    parsed = parse_source(source)
+    models.prepare()
+    async with AsyncExitStack() as stack:
+        await _our_turn(orders, reporter, stack)
+        there = models.manifest(source)
+        if there is not None and not orders.refresh:
+            return _as_it_is(orders, there, reporter)
+        remote = remote_of(parsed) if remote is None else remote
+        stack.push_async_callback(remote.close)
+        reporter.stage(DownloadStage.LISTING)
+        listing = await _patiently(remote.open, orders, "listing")
+        if there is not None and there.revision == listing.revision:
+            return _as_it_is(orders, there, reporter)
+        with _full_disk_told(models):
+            return await _Run(orders, reporter, remote, listing).run()
+
+
+async def _our_turn(orders: Orders, reporter: Reporter, stack: AsyncExitStack) -> None:
+    """Two pods of a node, or two processes, never download one model at once: the second finds it there."""
+    while not (lock := orders.models.try_lock(orders.source)).__enter__():
+        lock.__exit__(None, None, None)
+        if reporter.progress().stage != DownloadStage.WAITING:
+            _log.info("another process downloads this model: waiting for it", extra={"source": orders.source})
+            reporter.stage(DownloadStage.WAITING)
+        await asyncio.sleep(_WAIT_SECONDS)
+    stack.push(lock)
+
+
+def _as_it_is(orders: Orders, there: Manifest, reporter: Reporter) -> Path:
+    folder = orders.models.model(orders.source)
+    touch(folder)
+    reporter.expect(there.bytes)
+    reporter.have(there.bytes)
+    reporter.stage(DownloadStage.DONE)
+    facts = {"source": orders.source, "revision": there.revision, "folder": str(folder), "fetched_bytes": 0}
+    _log.info("the model is there", extra=facts)
+    return folder
+
+
+class _Run:
+    """What is left of one download once its source is listed."""
+
+    def __init__(self, orders: Orders, reporter: Reporter, remote: Remote, listing: Listing) -> None:
+        self._orders = orders
+        self._models = orders.models
+        self._reporter = reporter
+        self._remote = remote
+        self._listing = listing
+        self._staging = orders.models.staging(orders.source)
+        self._digests: dict[str, str] = {}
+        """SHA-256 of files that are whole, by path."""
+
+    async def run(self) -> Path:
+        files = self._listing.files if self._listing.archive else self._needed(self._listing.files)
+        where = self._staging / _ARCHIVE if self._listing.archive else self._staging
+        self._keep_what_fits(files, where)
+        self._make_room(files, where)
+        await self._fetch_all(files, where)
+        if self._listing.archive:
+            await self._unpack(where / files[0].path)
+        await self._convert()
+        return await self._complete()
+
+    def _needed(self, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
+        return needed(files, self._orders.source, formats.suffixes())
+
+    def _keep_what_fits(self, files: tuple[RemoteFile, ...], where: Path) -> None:
+        """Of what an earlier run has left: all of the same revision, and whatever has a digest that is listed again."""
+        plan = self._models.planned(self._orders.source)
+        if plan is None or plan.revision != self._listing.revision:
+            shutil.rmtree(self._staging, ignore_errors=True)
+        self._staging.mkdir(parents=True, exist_ok=True)
+        wanted = {where / file.path for file in files}
+        for path in [path for path in self._staging.rglob("*") if path.is_file()]:
+            if path not in wanted and path.with_name(path.name.removesuffix(PART)) not in wanted:
+                path.unlink()
+
+    def _make_room(self, files: tuple[RemoteFile, ...], where: Path) -> None:
+        """Before the first byte: within the size limit, on the disk. A size that is not known counts as 0."""
+        total = sum(file.size or 0 for file in files)
+        total_known = all(file.size is not None for file in files)
+        self._reporter.expect(total if total_known else None)
+        plan = Plan(source=self._orders.source, revision=self._listing.revision, bytes=total)
+        if self._orders.size_limit is not None:
+            for path in self._models.make_room(total, self._orders.size_limit, self._orders.source):
+                _log.info("removed for room", extra={"folder": str(path)})
+        self._models.plan(self._orders.source, plan)
+        there = sum(path.stat().st_size for path in where.rglob("*") if path.is_file())
+        missing = total - there + (total if self._listing.archive else 0)
+        free = free_bytes(self._models.path)
+        if missing > free:
+            raise DownloadError(
+                DownloadFailure.NO_SPACE,
+                f"{self._orders.source} needs {missing} bytes more in {self._models.path}, which has {free}: make "
+                "room, or name a larger volume",
+            )
+
+    async def _fetch_all(self, files: tuple[RemoteFile, ...], where: Path) -> None:
+        """The largest first, so that none is left to be fetched alone. The first failure ends all."""
+        parts = [PartFile(where, file) for file in sorted(files, key=lambda file: -(file.size or 0))]
+        self._reporter.stage(DownloadStage.VERIFYING)
+        for part in parts:
+            self._reporter.have(part.target.stat().st_size if part.target.exists() else await part.resume())
+        self._reporter.stage(DownloadStage.DOWNLOADING)
+        gate = asyncio.Semaphore(self._orders.parallel)
+        tasks = [asyncio.create_task(self._fetch(part, gate)) for part in parts if not part.target.exists()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fetch(self, part: PartFile, gate: asyncio.Semaphore) -> None:
+        async with gate:
+            self._reporter.begin(part.file.path)
+            await _patiently(lambda: self._fetch_rest(part), self._orders, part.file.path, lambda: part.size)
+            if (problem := await part.problem()) is not None:
+                self._reporter.have(-part.discard())
+                raise DownloadError(
+                    DownloadFailure.DIGEST_MISMATCH,
+                    f"{part.file.path} of {self._orders.source} {problem}, and was thrown away: download again; if "
+                    "that does not help, it is damaged at its source or on the way",
+                )
+            self._digests[part.file.path] = await part.finish()
+            self._reporter.end(part.file.path)
+
+    async def _fetch_rest(self, part: PartFile) -> None:
+        """From where it is. What came before a connection broke is kept."""
+        if part.file.size is not None and part.size >= part.file.size:
+            return
+        try:
+            async for chunk in self._remote.read(part.file, part.size):
+                await part.append(chunk)
+                self._reporter.fetched(len(chunk))
+                if part.file.size is not None and part.size > part.file.size:
+                    raise Changed
+            if part.file.size is not None and part.size < part.file.size:
+                raise Interrupted("the connection ended early")
+        except Changed:
+            self._reporter.have(-part.discard())
+            raise DownloadError(
+                DownloadFailure.DIGEST_MISMATCH,
+                f"{part.file.path} of {self._orders.source} is not the file that was listed: it was changed meanwhile; "
+                "download again",
+            ) from None
+        finally:
+            await part.flush()
+
+    async def _unpack(self, path: Path) -> None:
+        name = self._orders.source
+        self._reporter.stage(DownloadStage.VERIFYING)
+        found = await asyncio.to_thread(archive.members, path, name)
+        chosen = {file.path: file for file in self._needed(tuple(RemoteFile(p, m.size) for p, m in found.items()))}
+        size, free = sum(file.size or 0 for file in chosen.values()), free_bytes(self._models.path)
+        if size > free:
+            raise DownloadError(
+                DownloadFailure.NO_SPACE,
+                f"{name} unpacks to {size} bytes, and {self._models.path} has {free}: make room",
+            )
+        try:
+            await asyncio.to_thread(archive.unpack, path, chosen, found, self._staging)
+        except BaseException:
+            for file in chosen:  # of which nobody knows whether they are whole
+                (self._staging / file).unlink(missing_ok=True)
+            raise
+        self._digests.clear()
+        shutil.rmtree(path.parent)
+
+    async def _convert(self) -> None:
+        for converter in formats.CONVERTERS:
+            if converter.applies(self._staging):
+                self._reporter.stage(DownloadStage.CONVERTING)
+                await asyncio.to_thread(converter.convert, self._staging)
+                self._digests.clear()
+
+    async def _complete(self) -> Path:
+        self._reporter.stage(DownloadStage.VERIFYING)
+        for path in [path for path in self._staging.rglob(f"*{PART}") if path.is_file()]:
+            path.unlink()
+        paths = sorted(path for path in self._staging.rglob("*") if path.is_file() and not _is_ours(path))
+        files = [await self._described(path) for path in paths]
+        manifest = Manifest(
+            source=self._orders.source,
+            revision=self._listing.revision,
+            bytes=sum(file.size for file in files),
+            files=files,
+            downloaded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self._models.complete(self._orders.source, manifest)
+        self._reporter.stage(DownloadStage.DONE)
+        folder = self._models.model(self._orders.source)
+        facts = {
+            "source": self._orders.source,
+            "revision": manifest.revision,
+            "folder": str(folder),
+            "bytes": manifest.bytes,
+            "fetched_bytes": self._reporter.fetched_bytes,
+        }
+        _log.info("the model is downloaded", extra=facts)
+        return folder
+
+    async def _described(self, path: Path) -> ManifestFile:
+        name = path.relative_to(self._staging).as_posix()
+        if (digest := self._digests.get(name)) is None:
+            digest = await asyncio.to_thread(_sha256, path)
+        return ManifestFile(path=name, size=path.stat().st_size, sha256=digest)
+
+
+@contextmanager
+def _full_disk_told(models: ModelsFolder) -> Iterator[None]:
+    """Makes a sentence of a write that found no room. Other models, and what was fetched of this, stay as they are."""
+    try:
+        yield
+    except OSError as error:
+        problem, advice = f"cannot be written ({error.strerror})", "name another models folder"
+        if error.errno in _FULL:
+            problem, advice = f"is full ({error.strerror})", "make room, and download again; what was fetched is kept"
+        raise DownloadError(DownloadFailure.NO_SPACE, f"{models.path} {problem}: {advice}") from error
+
+
+def free_bytes(folder: Path) -> int:
+    """That this user may still write there."""
+    figures = os.statvfs(folder)
+    return figures.f_bavail * figures.f_frsize
+
+
+async def _patiently(
+    action: Callable[[], Awaitable[Answer]], orders: Orders, what: str, progress: Callable[[], int] = lambda: 0
+) -> Answer:
+    """Tries until it works, or until nothing has come of several tries in a row. Raises DownloadError."""
+    failed, before = 0, progress()
+    while True:
+        try:
+            return await action()
+        except Interrupted as error:
+            if progress() > before:
+                failed, before = 0, progress()
+            failed += 1
+            if failed >= orders.attempts:
+                raise DownloadError(
+                    DownloadFailure.SOURCE_UNREACHABLE,
+                    f"{what} of {orders.source} cannot be fetched, also not at try {failed} ({error}): check network, "
+                    "proxy and mirror",
+                ) from None
+            pause = min(orders.backoff_seconds * 2 ** (failed - 1), _LONGEST_PAUSE_SECONDS)
+            _log.warning("trying again", extra={"file": what, "problem": str(error), "failed_tries": failed})
+            await asyncio.sleep(max(pause, error.after_seconds))
+
+
+def _is_ours(path: Path) -> bool:
+    return path.name == MANIFEST or path.name.startswith(".plan")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,130 @@
+"""GET and HEAD over HTTPS for remotes: redirects that carry no credentials elsewhere, and which failures may pass.
+
+Proxies and certificates come from the environment (HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE). No message of this module has
+a path or a query that a server redirected to: those may be signed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+import aiohttp
+from yarl import URL
+
+from fairlead_engine.download.remote import Changed, Interrupted
+
+_MAX_REDIRECTS = 10
+_CONNECT_SECONDS = 30.0
+_SILENCE_SECONDS = 60.0
+_CHUNK_BYTES = 1 << 20
+_LONGEST_PATIENCE_SECONDS = 120.0
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class HttpReader:
+    """One session. `authorization`: the header's value for the first origin that is asked, and for no other."""
+
+    def __init__(self, authorization: str | None = None) -> None:
+        self._authorization = authorization
+        self._session: aiohttp.ClientSession | None = None
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer at the end of all redirects, of any status but those that may pass. Raises Interrupted."""
+        target = origin = URL(url, encoded=True)
+        try:
+            for _ in range(_MAX_REDIRECTS):
+                sent = dict(headers or {})
+                if self._authorization and target.origin() == origin.origin():
+                    sent["Authorization"] = self._authorization
+                async with self._opened().request(method, target, headers=sent, allow_redirects=False) as answer:
+                    location = answer.headers.get("Location")
+                    if not (HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST and location):
+                        _raise_if_transient(answer, target)
+                        yield answer
+                        return
+                target = target.join(URL(location, encoded=True))
+                if target.scheme != "https" and origin.scheme == "https":
+                    raise Interrupted(f"{origin.host} redirects to an address without TLS")
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise Interrupted(f"{target.host}: {_kind(error)}") from None
+        raise Interrupted(f"{origin.host} redirects without end")
+
+    async def read(
+        self, url: str, start: int, *, etag: str | None = None, size: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """Bytes of a file from `start` on. `etag`: of the file that was listed, else Changed is raised, as when its
+        `size` differs. Raises Interrupted, and `aiohttp.ClientResponse` of an error as `Refused`."""
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        if start and etag and not etag.startswith("W/"):
+            headers["If-Range"] = etag
+        async with self.request("GET", url, headers) as answer:
+            if answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise Changed
+            if answer.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+                raise Refused(answer.status, dict(answer.headers))
+            if etag and answer.headers.get("ETag", etag) != etag:
+                raise Changed
+            begins = _first_byte(answer)
+            if begins is None or begins > start:
+                raise Changed
+            whole = None if answer.content_length is None else begins + answer.content_length
+            if size is not None and whole is not None and whole != size:
+                raise Changed
+            skip = start - begins  # a server that knows no ranges sends all of it
+            async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
+                if skip >= len(chunk):
+                    skip -= len(chunk)
+                    continue
+                yield chunk[skip:] if skip else chunk
+                skip = 0
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
+                headers={"Accept-Encoding": "identity", "User-Agent": "fairlead"},
+                auto_decompress=False,
+                trust_env=True,
+            )
+        return self._session
+
+
+class Refused(Exception):
+    """An answer with an error that another try does not change."""
+
+    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.headers = {name.lower(): value for name, value in headers.items()}
+
+
+def _first_byte(answer: aiohttp.ClientResponse) -> int | None:
+    """Where the answer's bytes begin in the file; None = it does not say."""
+    if answer.status == HTTPStatus.OK:
+        return 0
+    unit, _, span = answer.headers.get("Content-Range", "").partition(" ")
+    first = span.partition("-")[0]
+    return int(first) if unit == "bytes" and first.isdigit() else None
+
+
+def _raise_if_transient(answer: aiohttp.ClientResponse, target: URL) -> None:
+    if answer.status in _TRANSIENT:
+        after = answer.headers.get("Retry-After", "")
+        seconds = min(float(after), _LONGEST_PATIENCE_SECONDS) if after.isdigit() else 0.0
+        raise Interrupted(f"{target.host} answers HTTP {answer.status}", after_seconds=seconds)
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted (SSL_CERT_FILE names those that are)"
+    if isinstance(error, asyncio.TimeoutError):
+        return "no answer"
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

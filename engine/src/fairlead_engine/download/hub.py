@@ -1,0 +1,115 @@
+"""`hf://`: models of the Hugging Face Hub, or of a mirror with the same API (HF_ENDPOINT). The token is HF_TOKEN's.
+
+Two requests: the listing of a revision with sizes and digests, and a file of a commit. Source: the hub's HTTP API, as
+huggingface_hub 2.4 uses it (https://huggingface.co/docs/hub/api).
+"""
+
+import os
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from urllib.parse import quote
+
+import msgspec
+
+from fairlead_engine.download.http_reader import HttpReader, Refused
+from fairlead_engine.download.remote import DownloadError, Interrupted, Listing, RemoteFile
+from fairlead_protocol.downloads import DownloadFailure
+from fairlead_protocol.model_sources import Source
+
+_PUBLIC = "https://huggingface.co"
+_DEFAULT_REVISION = "main"
+
+
+class _LargeFile(msgspec.Struct):
+    sha256: str
+    size: int
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: int | None = None
+    blob_id: str | None = msgspec.field(name="blobId", default=None)
+    lfs: _LargeFile | None = None
+
+
+class _Model(msgspec.Struct):
+    sha: str
+    siblings: list[_Sibling]
+
+
+class HubRemote:
+    """A model of a hub."""
+
+    def __init__(self, source: Source) -> None:
+        self._id = source.model_id
+        self._revision = source.revision or _DEFAULT_REVISION
+        self._commit = ""
+        self._endpoint = (os.environ.get("HF_ENDPOINT") or _PUBLIC).rstrip("/")
+        self._token = os.environ.get("HF_TOKEN", "").strip()
+        self._http = HttpReader(f"Bearer {self._token}" if self._token else None)
+
+    async def open(self) -> Listing:
+        url = f"{self._endpoint}/api/models/{self._id}/revision/{quote(self._revision, safe='')}?blobs=true"
+        async with self._http.request("GET", url) as answer:
+            if answer.status != HTTPStatus.OK:
+                raise self._refusal(Refused(answer.status, dict(answer.headers)))
+            text = await answer.read()
+        try:
+            model = msgspec.json.decode(text, type=_Model)
+        except msgspec.MsgspecError as error:
+            raise Interrupted(f"{self._endpoint} answers with something else than a model: {error}") from None
+        self._commit = model.sha
+        return Listing(model.sha, tuple(map(_remote_file, model.siblings)))
+
+    async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
+        url = f"{self._endpoint}/{self._id}/resolve/{self._commit}/{quote(file.path)}"
+        try:
+            async for chunk in self._http.read(url, start, size=file.size):
+                yield chunk
+        except Refused as refused:
+            raise self._refusal(refused, file) from None
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    def _refusal(self, refused: Refused, file: RemoteFile | None = None) -> DownloadError:
+        """What the hub means: its code says more than the status, which is 401 for what nobody may know of."""
+        code, name = refused.headers.get("x-error-code"), f"hf://{self._id}"
+        invalid = "invalid" in refused.headers.get("x-error-message", "").lower()
+        if code == "GatedRepo":
+            return DownloadError(
+                DownloadFailure.SOURCE_GATED,
+                f"{name} is gated: accept its terms on {self._endpoint}/{self._id}, and give the token of the account "
+                "that did in HF_TOKEN",
+            )
+        if code == "RevisionNotFound":
+            return DownloadError(
+                DownloadFailure.REVISION_NOT_FOUND,
+                f"{name} has no revision {self._revision!r}: write a branch, tag or commit that it has after '@'",
+            )
+        if self._token and (invalid or (refused.status == HTTPStatus.UNAUTHORIZED and code != "RepoNotFound")):
+            return DownloadError(
+                DownloadFailure.ACCESS_DENIED, f"{self._endpoint} refuses the token in HF_TOKEN: give one that is valid"
+            )
+        if file is not None and refused.status == HTTPStatus.NOT_FOUND:
+            return DownloadError(
+                DownloadFailure.SOURCE_NOT_FOUND, f"{name} lists {file.path}, but {self._endpoint} does not have it"
+            )
+        if code == "RepoNotFound" or refused.status == HTTPStatus.NOT_FOUND:
+            whether = "the token in HF_TOKEN may not read it" if self._token else "it is private: give HF_TOKEN"
+            return DownloadError(
+                DownloadFailure.SOURCE_NOT_FOUND,
+                f"{self._endpoint} has no model {self._id}; check the spelling, or {whether}",
+            )
+        if refused.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            may = "does not let the token in HF_TOKEN" if self._token else "lets nobody without HF_TOKEN"
+            return DownloadError(DownloadFailure.ACCESS_DENIED, f"{self._endpoint} {may} read {name}")
+        return DownloadError(
+            DownloadFailure.SOURCE_UNREACHABLE, f"{self._endpoint} answers HTTP {refused.status} for {name}"
+        )
+
+
+def _remote_file(sibling: _Sibling) -> RemoteFile:
+    if sibling.lfs is not None:
+        return RemoteFile(sibling.rfilename, sibling.lfs.size, sibling.lfs.sha256)
+    return RemoteFile(sibling.rfilename, sibling.size, git_blob=sibling.blob_id)

@@ -1,0 +1,305 @@
+"""A folder of downloaded models: where each lies, who holds it, what may go when room is needed.
+
+    MODELS/NAME/                      one model, whole, with its `.fairlead.json`
+    MODELS/.downloads/NAME/           what is there of one that is being downloaded
+    MODELS/.downloads/NAME.lock       held (flock) by whoever downloads it
+    MODELS/.downloads/removed-…/      on its way out
+
+Engines hold a shared flock on the manifest of the model that they serve, which a read-only mount allows; what is held
+is not removed. Locks end with their process, however it ends. Knows no source and no network.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from fairlead_engine.download.remote import DownloadError
+from fairlead_protocol.downloads import DownloadFailure
+from fairlead_protocol.model_sources import folder_name
+
+MANIFEST = ".fairlead.json"
+JUST_USED_SECONDS = 600.0
+"""A model that was downloaded, or asked for, this recently is not removed: its engine may be about to start."""
+_DOWNLOADS = ".downloads"
+_PLAN = ".plan.json"
+_REMOVED = "removed-"
+
+
+class ManifestFile(msgspec.Struct, kw_only=True, frozen=True):
+    """One file of a model."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, kw_only=True, frozen=True):
+    """What a downloaded folder holds, and from where: its `.fairlead.json`."""
+
+    source: str
+    revision: str
+    bytes: int
+    files: list[ManifestFile]
+    downloaded_at: str
+    """UTC, ISO 8601."""
+
+
+class Plan(msgspec.Struct, kw_only=True, frozen=True):
+    """What an unfinished download is going to hold: other processes count its bytes as taken."""
+
+    source: str
+    revision: str
+    bytes: int
+
+
+Known = TypeVar("Known", Manifest, Plan)
+
+
+class HeldModel:
+    """A shared lock on a model: nobody removes it until the end of the block, or of the process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> "HeldModel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def hold_model(folder: Path) -> HeldModel | None:
+    """Holds a downloaded model that an engine serves; None = the folder is not a downloaded one."""
+    path = folder / MANIFEST
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return HeldModel(descriptor)
+
+
+class ModelsFolder:
+    """All models in one folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def model(self, source: str) -> Path:
+        """Where the model of a source lies, or will."""
+        return self.path / folder_name(source)
+
+    def staging(self, source: str) -> Path:
+        """Where it is put together."""
+        return self.path / _DOWNLOADS / folder_name(source)
+
+    def manifest(self, source: str) -> Manifest | None:
+        """Of a model that is there; None = it is not, or not whole."""
+        return read_manifest(self.model(source))
+
+    def prepare(self) -> None:
+        """Raises DownloadError where nothing can be written."""
+        try:
+            (self.path / _DOWNLOADS).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DownloadError(
+                DownloadFailure.NO_SPACE,
+                f"{self.path} cannot be written ({error.strerror}): name another models folder",
+            ) from error
+
+    @contextmanager
+    def try_lock(self, source: str) -> Iterator[bool]:
+        """Whether this process alone may download the source until the end of the block."""
+        with _locked(self.path / _DOWNLOADS / f"{folder_name(source)}.lock") as locked:
+            yield locked
+
+    def plan(self, source: str, plan: Plan) -> None:
+        """Notes what the download is going to hold."""
+        (self.staging(source) / _PLAN).write_bytes(msgspec.json.encode(plan))
+
+    def planned(self, source: str) -> Plan | None:
+        """What an earlier run was going to."""
+        return _read(self.staging(source) / _PLAN, Plan)
+
+    def complete(self, source: str, manifest: Manifest) -> None:
+        """Puts what was staged in the model's place, in one step; what was there is removed once nobody holds it."""
+        staging, model = self.staging(source), self.model(source)
+        (staging / _PLAN).unlink(missing_ok=True)
+        (staging / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
+        for path in (staging / MANIFEST, staging):
+            _sync(path)
+        former = self._aside(model) if model.exists() else None
+        staging.rename(model)
+        _sync(self.path)
+        if former is not None:
+            _remove_unheld(former)
+
+    def models(self) -> dict[Path, Manifest]:
+        """All that are whole, the one that was least recently used first."""
+        found = {path: manifest for path in _folders(self.path) if (manifest := read_manifest(path)) is not None}
+        return dict(sorted(found.items(), key=lambda item: last_used(item[0])))
+
+    def unfinished(self) -> Iterator[tuple[Path, int]]:
+        """Downloads that are not whole, and the bytes that each takes, or is going to."""
+        for path in _folders(self.path / _DOWNLOADS):
+            plan = _read(path / _PLAN, Plan)
+            yield path, max(_size(path), plan.bytes if plan else 0)
+
+    def used_bytes(self, without: str | None = None) -> int:
+        """Of all models, whole or not; `without` what is staged of one source."""
+        staged = sum(size for path, size in self.unfinished() if without is None or path != self.staging(without))
+        return sum(manifest.bytes for manifest in self.models().values()) + staged
+
+    def make_room(self, num_bytes: int, limit: int, source: str) -> list[Path]:
+        """Removes what was least recently used, and nobody holds, until `num_bytes` more for `source` are within
+        `limit`. Returns what was removed. Raises DownloadError, having removed nothing, where that cannot be."""
+        with self._alone():
+            excess = self.used_bytes(without=source) + num_bytes - limit
+            goes = [path for path, _ in self.unfinished() if path != self.staging(source) and self._is_abandoned(path)]
+            freed = sum(size for path, size in self.unfinished() if path in goes)
+            if excess <= 0:
+                return []
+            for path, manifest in self.models().items():
+                if freed >= excess:
+                    break
+                if path != self.model(source) and not is_held(path):
+                    goes.append(path)
+                    freed += manifest.bytes
+            if freed < excess:
+                raise DownloadError(
+                    DownloadFailure.NO_SPACE,
+                    f"{num_bytes} bytes more do not fit the size limit of {limit} bytes in {self.path}, where "
+                    f"{self.used_bytes(without=source)} are taken and {freed} of them are not in use: raise the limit",
+                )
+            return [path for path in goes if self.remove(path)]
+
+    def remove(self, path: Path) -> bool:
+        """A model, or what is staged of one; False = somebody holds it."""
+        if path.parent == self.path and is_held(path, just_used_seconds=0.0):
+            return False
+        if path.parent != self.path and not path.name.startswith(_REMOVED) and not self._is_abandoned(path):
+            return False
+        return _remove_unheld(self._aside(path))
+
+    def sweep(self) -> list[Path]:
+        """Removes what was left of downloads that nobody goes on with, and of models that were replaced."""
+        return [path for path, _ in list(self.unfinished()) if self.remove(path)]
+
+    def _aside(self, path: Path) -> Path:
+        """Renamed first: nobody finds half of a model."""
+        target = self.path / _DOWNLOADS / f"{_REMOVED}{uuid.uuid4().hex[:12]}"
+        path.rename(target)
+        return target
+
+    def _is_abandoned(self, staging: Path) -> bool:
+        if staging.name.startswith(_REMOVED):
+            return True
+        with _locked(staging.with_name(f"{staging.name}.lock")) as locked:
+            return locked
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One process at a time decides what goes."""
+        descriptor = os.open(self.path / _DOWNLOADS / "room.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Of a folder that was downloaded whole; None = of any other."""
+    return _read(folder / MANIFEST, Manifest)
+
+
+def touch(folder: Path) -> None:
+    """Notes that a model is used."""
+    try:
+        os.utime(folder / MANIFEST)
+    except OSError:  # on a mount that is read-only, eviction goes by when it was downloaded
+        pass
+
+
+def last_used(folder: Path) -> float:
+    """Seconds since the epoch."""
+    try:
+        return (folder / MANIFEST).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def is_held(folder: Path, just_used_seconds: float = JUST_USED_SECONDS) -> bool:
+    """Whether an engine serves the model, or is likely about to."""
+    if time.time() - last_used(folder) < just_used_seconds:
+        return True
+    with _locked(folder / MANIFEST, create=False) as locked:
+        return not locked
+
+
+def _remove_unheld(path: Path) -> bool:
+    """Deletes a folder that lies aside; one that is held stays there until the next sweep."""
+    if (path / MANIFEST).exists() and is_held(path, just_used_seconds=0.0):
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
+
+
+@contextmanager
+def _locked(path: Path, *, create: bool = True) -> Iterator[bool]:
+    """Whether the lock was free, and is ours until the end of the block."""
+    try:
+        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(each for each in path.iterdir() if each.is_dir() and each.name != _DOWNLOADS)
+    except OSError:
+        return []
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:  # it has gone meanwhile
+            pass
+    return total
+
+
+def _read(path: Path, kind: type[Known]) -> Known | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

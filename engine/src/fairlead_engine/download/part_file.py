@@ -1,0 +1,109 @@
+"""A file that is being fetched: written in order, with its digest, and gone on with after any end of a process."""
+
+import asyncio
+import hashlib
+import os
+from pathlib import Path
+
+from fairlead_engine.download.remote import RemoteFile
+
+PART = ".part"
+_FLUSH_BYTES = 256 << 10
+"""What a killed process loses of each file, at most; a thread is asked to write so much."""
+_READ_BYTES = 4 << 20
+
+
+class PartFile:
+    """`PATH.part` until it is whole and right, then `PATH`. Bytes go to disk a piece at a time, in a thread."""
+
+    def __init__(self, folder: Path, file: RemoteFile) -> None:
+        self.file = file
+        self.target = folder / file.path
+        self._path = folder / (file.path + PART)
+        self._sha256 = hashlib.sha256()
+        self._pending: list[bytes] = []
+        self._num_pending = 0
+        self._written = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there, written or about to be: where to go on."""
+        return self._written + self._num_pending
+
+    async def resume(self) -> int:
+        """Reads what an earlier run has left into the digest. Returns its bytes. Raises OSError."""
+        await asyncio.to_thread(self._resume)
+        return self._written
+
+    async def append(self, chunk: bytes) -> None:
+        """Raises OSError."""
+        self._pending.append(chunk)
+        self._num_pending += len(chunk)
+        if self._num_pending >= _FLUSH_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Raises OSError; what was written of it is not counted twice by the next run, which looks at the file."""
+        if self._pending:
+            await asyncio.to_thread(self._write)
+
+    async def problem(self) -> str | None:
+        """What is wrong with the whole file; None = it is what the source says."""
+        return await asyncio.to_thread(self._problem)
+
+    async def finish(self) -> str:
+        """Puts it in its place; returns its SHA-256 in hex."""
+        await asyncio.to_thread(self._finish)
+        return self._sha256.hexdigest()
+
+    def discard(self) -> int:
+        """Throws away what is there; returns its bytes."""
+        lost, self._written, self._num_pending = self.size, 0, 0
+        self._pending.clear()
+        self._sha256 = hashlib.sha256()
+        self._path.unlink(missing_ok=True)
+        return lost
+
+    def _resume(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self.file.size is not None and self._path.exists() and self._path.stat().st_size > self.file.size:
+            self._path.unlink()
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                while chunk := file.read(_READ_BYTES):
+                    self._sha256.update(chunk)
+                    self._written += len(chunk)
+
+    def _write(self) -> None:
+        content = b"".join(self._pending)
+        with self._path.open("ab", buffering=0) as file:
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                file.truncate(self._written)  # else what is tried again would stand behind a part of itself
+                raise
+        self._sha256.update(content)
+        self._written += len(content)
+        self._pending.clear()
+        self._num_pending = 0
+
+    def _problem(self) -> str | None:
+        expected = self.file
+        if expected.size is not None and self._written != expected.size:
+            return f"has {self._written} bytes, not {expected.size}"
+        if expected.sha256 is not None and self._sha256.hexdigest() != expected.sha256:
+            return f"has the SHA-256 {self._sha256.hexdigest()}, not {expected.sha256}"
+        if expected.git_blob is not None and (name := self._git_blob()) != expected.git_blob:
+            return f"is blob {name} to git, not {expected.git_blob}"
+        return None
+
+    def _git_blob(self) -> str:
+        content = self._path.read_bytes() if self._path.exists() else b""
+        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+    def _finish(self) -> None:
+        with self._path.open("ab") as file:  # one without a byte has not been made yet
+            os.fsync(file.fileno())
+        self._path.rename(self.target)

@@ -1,0 +1,113 @@
+"""Which files of a source serving needs: settings, tokenizer, templates, weights; in one format, the best there is.
+
+Pure. Left out are weights in a second format or precision, other programs' folders (`original/`, `onnx/`), pictures,
+texts and code.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from pathlib import PurePosixPath
+
+from fairlead_engine.download.remote import DownloadError, RemoteFile
+from fairlead_protocol.downloads import DownloadFailure
+
+SETTINGS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "hf_quant_config.json",
+    "quantize_config.json",
+    "quantization_config.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "adapter_config.json",
+)
+"""Files beside the weights, by name; only `config.json` has to be there, where the weights are no GGUF."""
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf")
+"""Formats that are taken where there is no safetensors, by preference."""
+_MODULE = re.compile(r"[0-9]+_[A-Za-z]+/(config\.json|model\.safetensors)")
+"""Of sentence-transformers: what is done with the hidden states."""
+_TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
+_CHECKPOINT = re.compile(r"(pytorch_model|model|consolidated)([-.].*)?")
+"""Names of files with weights, other than an optimiser's or a trainer's."""
+_MODEL_SHARD = re.compile(r"model-[0-9]+-of-[0-9]+\.safetensors")
+_GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")
+
+
+def needed(files: Iterable[RemoteFile], what: str, suffixes: Collection[str]) -> tuple[RemoteFile, ...]:
+    """Of `files`, those that serving `what` (a source, for messages) needs. `suffixes`: of weights that can be read, or
+    converted. Raises DownloadError where nothing can be served."""
+    by_path = {file.path: file for file in files}
+    for path in by_path:
+        check_path(path)
+    weights = _safetensors(by_path)
+    for suffix in OTHER_WEIGHTS:
+        weights = weights or _others(by_path, suffix, what)
+    if not weights:
+        raise DownloadError(
+            DownloadFailure.SOURCE_NOT_FOUND,
+            f"{what} holds no weights: a model has *.safetensors, *.bin or *.gguf beside its config.json",
+        )
+    if (suffix := PurePosixPath(weights[-1]).suffix) not in suffixes:
+        raise DownloadError(
+            DownloadFailure.SOURCE_NOT_SUPPORTED,
+            f"{what} has weights as {suffix} alone, which cannot be read: convert them to safetensors",
+        )
+    if "config.json" not in by_path and suffix != ".gguf":
+        raise DownloadError(
+            DownloadFailure.SOURCE_NOT_FOUND, f"{what} has weights but no config.json: name the folder that has both"
+        )
+    beside = [path for path in by_path if path in SETTINGS or _MODULE.fullmatch(path) or _TEMPLATES.fullmatch(path)]
+    return tuple(by_path[path] for path in sorted({*beside, *weights}))
+
+
+def check_path(path: str) -> None:
+    """Raises DownloadError where a file's name could lead out of its folder."""
+    parts = path.split("/")
+    if "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise DownloadError(
+            DownloadFailure.SOURCE_NOT_SUPPORTED,
+            f"the source lists {path[:200]!r}, which is no path below a folder: nothing was fetched",
+        )
+
+
+def _safetensors(paths: Collection[str]) -> list[str]:
+    """With their index. Several sets may lie side by side: the one by transformers' names counts."""
+    top = [path for path in paths if path.endswith(".safetensors") and "/" not in path]
+    if INDEX_FILE in paths:
+        shards = [path for path in top if _MODEL_SHARD.fullmatch(path)]
+        named_otherwise = [path for path in top if not path.startswith("consolidated")]
+        return [INDEX_FILE, *(shards or named_otherwise)] if named_otherwise else []
+    if SINGLE_FILE in paths:
+        return [SINGLE_FILE]
+    return [path for path in top if not path.startswith("consolidated")] or top
+
+
+def _others(paths: Collection[str], suffix: str, what: str) -> list[str]:
+    top = [path for path in paths if path.endswith(suffix) and "/" not in path]
+    if suffix == ".gguf":
+        sets = {match[1] if (match := _GGUF_SHARD.fullmatch(path)) else path for path in top}
+        if len(sets) > 1:
+            names = ", ".join(sorted(sets)[:8])
+            raise DownloadError(
+                DownloadFailure.SOURCE_NOT_SUPPORTED,
+                f"{what} has {len(sets)} GGUF files, each a model ({names}): name a source that has one",
+            )
+        return top
+    found = [path for path in top if _CHECKPOINT.fullmatch(path.removesuffix(suffix))]
+    index = [path for path in paths if path == f"pytorch_model{suffix}.index.json"]
+    return [*index, *found] if found else []

@@ -1,0 +1,145 @@
+"""`https://`: a folder with `config.json`, one file of weights beside it, or one archive of both.
+
+HTTP has no listing: the files of a folder are asked for by name, and shards are those of the index. Where the folder
+has `SHA256SUMS`, or an archive its `ARCHIVE.sha256`, in the form that sha256sum writes, files are checked against it.
+HTTPS_AUTHORIZATION is the header's whole value ("Bearer …"), for the source's own host.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from pathlib import PurePosixPath
+from urllib.parse import quote
+
+from fairlead_engine.download.http_reader import HttpReader, Refused
+from fairlead_engine.download.remote import DownloadError, Listing, RemoteFile
+from fairlead_engine.download.selection import INDEX_FILE, SETTINGS, SINGLE_FILE
+from fairlead_protocol.downloads import DownloadFailure
+from fairlead_protocol.model_sources import Source
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
+_WEIGHTS = (".safetensors", ".gguf")
+_OTHER_WEIGHTS = ("pytorch_model.bin",)
+_OTHER_INDEXES = ("pytorch_model.bin.index.json",)
+_SUMS = "SHA256SUMS"
+_SUM_LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(?:\./)?(.+)")
+_LARGEST_LIST = 64 << 20
+"""Bytes of an index or of sums: those of the largest models have a few."""
+
+
+class WebRemote:
+    """A model on a web server."""
+
+    def __init__(self, source: Source) -> None:
+        self._url = f"https://{source.authority}/{quote(source.path, safe='/%')}"
+        self._path = PurePosixPath(source.path)
+        self._http = HttpReader(os.environ.get("HTTPS_AUTHORIZATION") or None)
+        self._urls: dict[str, str] = {}
+        """Of files, by path."""
+        self._etags: dict[str, str] = {}
+
+    async def open(self) -> Listing:
+        is_archive = self._path.name.endswith(ARCHIVES)
+        if is_archive:
+            files = [await self._named(self._path.name, self._url, must=True)]
+            sums = _sums(await self._text(f"{self._url}.sha256"))
+        else:
+            base = self._url.rpartition("/")[0] if self._path.suffix in _WEIGHTS else self._url
+            files = [file for file in await self._files_of(base) if file is not None]
+            sums = _sums(await self._text(f"{base}/{_SUMS}"))
+        found = tuple(
+            RemoteFile(file.path, file.size, sums.get(file.path) or sums.get(PurePosixPath(self._urls[file.path]).name))
+            for file in files
+            if file is not None
+        )
+        return Listing(self._revision(found), found, archive=is_archive)
+
+    async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
+        url = self._urls[file.path]
+        try:
+            async for chunk in self._http.read(url, start, etag=self._etags.get(file.path), size=file.size):
+                yield chunk
+        except Refused as refused:
+            raise _refusal(refused.status, url) from None
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _files_of(self, base: str) -> list[RemoteFile | None]:
+        files = [await self._named(name, f"{base}/{name}") for name in SETTINGS]
+        if self._path.suffix in _WEIGHTS:
+            path = SINGLE_FILE if self._path.suffix == ".safetensors" else self._path.name
+            return [*files, await self._named(path, self._url, must=True)]
+        for index, single in ((INDEX_FILE, SINGLE_FILE), *zip(_OTHER_INDEXES, _OTHER_WEIGHTS, strict=True)):
+            if (listed := await self._named(index, f"{base}/{index}")) is not None:
+                shards = _shards(await self._text(f"{base}/{index}"), f"{base}/{index}")
+                return [*files, listed, *[await self._named(each, f"{base}/{each}", must=True) for each in shards]]
+            if (weights := await self._named(single, f"{base}/{single}")) is not None:
+                return [*files, weights]
+        if not any(files):
+            raise _refusal(HTTPStatus.NOT_FOUND, f"{base}/config.json")
+        return list(files)
+
+    async def _named(self, path: str, url: str, *, must: bool = False) -> RemoteFile | None:
+        """A file that is asked for by name; None = there is none, which is an error where it `must` be."""
+        async with self._http.request("HEAD", url) as answer:
+            status, size, headers = answer.status, answer.headers.get("Content-Length", ""), answer.headers
+            if status == HTTPStatus.NOT_FOUND and not must:
+                return None
+            if status != HTTPStatus.OK:
+                raise _refusal(status, url)
+        self._urls[path] = url
+        if etag := headers.get("ETag"):
+            self._etags[path] = etag
+        return RemoteFile(path, int(size) if size.isdigit() else None)
+
+    async def _text(self, url: str) -> str:
+        """Of a small file; empty = there is none."""
+        async with self._http.request("GET", url) as answer:
+            if answer.status != HTTPStatus.OK:
+                return ""
+            content = bytearray()
+            async for chunk in answer.content.iter_chunked(1 << 16):
+                content += chunk
+                if len(content) > _LARGEST_LIST:
+                    raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} is too long for a list of files")
+        return content.decode(errors="replace")
+
+    def _revision(self, files: tuple[RemoteFile, ...]) -> str:
+        facts = [(file.path, file.size, file.sha256, self._etags.get(file.path)) for file in files]
+        return "sha256:" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _shards(index: str, url: str) -> list[str]:
+    try:
+        names = set(json.loads(index)["weight_map"].values())
+        if all(isinstance(name, str) and PurePosixPath(name).name == name for name in names):
+            return sorted(names)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise DownloadError(
+        DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} has no weight_map with names of files beside it: write it again"
+    )
+
+
+def _sums(text: str) -> dict[str, str]:
+    """File → hex digest, of what sha256sum writes."""
+    found = (_SUM_LINE.fullmatch(line.strip()) for line in text.splitlines())
+    return {match[2]: match[1].lower() for match in found if match}
+
+
+def _refusal(status: int, url: str) -> DownloadError:
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return DownloadError(
+            DownloadFailure.ACCESS_DENIED,
+            f"{url} answers HTTP {status}: give the value of the Authorization header in HTTPS_AUTHORIZATION",
+        )
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
+        return DownloadError(
+            DownloadFailure.SOURCE_NOT_FOUND,
+            f"there is no {url}: name a folder with config.json and model.safetensors, a .safetensors file or a tar",
+        )
+    return DownloadError(DownloadFailure.SOURCE_UNREACHABLE, f"{url} answers HTTP {status}")

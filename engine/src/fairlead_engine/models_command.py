@@ -1,0 +1,198 @@
+"""`fairlead-engine download`, `list-models` and `prune-models`: models of a folder of this machine."""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.models_folder import ModelsFolder, is_held, last_used
+from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.reporting import Reporter, size_text, told
+from fairlead_engine.errors import StartError
+from fairlead_engine.server import termination
+from fairlead_protocol.downloads import DownloadFailure
+from fairlead_protocol.logs import LogFormat, configure_logging
+from fairlead_protocol.model_sources import SourceError, parse_source
+from fairlead_protocol.settings import BYTES
+
+VARIABLE = "FAIRLEAD_MODELS_FOLDER"
+"""Environment variable with the models folder where none is named."""
+_DEFAULT = "~/.cache/fairlead/models"
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_download_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="hf://ORGANISATION/NAME[@REVISION], https://HOST/FOLDER, …")
+    _add_folder(parser, "--to")
+    parser.add_argument("--revision", metavar="TEXT", help="branch, tag or commit of an hf:// source that names none")
+    parser.add_argument(
+        "--size-limit", type=_bytes, metavar="N",
+        help="bytes that all models in the folder may have, such as 100Gi: those that were least recently used and no "
+        "engine serves are removed for room",
+    )  # fmt: skip
+    parser.add_argument(
+        "--refresh", action="store_true", help="ask the source although the model is there: its branch may have moved"
+    )
+    parser.add_argument("--parallel", type=_positive, default=8, metavar="N", help="files at a time. Default: 8")
+    parser.add_argument("--progress-port", type=int, metavar="N", help="where GET /progress answers meanwhile")
+    parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
+    parser.add_argument("--log-level", choices=_LEVELS, default="info")
+    parser.add_argument("--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT))
+
+
+def add_list_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_folder(parser, "--in")
+    parser.add_argument("--json", action="store_true", help="for programs: one object, with every file's digest")
+
+
+def add_prune_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", nargs="*", metavar="SOURCE", help="models to remove")
+    _add_folder(parser, "--in")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all", action="store_true", help="remove every model that no engine serves")
+    which.add_argument(
+        "--size-limit", type=_bytes, metavar="N",
+        help="remove what was least recently used until the rest has so many bytes, such as 100Gi",
+    )  # fmt: skip
+
+
+def run_download(args: argparse.Namespace) -> int:
+    """Returns the exit status: 0 the model is there, 1 it is not; why is in the termination log."""
+    configure_logging(args.log_level, args.log_format)
+    try:
+        orders = Orders(
+            source=_with_revision(args.source, args.revision),
+            models=_folder(args),
+            size_limit=args.size_limit,
+            refresh=args.refresh,
+            parallel=args.parallel,
+        )
+        folder = asyncio.run(_download(orders, args.host, args.progress_port))
+    except (DownloadError, StartError) as error:
+        termination.report(error)
+        return 1
+    except asyncio.CancelledError:
+        print("stopped; what was fetched is kept for the next time", file=sys.stderr)
+        return 128 + signal.SIGTERM
+    print(folder)
+    return 0
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Returns the exit status."""
+    models = _folder(args)
+    found = models.models()
+    if args.json:
+        rows = [
+            {"folder": str(path), "in_use": is_held(path, 0.0), "last_used": last_used(path), **_json(manifest)}
+            for path, manifest in found.items()
+        ]
+        unfinished = [{"folder": str(path), "bytes": size} for path, size in models.unfinished()]
+        print(msgspec.json.format(msgspec.json.encode({"models": rows, "unfinished": unfinished})).decode())
+        return 0
+    if not found:
+        print(f"no models in {models.path}")
+    for path, manifest in found.items():
+        use = "in use" if is_held(path, 0.0) else f"used {_ago(time.time() - last_used(path))} ago"
+        print(f"{manifest.source}  {size_text(manifest.bytes)}  {manifest.revision[:12]}  {use}  {path.name}")
+    for path, size in models.unfinished():
+        print(f"not whole: {path.name}  {size_text(size)}")
+    return 0
+
+
+def run_prune(args: argparse.Namespace) -> int:
+    """Returns the exit status: 0 done, 1 something that was named is in use, or not there."""
+    models, status = _folder(args), 0
+    removed = models.sweep() if (models.path / ".downloads").is_dir() else []
+    try:
+        if args.all:
+            removed += [path for path in models.models() if models.remove(path)]
+        elif args.size_limit is not None:
+            removed += models.make_room(0, args.size_limit, "")
+        for source in args.source:
+            if (path := models.model(source)).is_dir() and models.remove(path):
+                removed.append(path)
+            else:
+                problem = "is in use" if path.is_dir() else f"is not in {models.path}"
+                print(f"{source} {problem}", file=sys.stderr)
+                status = 1
+    except DownloadError as error:
+        print(error.message, file=sys.stderr)
+        status = 1
+    for path in removed:
+        print(f"removed {path.name}")
+    return status
+
+
+async def _download(orders: Orders, host: str, port: int | None) -> Path:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    reporter = Reporter(orders.source)
+    async with told(reporter, host=host, port=port):
+        return await download(orders, reporter)
+
+
+def _with_revision(source: str, revision: str | None) -> str:
+    """The source with its revision in it: that is what the folder's name is made of. Raises DownloadError."""
+    try:
+        parsed = parse_source(source)
+        if revision is not None and parsed.scheme == "hf":
+            if parsed.revision is not None:
+                raise SourceError(f"{source} names a revision already: leave out --revision")
+            source = f"{source}@{revision}"
+            parsed = parse_source(source)
+        elif revision is not None:
+            raise SourceError(f"--revision is for hf://: {parsed.scheme}:// has it in the source, or has none")
+        if not parsed.is_downloaded:
+            raise SourceError(f"{parsed.scheme}:// is where it is, and is not downloaded")
+    except SourceError as error:
+        raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, str(error)) from error
+    return source
+
+
+def _add_folder(parser: argparse.ArgumentParser, flag: str) -> None:
+    parser.add_argument(
+        flag, dest="models", metavar="FOLDER", help=f"the models folder. Default: ${VARIABLE}, or {_DEFAULT}"
+    )
+
+
+def _folder(args: argparse.Namespace) -> ModelsFolder:
+    return ModelsFolder(Path(args.models or os.environ.get(VARIABLE) or _DEFAULT).expanduser())
+
+
+def _json(manifest: object) -> dict[str, object]:
+    builtins = msgspec.to_builtins(manifest)
+    assert isinstance(builtins, dict)
+    return builtins
+
+
+def _bytes(text: str) -> int:
+    units = dict(BYTES.factors)
+    number = text.rstrip("".join(units))
+    try:
+        value = int(float(number) * (units[unit] if (unit := text[len(number) :]) else 1))
+    except (ValueError, KeyError, OverflowError):
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of bytes, such as 100Gi, not {text!r}")
+    return value
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return int(text)
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

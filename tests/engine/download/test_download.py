@@ -1,0 +1,345 @@
+"""The downloader's program against a hub on this machine: what it fetches, goes on with, refuses, and tells."""
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from fairlead_engine.download import downloader
+from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.models_folder import ModelsFolder, hold_model, last_used, read_manifest
+from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
+from fairlead_protocol.downloads import DownloadFailure, DownloadProgress, DownloadStage
+from fairlead_protocol.model_sources import folder_name
+
+SOURCE = "hf://acme/dinghy"
+TOKEN = "hf_secretsecretsecret"
+BIG = random.Random(7).randbytes(1_500_000)
+SERVED = {
+    "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
+    "generation_config.json": b"{}",
+    "tokenizer.json": random.Random(3).randbytes(30_000),
+    "tokenizer_config.json": b"{}",
+    "chat_template.jinja": b"{{ messages }}",
+    "model.safetensors.index.json": b'{"weight_map": {"a": "model-00001-of-00002.safetensors"}}',
+    "model-00001-of-00002.safetensors": BIG,
+    "model-00002-of-00002.safetensors": BIG[:700_000],
+}
+LEFT_OUT = {
+    "README.md": b"# A model",
+    ".gitattributes": b"*",
+    "pytorch_model.bin": BIG[:5000],
+    "consolidated.safetensors": BIG[:6000],
+    "original/consolidated.00.pth": BIG[:5000],
+    "onnx/model.onnx": BIG[:5000],
+    "images/boat.png": BIG[:5000],
+    "modeling_dinghy.py": b"raise SystemExit",
+}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LoopbackHub]:
+    with loopback_hub(LoopbackHub()) as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(running: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
+    running.models = {"acme/dinghy": HubModel({"main": SERVED | LEFT_OUT, "v1": SERVED | {"config.json": b"{}"}})}
+    running.token, running.cut_after, running.unwell, running.pause_seconds = None, None, 0, 0.0
+    running.asked, running.problems, running.flipped = [], [], set()
+    monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    return running
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here takes the power away."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@dataclass
+class Fetched:
+    """A download in this process."""
+
+    models: ModelsFolder
+    reporter: Reporter = field(default_factory=lambda: Reporter(SOURCE))
+
+    def run(self, source: str = SOURCE, **settings: Any) -> Path:
+        orders = Orders(source, self.models, backoff_seconds=0.001, **settings)
+        return asyncio.run(download(orders, self.reporter))
+
+    def fails(self, source: str = SOURCE, **settings: Any) -> DownloadError:
+        with pytest.raises(DownloadError) as caught:
+            self.run(source, **settings)
+        assert not self.models.model(source).exists()
+        return caught.value
+
+
+@pytest.fixture
+def fetched(tmp_path: Path) -> Fetched:
+    return Fetched(ModelsFolder(tmp_path / "models"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".fairlead.json"]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def start(models: Path, source: str = SOURCE, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "fairlead_engine", "download", source, "--to", str(models), *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ | environment)
+
+
+def test_what_serving_needs_is_fetched_and_nothing_else(hub: LoopbackHub, fetched: Fetched) -> None:
+    folder = fetched.run()
+    assert folder == fetched.models.path / folder_name(SOURCE)
+    assert contents(folder) == SERVED
+    manifest = read_manifest(folder)
+    assert manifest is not None and manifest.source == SOURCE
+    assert manifest.revision == hub.commit("acme/dinghy", "main")
+    assert {file.path: (file.size, file.sha256) for file in manifest.files} == {
+        path: (len(content), hashlib.sha256(content).hexdigest()) for path, content in SERVED.items()
+    }
+    assert {asked.path for asked in hub.asked} == set(SERVED)
+    assert fetched.reporter.progress().stage == DownloadStage.DONE
+    assert fetched.reporter.progress().bytes == fetched.reporter.progress().total_bytes == manifest.bytes
+
+
+def test_a_model_that_is_there_is_used_as_it_is(hub: LoopbackHub, fetched: Fetched) -> None:
+    fetched.run()
+    hub.models["acme/dinghy"].revisions["main"] = SERVED | {"config.json": b'{"moved": true}'}
+    hub.asked.clear()
+    assert contents(fetched.run()) == SERVED and not hub.asked
+    assert contents(fetched.run(refresh=True))["config.json"] == b'{"moved": true}'
+    hub.asked.clear()
+    fetched.run(refresh=True)
+    assert not hub.asked  # the revision is the same
+
+
+def test_the_official_client_takes_this_hub_for_one(hub: LoopbackHub, tmp_path: Path) -> None:
+    program = (
+        "import sys; from huggingface_hub import snapshot_download; "
+        "print(snapshot_download('acme/dinghy', revision='main', allow_patterns=['*.json', '*.safetensors']))"
+    )
+    environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.strip())
+    assert folder.name == hub.commit("acme/dinghy", "main")
+    assert (folder / "model-00001-of-00002.safetensors").read_bytes() == BIG
+
+
+def test_a_revision_of_its_own_has_a_folder_of_its_own(hub: LoopbackHub, fetched: Fetched) -> None:
+    assert contents(fetched.run(f"{SOURCE}@v1"))["config.json"] == b"{}"
+    assert fetched.models.manifest(SOURCE) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "change", "reason", "words"),
+    [
+        ("hf://acme/dingy", {}, DownloadFailure.SOURCE_NOT_FOUND, "no model acme/dingy"),
+        (f"{SOURCE}@v9", {}, DownloadFailure.REVISION_NOT_FOUND, "'v9'"),
+        (SOURCE, {"is_gated": True}, DownloadFailure.SOURCE_GATED, "accept its terms"),
+        (SOURCE, {"is_private": True}, DownloadFailure.SOURCE_NOT_FOUND, "give HF_TOKEN"),
+    ],
+)
+def test_each_refusal_has_its_sentence(
+    hub: LoopbackHub, fetched: Fetched, source: str, change: dict[str, bool], reason: str, words: str
+) -> None:
+    for name, value in change.items():
+        setattr(hub.models["acme/dinghy"], name, value)
+    error = fetched.fails(source)
+    assert error.reason == reason and words in error.message
+
+
+def test_a_token_that_is_refused(hub: LoopbackHub, fetched: Fetched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
+    error = fetched.fails()
+    assert error.reason == DownloadFailure.ACCESS_DENIED and "HF_TOKEN" in error.message
+    assert "somebody" not in error.message
+
+
+def test_a_hub_that_is_unwell_is_asked_again_and_one_that_is_gone_is_named(
+    hub: LoopbackHub, fetched: Fetched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.unwell = 5
+    assert contents(fetched.run()) == SERVED
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    error = Fetched(fetched.models).fails(f"{SOURCE}@v1", attempts=3)
+    assert error.reason == DownloadFailure.SOURCE_UNREACHABLE and "127.0.0.1" in error.message
+
+
+def test_connections_that_break_lose_nothing(hub: LoopbackHub, fetched: Fetched) -> None:
+    hub.cut_after = 400_000
+    assert contents(fetched.run()) == SERVED
+    assert hub.file_bytes("model-00001-of-00002.safetensors") < len(BIG) * 1.2
+
+
+@pytest.mark.parametrize("path", ["model-00002-of-00002.safetensors", "generation_config.json"])
+def test_a_flipped_byte_is_refused_by_name_and_not_kept(hub: LoopbackHub, fetched: Fetched, path: str) -> None:
+    hub.flipped.add(path)
+    error = fetched.fails()
+    assert error.reason == DownloadFailure.DIGEST_MISMATCH and path in error.message
+    assert not list(fetched.models.staging(SOURCE).glob(f"{path}*"))
+    hub.flipped.clear()
+    hub.asked.clear()
+    assert contents(fetched.run()) == SERVED
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_goes_on(hub: LoopbackHub, tmp_path: Path) -> None:
+    served = SERVED | {f"model-0000{n}-of-00002.safetensors": bytes([n]) + BIG * 3 for n in (1, 2)}
+    hub.models["acme/dinghy"].revisions["main"] = served
+    hub.pause_seconds = 0.03
+    moments, staging = random.Random(11), ModelsFolder(tmp_path).staging(SOURCE)
+    had = 0
+    for _ in range(10):
+        process = start(tmp_path)
+        target = had + moments.randrange(0, 500_000)
+        while process.poll() is None and staged(staging) <= target:
+            time.sleep(0.005)
+        time.sleep(moments.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert staged(staging) >= had  # what was there stays
+        had = staged(staging)
+    hub.pause_seconds = 0.0
+    while hub.active:  # it has not noticed yet that nobody reads
+        time.sleep(0.01)
+    hub.asked.clear()
+    process = start(tmp_path)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert contents(Path(output.strip())) == served
+    assert 0 < sum(asked.sent for asked in hub.asked) == sum(map(len, served.values())) - had
+
+
+def staged(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() and path.name != ".plan.json" else 0
+        except FileNotFoundError:  # renamed meanwhile
+            pass
+    return total
+
+
+def test_two_processes_download_once(hub: LoopbackHub, tmp_path: Path) -> None:
+    hub.pause_seconds = 0.03
+    processes = [start(tmp_path) for _ in range(2)]
+    errors = "".join(process.communicate()[1] for process in processes)
+    assert [process.returncode for process in processes] == [0, 0], errors
+    assert contents(tmp_path / folder_name(SOURCE)) == SERVED
+    assert sum(asked.sent for asked in hub.asked) == sum(map(len, SERVED.values()))
+    assert errors.count("waiting for it") == 1 and errors.count("fetched_bytes=0") == 1
+
+
+def test_progress_is_told_and_no_secret_is(hub: LoopbackHub, tmp_path: Path) -> None:
+    hub.token, hub.pause_seconds = TOKEN, 0.05
+    hub.models["acme/dinghy"].is_private = hub.models["acme/dinghy"].is_gated = True
+    log = tmp_path / "termination-log"
+    models = tmp_path / "models"
+    port = free_port()
+    process = start(
+        models, SOURCE, "--progress-port", str(port), "--log-level", "debug",
+        HF_TOKEN=TOKEN, FAIRLEAD_TERMINATION_LOG=str(log),
+    )  # fmt: skip
+    seen: list[DownloadProgress] = []
+    command_line = b""
+    while process.poll() is None:
+        command_line = command_line or Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/progress", timeout=5) as answer:
+                seen.append(DownloadProgress(**json.load(answer)))
+        except OSError:
+            pass
+        time.sleep(0.05)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    total = sum(map(len, SERVED.values()))
+    running = [each for each in seen if each.stage == DownloadStage.DOWNLOADING]
+    assert running and all(each.total_bytes == total for each in running)
+    assert [each.bytes for each in seen] == sorted(each.bytes for each in seen)
+    assert any(0 < each.bytes < total and each.bytes_per_second and each.remaining_seconds for each in running)
+    hub.models["acme/dinghy"].revisions.clear()
+    failed = start(models, SOURCE, "--refresh", HF_TOKEN=TOKEN, FAIRLEAD_TERMINATION_LOG=str(log))
+    failed_output = "".join(failed.communicate())
+    assert json.loads(log.read_text())["reason"] == DownloadFailure.REVISION_NOT_FOUND
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    everything = b"\n".join([output.encode(), errors.encode(), failed_output.encode(), command_line, *written])
+    assert TOKEN.encode() not in everything and b"X-Signature" not in everything and not hub.problems
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def test_a_disk_without_room_is_told_before_a_byte_is_fetched(
+    hub: LoopbackHub, fetched: Fetched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloader, "free_bytes", lambda folder: 1_000_000)
+    error = fetched.fails()
+    assert error.reason == DownloadFailure.NO_SPACE and "1000000" in error.message
+    assert not hub.asked
+
+
+def test_a_disk_that_fills_up_loses_nothing(hub: LoopbackHub, fetched: Fetched) -> None:
+    other = contents(fetched.run(f"{SOURCE}@v1"))
+    limited = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (900_000, 900_000)); "
+        "from fairlead_engine.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", limited, "download", SOURCE, "--to", str(fetched.models.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and DownloadFailure.NO_SPACE in done.stderr and "make room" in done.stderr
+    assert contents(fetched.models.model(f"{SOURCE}@v1")) == other
+    hub.asked.clear()
+    assert contents(fetched.run()) == SERVED
+    assert min(asked.start for asked in hub.asked if asked.path == "model-00001-of-00002.safetensors") > 0
+
+
+def test_least_recently_used_models_go_unless_they_are_in_use(hub: LoopbackHub, fetched: Fetched) -> None:
+    hub.models |= {f"acme/{name}": HubModel({"main": SERVED}) for name in "abc"}
+    folders = [fetched.run(f"hf://acme/{name}") for name in "ab"]
+    size = sum(map(len, SERVED.values()))
+    for age, folder in zip((9000, 5000), folders, strict=True):
+        os.utime(folder / ".fairlead.json", (time.time() - age,) * 2)
+    held = hold_model(folders[0])
+    assert held is not None
+    with held:
+        assert fetched.run("hf://acme/c", size_limit=2 * size).exists()
+        assert folders[0].exists() and not folders[1].exists()  # the older one is in use
+        error = fetched.fails("hf://acme/b", size_limit=2 * size)  # and c was used just now
+        assert error.reason == DownloadFailure.NO_SPACE and "raise the limit" in error.message
+        assert folders[0].exists() and fetched.models.model("hf://acme/c").exists()
+    assert fetched.run("hf://acme/b", size_limit=2 * size).exists() and not folders[0].exists()
+
+
+def test_asking_for_a_model_is_using_it(hub: LoopbackHub, fetched: Fetched) -> None:
+    folder = fetched.run()
+    os.utime(folder / ".fairlead.json", (1, 1))
+    fetched.run()
+    assert last_used(folder) > time.time() - 60
