@@ -9,8 +9,9 @@ import threading
 import urllib.error
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -39,6 +40,16 @@ class Load(Protocol):
     @property
     def problems(self) -> str:
         """A few of each, for whoever reads a failed test."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A program that serves."""
+
+    url: str
+    """Base URL, as pods reach it."""
+    log: Callable[[], str]
+    """What it has written."""
 
 
 class Fleet(Kubectl, ABC):
@@ -169,6 +180,13 @@ class Fleet(Kubectl, ABC):
     @abstractmethod
     def remove_claim(self, name: str) -> None:
         """Deletes the claim and what it held."""
+
+    @abstractmethod
+    def serving(
+        self, name: str, program: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> AbstractContextManager["Served"]:
+        """Within the block a program serves HTTP where the fleet's pods reach it: `python -c program HOST PORT
+        arguments…` with the engine's Python, in a pod of that name where there are pods with any program."""
 
     # -- disturbances --
 

@@ -19,10 +19,11 @@ from fairlead import __version__
 from fairlead.api.names import CRD_NAME, ENGINE_IMAGE, OPERATOR_IMAGE
 from homes.cluster_load import EVERYWHERE, cluster_load
 from homes.contexts import VARIABLE, context_for_tests
-from homes.fleet import ENGINE_PORT, Fleet, Load
+from homes.fleet import ENGINE_PORT, Fleet, Load, Served
 from homes.gateway_access import forwarded, is_reachable
 from homes.kubectl import LABEL_OURS, OURS, Json
 from homes.local import claim, free_port
+from homes.servers import PORT, server
 from homes.volumes import eraser, filler, volume
 
 RELEASE = "fairlead"
@@ -177,6 +178,18 @@ class KubernetesFleet(Fleet):
         pod = eraser(name, self.namespace, ENGINE, self.get("nodes")["items"][0])
         self.apply(pod)
         self._finished(pod["metadata"]["name"])
+
+    @contextmanager
+    def serving(
+        self, name: str, program: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> Iterator[Served]:
+        self.apply(server(name, ENGINE, program, arguments, environment))
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+        address = self.get("pod", name)["status"]["podIP"]
+        try:
+            yield Served(f"http://{address}:{PORT}", lambda: self.kubectl("logs", name).stdout)
+        finally:
+            self.kubectl("delete", "pod", name, "--wait=false")
 
     def _finished(self, pod: str) -> None:
         """Waits for a pod to succeed, and deletes it."""

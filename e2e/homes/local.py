@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import psutil
 import streaming_load
 
 from fairlead_local.owned import owned_fleet
-from homes.fleet import ENGINE_PORT, Fleet, Load
+from homes.fleet import ENGINE_PORT, Fleet, Load, Served
 from homes.kubectl import Json
 
 COMMAND_SECONDS = 120.0
@@ -77,6 +77,21 @@ class LocalFleet(Fleet):
     def remove_claim(self, name: str) -> None:
         self.delete("pvc", name)
         shutil.rmtree(self.folder / "volumes" / self.namespace / name, ignore_errors=True)
+
+    @contextmanager
+    def serving(
+        self, name: str, program: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> Iterator[Served]:
+        port, log = free_port(), self.folder / f"{name}.log"
+        command = [sys.executable, "-c", program, "127.0.0.1", str(port), *arguments]
+        with (
+            log.open("wb") as written,
+            subprocess.Popen(command, stdout=written, stderr=written, env={**os.environ, **environment}) as process,
+        ):
+            try:
+                yield Served(f"http://127.0.0.1:{port}", log.read_text)
+            finally:
+                process.kill()
 
     def processes(self, pod: Json) -> Sequence[psutil.Process]:
         """Those whose environment or record says so: the operator's pod is not told its own name."""

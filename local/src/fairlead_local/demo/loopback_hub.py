@@ -1,0 +1,150 @@
+"""A hub with one model, for `hf://` where there is no internet: a folder, served by the hub's HTTP API as fast as one
+says. With the standard library alone, so that this file is also a program: `python loopback_hub.py HOST PORT NAME
+BYTES_PER_SECOND` serves the dinghy that comes with the engine, to whoever has the token whose SHA-256 is in
+HUB_TOKEN_SHA256.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+REVISION = "main"
+_CHUNKS_PER_SECOND = 20
+
+
+@dataclass(kw_only=True)
+class Shelf:
+    """What a hub has, and how it gives it away."""
+
+    name: str
+    """`ORGANISATION/NAME` of its model."""
+    folder: Path
+    bytes_per_second: float
+    """Of one file."""
+    token_sha256: str = ""
+    """Of the token that requests must bear, in hex; empty = none."""
+
+    @property
+    def commit(self) -> str:
+        """Forty hex digits that follow from the files."""
+        listed = [(path.name, path.stat().st_size) for path in self.files]
+        return hashlib.sha1(json.dumps(listed).encode(), usedforsecurity=False).hexdigest()
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.folder.iterdir() if path.is_file())
+
+    def lets_in(self, authorization: str) -> bool:
+        """Whether a request with this header may read."""
+        token = authorization.removeprefix("Bearer ")
+        return not self.token_sha256 or hashlib.sha256(token.encode()).hexdigest() == self.token_sha256
+
+    def described(self) -> bytes:
+        """The answer to a question for the model's files."""
+        siblings = [
+            {
+                "rfilename": path.name,
+                "size": path.stat().st_size,
+                "lfs": {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "size": path.stat().st_size},
+            }
+            for path in self.files
+        ]
+        return json.dumps({"id": self.name, "sha": self.commit, "siblings": siblings}).encode()
+
+
+def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            path = unquote(urlsplit(self.path).path)
+            if not shelf.lets_in(self.headers.get("Authorization", "")):
+                return self._refuse(401, "", "Invalid credentials in Authorization header")
+            if path == f"/api/models/{shelf.name}/revision/{REVISION}":
+                return self._answer(shelf.described())
+            if path.startswith(f"/api/models/{shelf.name}/revision/"):
+                return self._refuse(404, "RevisionNotFound", "Invalid rev id")
+            before = f"/{shelf.name}/resolve/{shelf.commit}/"
+            file = next((each for each in shelf.files if path == before + each.name), None)
+            if file is None:
+                return self._refuse(404, "RepoNotFound" if shelf.name not in path else "EntryNotFound", "Not found")
+            return self._send(file)
+
+        def _send(self, file: Path) -> None:
+            content = file.read_bytes()
+            first = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0] or 0)
+            self.send_response(206 if "Range" in self.headers else 200)
+            self.send_header("Content-Length", str(len(content) - first))
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            if "Range" in self.headers:
+                self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            size = max(1, int(shelf.bytes_per_second / _CHUNKS_PER_SECOND))
+            for start in range(first, len(content), size):
+                self.wfile.write(content[start : start + size])
+                time.sleep(1 / _CHUNKS_PER_SECOND if start + size < len(content) else 0)
+
+        def _answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _refuse(self, status: int, code: str, message: str) -> None:
+            self.send_response(status)
+            if code:
+                self.send_header("X-Error-Code", code)
+            self.send_header("X-Error-Message", message)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    return Handler
+
+
+@contextmanager
+def hub(shelf: Shelf, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+    """Serves within the block; yields the base URL, as HF_ENDPOINT wants it."""
+    server = ThreadingHTTPServer((host, port), _handler(shelf))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def bundled_dinghy() -> Path:
+    """The folder of the model that comes with the engine."""
+    engine = find_spec("fairlead_engine")
+    assert engine is not None and engine.origin is not None
+    return Path(engine.origin).parent / "demo" / "dinghy"
+
+
+def _main(host: str, port: str, name: str, bytes_per_second: str) -> None:
+    token = os.environ.get("HUB_TOKEN_SHA256", "")
+    shelf = Shelf(name=name, folder=bundled_dinghy(), bytes_per_second=float(bytes_per_second), token_sha256=token)
+    ThreadingHTTPServer((host, int(port)), _handler(shelf)).serve_forever()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
