@@ -5,6 +5,7 @@ does not serve are defined for the time of the test, as their documentation says
 does not have are left out, and told.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any
 import adapter_files
 import pytest
 import yaml
+from homes.volumes import MAKE_WRITABLE
+
+import fairlead_local.demo.loopback_hub
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.yaml"))
 QUESTION = {"messages": [{"role": "user", "content": "What is the opposite of quiet?"}], "temperature": 0}
@@ -20,6 +24,7 @@ ANSWER = "loud"
 DEFINITIONS = {"ScaledObject": Path(__file__).parent / "keda.yaml"}
 """Somebody else's kinds, each with its CustomResourceDefinition."""
 NOT_IN_LOCAL_MODE = ("HorizontalPodAutoscaler",)
+HUB = Path(fairlead_local.demo.loopback_hub.__file__).read_text()
 ADAPTERS = Path(adapter_files.__file__).read_text()
 SAME_BEFORE = {"autoscaling/v2": "autoscaling/v2beta2"}
 """Versions that were served before, with the same fields."""
@@ -42,7 +47,8 @@ def test_an_example_is_applied_and_its_models_answer(fleet, file: Path, say: Cal
             if document not in deployments and document["metadata"]["name"] not in claims:
                 apply_or_tell(fleet, document, say)
         for deployment in deployments:
-            assert_served(fleet, deployment, claims)
+            with downloadable(fleet, deployment):
+                assert_served(fleet, deployment, claims)
         for document in documents:
             if document not in deployments:
                 fleet.kubectl(
@@ -91,6 +97,9 @@ def assert_served(fleet, deployment: Json, claims: dict[str, Json]) -> None:
     claim, _, folder = source.removeprefix("pvc://").partition("/")
     if source.startswith("pvc://"):
         fleet.fill_claim(claim, folder, claims.get(claim))
+    cache = (deployment["spec"]["model"].get("cache") or {}).get("claim")
+    if cache is not None:
+        fleet.write_claim(cache, MAKE_WRITABLE, [], claims.get(cache))
     adapters = deployment["spec"].get("adapters") or []
     for claim_of_adapters, folders in on_claims(adapters).items():
         fleet.write_claim(claim_of_adapters, ADAPTERS, folders, claims.get(claim_of_adapters))
@@ -106,8 +115,25 @@ def assert_served(fleet, deployment: Json, claims: dict[str, Json]) -> None:
         fleet.wait("its engines to go", lambda: not fleet.pods(name))
         if source.startswith("pvc://"):
             fleet.remove_claim(claim)
+        if cache is not None:
+            fleet.remove_claim(cache)
         for claim_of_adapters in on_claims(adapters):
             fleet.remove_claim(claim_of_adapters)
+
+
+@contextmanager
+def downloadable(fleet, deployment: Json) -> Iterator[None]:
+    """A hub that has the dinghy under the name that the example downloads, told of by the example's own Secret."""
+    model = deployment["spec"]["model"]
+    if not model["source"].startswith("hf://"):
+        yield
+        return
+    name = model["source"].removeprefix("hf://").partition("@")[0]
+    with fleet.serving(f"{deployment['metadata']['name']}-hub", HUB, [name, "20_000_000"], {}) as hub:
+        secret = {"name": model["credentials"]["secretName"]}
+        said = {"stringData": {"HF_ENDPOINT": hub.url}}
+        fleet.kubectl("patch", "secret", secret["name"], "--type=merge", "-p", json.dumps(said))
+        yield
 
 
 def on_claims(adapters: list[Json]) -> dict[str, list[str]]:

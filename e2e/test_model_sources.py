@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 from homes.kubectl import Json
+from homes.volumes import MAKE_WRITABLE
 
 import fairlead_local.demo.loopback_hub
 
@@ -18,8 +19,6 @@ HUB = Path(fairlead_local.demo.loopback_hub.__file__).read_text()
 TOKEN = "hf_thistokenmustbeseennowhere"
 BYTES_PER_SECOND = 1_200_000
 """The dinghy has 7 MB: some six seconds, in which the operator looks three times."""
-MAKE_WRITABLE = "import os, sys; os.chmod(sys.argv[1], 0o777)"
-"""A claim that a node's root has made, for the user that engines run as."""
 
 
 def secret(name: str, url: str, token: str) -> Json:

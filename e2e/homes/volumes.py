@@ -14,6 +14,8 @@ source = Path(fairlead_engine.__file__).parent / "demo/dinghy"
 shutil.copytree(source, Path(sys.argv[1]) / sys.argv[2], dirs_exist_ok=True)
 """
 """A program that copies the dinghy to a folder of a claim: `python -c FILL ROOT FOLDER`."""
+MAKE_WRITABLE = "import os, sys; os.chmod(sys.argv[1], 0o777)"
+"""A program that lets the user write to a claim that engines run as, where a node's root has made its folder."""
 ERASE = """
 import shutil, sys
 shutil.rmtree("/volume/" + sys.argv[1], ignore_errors=True)

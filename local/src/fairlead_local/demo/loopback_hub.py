@@ -33,6 +33,8 @@ class Shelf:
     """Of one file."""
     token_sha256: str = ""
     """Of the token that requests must bear, in hex; empty = none."""
+    tells: bool = False
+    """Whether each request is a line of stderr."""
 
     @property
     def commit(self) -> str:
@@ -65,6 +67,10 @@ class Shelf:
 def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: object) -> None:
+            if shelf.tells:
+                super().log_message(format, *args)
 
         def do_HEAD(self) -> None:
             self.do_GET()
@@ -142,7 +148,9 @@ def bundled_dinghy() -> Path:
 
 def _main(host: str, port: str, name: str, bytes_per_second: str) -> None:
     token = os.environ.get("HUB_TOKEN_SHA256", "")
-    shelf = Shelf(name=name, folder=bundled_dinghy(), bytes_per_second=float(bytes_per_second), token_sha256=token)
+    shelf = Shelf(
+        name=name, folder=bundled_dinghy(), bytes_per_second=float(bytes_per_second), token_sha256=token, tells=True
+    )
     ThreadingHTTPServer((host, int(port)), _handler(shelf)).serve_forever()
 
 

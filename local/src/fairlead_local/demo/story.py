@@ -14,14 +14,15 @@ import yaml
 from rich.console import Console
 
 from fairlead.api.llmdeployment import Autoscaling, LLMDeployment, ScalingMode
-from fairlead.api.names import KIND, LABEL_LLMDEPLOYMENT
+from fairlead.api.names import API_VERSION, KIND, LABEL_LLMDEPLOYMENT
 from fairlead.cli.options import UsageError, tell
 from fairlead.client.load_generator import Sample
 from fairlead.client.openai import ApiError, Completion, OpenAIClient
 from fairlead.client.plot import PlotUnavailable, draw
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.kubeconfig import KubeConfigError, load
-from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS
+from fairlead.kube.resources import DEPLOYMENTS, LLMDEPLOYMENTS, PODS, Resource
+from fairlead_local.demo.loopback_hub import Shelf, bundled_dinghy, hub
 from fairlead_local.demo.picture import Scene, panels
 from fairlead_local.demo.scaling_story import PATIENCE_SECONDS, ScalingStory, StepFailed
 from fairlead_local.demo.summary import Step, demo_table
@@ -32,6 +33,11 @@ from fairlead_local.owned import OwnedFleet, temporary_fleet
 NAMESPACE = "default"
 QUESTION, ANSWER = "What is 7 plus 5?", "12"
 """In the dinghy's repertoire: an engine that computes wrongly fails the demo."""
+SOURCE, DOWNLOADED = "hf://fairlead/dinghy", "from-a-hub"
+"""What is downloaded, and the LLMDeployment of it."""
+SECRETS = Resource("", "v1", "secrets", "Secret")
+HUB_BYTES_PER_SECOND = 1_800_000
+"""Slow enough to see the 7 MB coming."""
 ASKING = [{"role": "user", "content": QUESTION}]
 STOPPED = "Everything stopped"
 WIDTH = 120
@@ -94,6 +100,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if (autoscaling.max_replicas or 0) < 2:
         raise UsageError(f"{path} is never scaled up: autoscaling.maxReplicas is below 2", _PLAYABLE)
     return dict(manifest)
+
+
+def downloaded(endpoint: str) -> list[tuple[Resource, dict[str, Any]]]:
+    """An LLMDeployment of a hub's model, and the Secret that says where the hub is."""
+    metadata = {"name": DOWNLOADED, "namespace": NAMESPACE}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"HF_ENDPOINT": endpoint}}
+    model = {"source": SOURCE, "credentials": {"secretName": DOWNLOADED}}
+    deployment = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": {"model": model}}
+    return [(SECRETS, secret), (LLMDEPLOYMENTS, deployment)]
 
 
 def ttft_target(manifest: Mapping[str, Any]) -> float | None:
@@ -159,6 +174,7 @@ class Demo:
             await self.step("Apply the LLMDeployment", self.apply)
             await self.step("Wait until it is Ready", self.ready)
             await self.step("Ask the dinghy", self.ask)
+            await self.step("Download the same model from a hub", self.download)
             self.scaling = await stack.enter_async_context(
                 ScalingStory(self.console, self.kube, self.gateway, namespace=NAMESPACE, name=self.name)
             )
@@ -188,12 +204,13 @@ class Demo:
         await self.kube.apply(LLMDEPLOYMENTS, manifest, "fairlead-demo")
         return f"llmdeployment/{self.name}: the same object that `kubectl apply -f` would make"
 
-    async def ready(self) -> str:
-        """Waits for the first replica, and says what it waits for whenever that changes."""
+    async def ready(self, name: str = "") -> str:
+        """Waits for the first replica, and says what it waits for whenever that changes. `name`: of another
+        LLMDeployment than the demo's own."""
         said = None
         started = time.monotonic()
         while True:
-            status = (await self.kube.get(LLMDEPLOYMENTS, self.name, NAMESPACE)).get("status", {})
+            status = (await self.kube.get(LLMDEPLOYMENTS, name or self.name, NAMESPACE)).get("status", {})
             conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
             ready = conditions.get("Ready", {"status": "Unknown", "message": "waiting for the operator to see it"})
             if ready["status"] == "True":
@@ -209,6 +226,19 @@ class Demo:
         """One question whose answer is known."""
         return _checked(await self._answer())
 
+    async def download(self) -> str:
+        """An LLMDeployment whose model comes from a hub of this machine, until it has answered."""
+        shelf = Shelf(name="fairlead/dinghy", folder=bundled_dinghy(), bytes_per_second=HUB_BYTES_PER_SECOND)
+        with hub(shelf) as endpoint:
+            for resource, manifest in downloaded(endpoint):
+                await self.kube.apply(resource, manifest, "fairlead-demo")
+            await self.ready(DOWNLOADED)
+            seen = _checked(await self._answer(DOWNLOADED))
+            startup = (await self.kube.get(LLMDEPLOYMENTS, DOWNLOADED, NAMESPACE))["status"].get("startup", {})
+            for resource, manifest in downloaded(endpoint):
+                await self.kube.delete(resource, manifest["metadata"]["name"], NAMESPACE)
+        return f"{SOURCE} in {startup.get('download', 'no time')}; {seen}"
+
     async def ask_from_zero(self) -> str:
         """The same where there is no replica to begin with."""
         assert self.scaling is not None
@@ -219,8 +249,8 @@ class Demo:
         self.from_zero = Sample(due, sent=due, ended=self.scaling.now, completion=answer)
         return _checked(answer)
 
-    async def _answer(self) -> Completion:
-        return await self.gateway.chat(self.name, ASKING, temperature=0, max_tokens=32)
+    async def _answer(self, name: str = "") -> Completion:
+        return await self.gateway.chat(name or self.name, ASKING, temperature=0, max_tokens=32)
 
     def scene(self, samples: Sequence[Sample], moments: Sequence[Moment]) -> Scene:
         """What there is to draw."""
