@@ -106,6 +106,27 @@ async def test_a_pod_that_is_to_be_deleted_leaves_at_once_though_it_is_still_rea
     assert world.replicas == []
 
 
+async def test_a_pod_that_drains_can_still_be_asked_about_its_answers(world: World) -> None:
+    def departing() -> list[str]:
+        return [each.name for each in world.fleet.directory.pools[0].departing]
+
+    world.fleet.on_pod("ADDED", pod())
+    world.fleet.on_pod("MODIFIED", pod(ready=False))
+    assert departing() == ["p0"], "it was asked to drain, and finishes"
+    world.fleet.on_pod("MODIFIED", pod(ready=False, going=True))
+    assert (world.replicas, departing()) == ([], ["p0"])
+    world.fleet.on_pod("DELETED", pod(going=True))
+    assert departing() == []
+    world.fleet.on_pod("ADDED", pod("p1", going=True))
+    world.fleet.on_pod("ADDED", pod("p2", ready=False))
+    assert departing() == ["p1"], "one that was going before this gateway came, and not one that starts"
+    world.fleet.on_pod("MODIFIED", {**pod("p1", going=True), "status": {"phase": "Succeeded", "podIP": "10.0.0.1"}})
+    assert departing() == []
+    world.fleet.on_pod("MODIFIED", pod("p2"))
+    world.fleet.on_pod("MODIFIED", pod("p2", since="t2"))
+    assert (world.replicas, departing()) == (["p2"], [])
+
+
 async def test_a_deleted_pod_leaves(world: World) -> None:
     world.fleet.on_pod("ADDED", pod("p0"))
     world.fleet.on_pod("ADDED", pod("p1"))

@@ -5,6 +5,7 @@ from typing import Any
 
 from fairlead_protocol.messages import HEADER_REPLICA
 from fairlead_testing.fake_engine import FakeEngine
+from fairlead_testing.gateways import make_pool
 
 RESULT = {"model": "fake", "tool_call_id": "call_1", "content": "9"}
 
@@ -65,3 +66,18 @@ async def test_a_replica_that_is_too_busy_takes_no_result_from_another(start) ->
     assert (status, body["id"], headers[HEADER_REPLICA]) == (200, "chatcmpl-here", "patient")
     status, body, headers = await setup.post(RESULT, "/v1/chat/completions/chatcmpl-there/inject")
     assert (status, body["error"]["code"], headers[HEADER_REPLICA]) == (429, "engine_full", "busy"), "it may be there"
+
+
+async def test_a_replica_that_drains_gets_results_for_the_answers_that_it_finishes(start) -> None:
+    going, staying = engines = [FakeEngine("going"), FakeEngine("staying")]
+    setup = await start(engines=engines, pools=lambda _: [make_pool([going.replica()])])
+    _, _, headers = await setup.post({"model": "fake", "messages": [{"role": "user", "content": "a"}]})
+    setup.fleet.publish([make_pool([staying.replica()], departing=[going.replica()])])
+    answer_id = f"chatcmpl-{headers['x-request-id']}"
+    for named in ({}, {HEADER_REPLICA: "going"}):
+        path = f"/v1/chat/completions/{answer_id}/inject"
+        status, _, headers = await setup.post(RESULT, path, headers=named)
+        assert (status, headers[HEADER_REPLICA]) == (200, "going")
+    assert going.injected == [(answer_id, RESULT)] * 2
+    await setup.post({"model": "fake", "messages": [{"role": "user", "content": "a"}]})
+    assert (len(going.requests), len(staying.requests)) == (1, 1), "and no other request"

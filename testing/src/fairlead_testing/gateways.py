@@ -26,13 +26,14 @@ def make_pool(
     name: str = "fake",
     namespace: str = "default",
     outlook: Outlook = STARTING,
+    departing: Iterable[Replica] = (),
     **model: Any,
 ) -> Pool:
     """A pool of one model; further keywords are fields of ServedModel, or of its Routing."""
     names = {item.name for item in fields(Routing)} & model.keys()
     routing = Routing(**{key: model.pop(key) for key in names})
     values = {"uid": f"uid-{namespace}-{name}", "served_name": name, "routing": routing, **model}
-    return Pool(ServedModel(namespace=namespace, name=name, **values), tuple(replicas), outlook)
+    return Pool(ServedModel(namespace=namespace, name=name, **values), tuple(replicas), outlook, tuple(departing))
 
 
 @asynccontextmanager

@@ -95,6 +95,8 @@ class Pool:
     model: ServedModel
     replicas: tuple[Replica, ...]
     outlook: Outlook
+    departing: tuple[Replica, ...] = ()
+    """Those that take nothing new and may still be finishing answers."""
 
     @property
     def adapters(self) -> tuple[str, ...]:

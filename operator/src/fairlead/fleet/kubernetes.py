@@ -17,7 +17,7 @@ from fairlead.api.llmdeployment import InvalidSpec, LLMDeployment
 from fairlead.fleet.directory import Fleet, Key, Pool
 from fairlead.fleet.engine_stream import EngineListener
 from fairlead.fleet.models import outlook, served_model
-from fairlead.fleet.pods import POD_SELECTOR, owner_of, ready_since, replica_of
+from fairlead.fleet.pods import POD_SELECTOR, finishes_answers, is_finished, owner_of, ready_since, replica_of
 from fairlead.fleet.replica_tasks import ModelInfoClient, ReplicaTasks, TokenizerBook
 from fairlead.kube.client import KubeClient, KubeError
 from fairlead.kube.resources import LLMDEPLOYMENTS, PODS
@@ -72,6 +72,8 @@ class KubernetesFleet(Fleet):
         self._pods: dict[Key, dict[str, JsonObject]] = {}
         """Pods by owner, then by uid."""
         self._joined: dict[str, _Joined] = {}
+        self._departing: dict[str, Replica] = {}
+        """By uid, those that are not ready any more, as they drain, or that are to be deleted."""
         self._pools: dict[Key, Pool] = {}
 
     @property
@@ -115,7 +117,11 @@ class KubernetesFleet(Fleet):
             pods[uid], since = pod, ready_since(pod)
         if uid in self._joined and self._joined[uid].ready_since != since:
             self._tasks.leave(uid)  # gone, or restarted: another cache, and perhaps other limits
-            del self._joined[uid]
+            self._departing[uid] = self._joined.pop(uid).replica
+        elif uid not in self._joined and finishes_answers(pod):
+            self._departing.setdefault(uid, replica_of(pod))  # it went before this gateway came
+        if since is not None or event_type == "DELETED" or is_finished(pod):
+            self._departing.pop(uid, None)
         if since is not None and uid not in self._joined:
             replica = replica_of(pod)
             self._joined[uid] = _Joined(replica, since)
@@ -137,7 +143,8 @@ class KubernetesFleet(Fleet):
             replicas = sorted(
                 (self._joined[uid].replica for uid in pods if uid in self._joined), key=lambda replica: replica.name
             )
-            pool = Pool(served_model(deployment), tuple(replicas), outlook(deployment, pods.values()))
+            departing = tuple(self._departing[uid] for uid in pods if uid in self._departing)
+            pool = Pool(served_model(deployment), tuple(replicas), outlook(deployment, pods.values()), departing)
             changed = self._pools.get(key) != pool
             self._pools[key] = pool
         if changed:

@@ -45,6 +45,11 @@ def ready_since(pod: Mapping[str, Any]) -> str | None:
     return became_ready(pod) if is_active(pod) and (pod.get("status") or {}).get("podIP") else None
 
 
+def finishes_answers(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod that takes nothing new can be asked about what it has taken: it is going, and not gone."""
+    return is_terminating(pod) and not is_finished(pod) and bool((pod.get("status") or {}).get("podIP"))
+
+
 def replica_of(pod: Mapping[str, Any]) -> Replica:
     """The replica that a ready pod is, before its engine was asked anything."""
     metadata, address = pod["metadata"], pod["status"]["podIP"]

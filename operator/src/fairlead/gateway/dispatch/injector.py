@@ -2,7 +2,7 @@
 through.
 
 No gateway knows of another's answers, so the replicas of the model are asked, or the one that the client names: only
-who generates the answer takes anything but "not here" for it.
+who generates the answer takes anything but "not here" for it. Those that drain finish theirs, and are asked, too.
 """
 
 import asyncio
@@ -52,7 +52,8 @@ class Injector:
         request = parse(path, body, (), request_id=client.request_id, chosen=chosen)
         pool = self._pools.find(request.model, chosen)
         named = headers.get(HEADER_REPLICA.encode(), b"").decode("latin-1")
-        replicas = [each for each in pool.pool.replicas if not named or each.name == named]
+        there = (*pool.pool.replicas, *pool.pool.departing)
+        replicas = [each for each in there if not named or each.name == named]
         status, answer, replica = await self._ask(replicas, path, body, client.request_id)
         await client.reply(status, answer, [(HEADER_REPLICA.encode(), replica.encode())] if replica else [])
 
