@@ -416,6 +416,8 @@ def test_a_model_from_elsewhere_is_downloaded_before_the_engine_starts(source: s
     assert engine["args"][3:5] == ["--model", f"/downloads/{folder_name(source)}"]
     assert spec["volumes"][-1] == {"name": "downloads", "emptyDir": {}}
     assert "initContainers" not in pod()["spec"]
+    deadlines = [build(settings, model={"source": each})[1]["spec"]["progressDeadlineSeconds"] for each in DOWNLOADED]
+    assert set(deadlines) == {3600 + 86400}
 
 
 def test_credentials_are_the_downloads_alone() -> None:

@@ -35,6 +35,8 @@ TERMINATION_MARGIN_SECONDS = 30
 """What a pod gets on top of the drain, to stop in order."""
 START_SECONDS = 1800
 """How long loading a model may take before the kubelet restarts the engine."""
+DOWNLOAD_SECONDS = 86400
+"""How long a download may take before `kubectl rollout status` gives a rollout up."""
 _OF_THE_POD = (("POD_IP", "status.podIP"), ("POD_NAME", "metadata.name"))
 """Environment variables that every engine has, and the fields of its pod that they are."""
 _CONTAINED: Mapping[str, Any] = {
@@ -65,7 +67,7 @@ def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: 
     spec = {
         "replicas": deployment.desired_replicas,
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": 2 * START_SECONDS,
+        "progressDeadlineSeconds": 2 * START_SECONDS + (DOWNLOAD_SECONDS if pod.get("initContainers") else 0),
         "selector": {"matchLabels": selector_labels(deployment)},
         "strategy": {
             "type": "RollingUpdate",
