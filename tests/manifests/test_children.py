@@ -420,6 +420,14 @@ def test_a_model_from_elsewhere_is_downloaded_before_the_engine_starts(source: s
     assert set(deadlines) == {3600 + 86400}
 
 
+@pytest.mark.parametrize("cache", [None, {"claim": "models", "size": "1Gi"}, {"node": True}, {"size": "1Gi"}])
+def test_kubernetes_schemas_know_every_field_of_a_download(cache: dict[str, Any] | None) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    settings = OperatorSettings(node_models_folder="/srv/models", download_environment={"HTTPS_PROXY": "http://p"})
+    model = {"source": "hf://org/name", "credentials": {"secretName": "hub"}, "cache": cache}
+    kubernetes_validate.validate(build(settings, model=model)[1], "1.32", strict=True)
+
+
 def test_credentials_are_the_downloads_alone() -> None:
     model = {"source": "hf://org/name", "credentials": {"secretName": "hub"}}
     spec = pod(model=model)["spec"]
