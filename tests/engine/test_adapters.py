@@ -291,6 +291,33 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
     assert len({tuple(tokens) for tokens in answers[0].values()}) > 3
 
 
+def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank may be refused a file that the first has read; all of them go on, and the next load is as any."""
+    model = write_random_checkpoint(tmp_path / "model", FAMILIES["llama"](num_key_value_heads=1))
+    folder = write_adapters(tmp_path / "adapters", model)["everything"]
+    config = config_of(model, {}, max_loras=2, tensor_parallel_size=2, max_cpu_loras=2)
+    runner = load_runner(config)
+    assert isinstance(runner, ModelRunner) and runner._ranks is not None
+    told: list[AdapterError | None] = []
+    try:
+        engine = Engine(config, runner)
+        send = runner._ranks.read_adapter
+        monkeypatch.setattr(runner._ranks, "read_adapter", lambda key, folder: send(key, folder / "absent"))
+        for name in ("lost", "found"):
+            engine.load_adapter(name, folder, told.append)
+            while len(told) < 1 + (name == "found"):
+                engine.adapters.wait()
+                engine.adapters.settle()
+            monkeypatch.undo()
+        [lost, found] = told
+        assert lost is not None and "rank 1 could not read it: " in lost.message and found is None
+        answers = serve(engine, [make_request(name, [5, 6, 7], adapter=name or None) for name in ("", "found")])
+        assert answers[""][0] and answers["found"][0] != answers[""][0]
+        engine.check()
+    finally:
+        runner.close()
+
+
 def test_a_name_that_is_loaded_again_shares_no_block_with_what_it_was(model: Path, adapters: dict[str, Path]) -> None:
     """Not even while somebody still runs with the old one, who is served to the end."""
     engine = Engine(config_of(model, {"x": adapters["everything"]}))

@@ -7,6 +7,7 @@ from pathlib import Path
 from fairlead_engine.adapters import AdapterFacts
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots, HostAdapter
 from fairlead_engine.model.lora.peft_folder import read_adapter
+from fairlead_engine.runner.adapter_agreement import AdapterAgreement
 from fairlead_engine.runner.pinning import given_cores
 
 
@@ -18,15 +19,17 @@ class HostAdapters:
         self._slots = slots
         self._reader = ThreadPoolExecutor(1, "adapter-reader", lambda: _run_on(cores))
         self._read: dict[int, Future[HostAdapter]] = {}
+        self.agreement: AdapterAgreement | None = None
+        """Of the ranks, where there are others."""
 
     def read(self, key: int, folder: Path) -> Future[AdapterFacts]:
-        """Begins to read it; the result may be an AdapterError."""
+        """Begins to read it; the result may be an AdapterError, of this rank or, on rank 0, of another."""
         facts: Future[AdapterFacts] = Future()
-        self._read[key] = self._reader.submit(_read, folder, self._slots, facts)
+        self._read[key] = self._reader.submit(_read, key, folder, self._slots, facts, self.agreement)
         return facts
 
     def place(self, key: int, slot: int) -> None:
-        """Into a slot of the device. Waits for it where another rank was faster to read it."""
+        """Into a slot of the device. All ranks have read it (`AdapterAgreement`)."""
         self._slots.put(slot, self._read[key].result())
 
     def forget(self, key: int) -> None:
@@ -34,13 +37,19 @@ class HostAdapters:
         del self._read[key]
 
 
-def _read(folder: Path, slots: AdapterSlots, facts: "Future[AdapterFacts]") -> HostAdapter:
-    """Reads one, and tells what it is."""
+def _read(
+    key: int, folder: Path, slots: AdapterSlots, facts: "Future[AdapterFacts]", agreement: AdapterAgreement | None
+) -> HostAdapter:
+    """Reads one, and tells what it is: on rank 0, when all have read it."""
     try:
         adapter = read_adapter(folder, slots)
         num_virtual_tokens = 0 if adapter.prompt is None else len(adapter.prompt)
         told = AdapterFacts(adapter.num_bytes, num_virtual_tokens, adapter.digest())
+        if agreement is not None:
+            told = agreement.reached(key, told)
     except BaseException as error:
+        if agreement is not None:
+            agreement.missed(key, error)
         facts.set_exception(error)
         raise
     facts.set_result(told)

@@ -25,6 +25,7 @@ from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.model.model_config import DecoderShape, ModelConfig
 from fairlead_engine.model.rope import RopeKind
 from fairlead_engine.model.shard import Shard
+from fairlead_engine.runner.adapter_agreement import AdapterAgreement
 from fairlead_engine.runner.cuda_graphs import choose_recorder
 from fairlead_engine.runner.cuda_memory import choose_meter
 from fairlead_engine.runner.dummy_steps import StepLimits
@@ -179,6 +180,11 @@ class ModelPart:
     def learn(self, new_blocks: list[NewBlocks]) -> None:
         """Takes in what came to block tables in a step that is not computed here."""
         self._tables.update(new_blocks)
+
+    def agree_on_adapters(self, port: int) -> None:
+        """From here on one is read when it is on all ranks, which meet in the store of this port."""
+        if self._adapters is not None:
+            self._adapters.agreement = AdapterAgreement(self.shard, port)
 
     @property
     def host_adapters(self) -> HostAdapters:

@@ -125,6 +125,7 @@ class ModelRunner:
             self._part = part = ModelPart(settings, Shard(0, tensor_parallel_size))
             if self._ranks is not None:
                 self._ranks.wait_ready()
+                part.agree_on_adapters(self._ranks.port)
         except BaseException:
             self.close()
             raise

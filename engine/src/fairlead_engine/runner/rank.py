@@ -57,6 +57,7 @@ def main() -> int:
         output.write(msgspec.json.encode(error.to_dict()) + b"\n")
         output.flush()
         return 1
+    part.agree_on_adapters(join.port)
     output.write(READY)
     output.flush()
     try:

@@ -65,6 +65,8 @@ class Ranks:
             check_settings(quantization=None, head_quantization=None, max_loras=0, tensor_parallel_size=size)
         check_divisible(read_config(folder), size)
         store = open_store()
+        self.port = store.port
+        """Of the store in which they meet."""
         self._is_closing = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._writers: list[Writer] = []
