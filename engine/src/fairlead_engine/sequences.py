@@ -61,6 +61,8 @@ class Sequence:
     """Where tokens may be put into its output (`EngineRequest.injectable`),"""
     num_injected_tokens: int = 0
     """and how many of those behind its prompt were: they are not its output."""
+    turn_start: int = 0
+    """Position behind the last of them; 0 = none were."""
 
     num_computed_tokens: int = 0
     """Tokens whose KV is in the cache; the next step starts at this position, or where the step under way ends."""

@@ -419,6 +419,8 @@ class Injectable(msgspec.Struct, frozen=True, array_like=True):
 
     blocks: list[tuple[int, int]]
     """Pairs of tokens that stand before and behind what must stay whole."""
+    begins_inside: bool = False
+    """Whether a turn of the model begins in such a block, which the prompt's last tokens open."""
 
 
 class Injected(msgspec.Struct, frozen=True, array_like=True):

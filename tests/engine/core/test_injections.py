@@ -137,12 +137,29 @@ def test_what_cannot_be_put_in_is_refused_in_a_sentence() -> None:
     assert "ended before there was a place" in str(said[-1])
 
 
+def test_what_others_write_opens_no_block() -> None:
+    """A user, or the result of a tool, may write of markers and close none."""
+    engine, runner = make(num_blocks=40)
+    prompt = [3, BEGIN, 4]
+    readers, sent = {"r": Reader(prompt)}, {"a": [5, BEGIN, 6], "b": [7]}
+    request = make_request("r", prompt, max_tokens=12, ignore_eos=True)
+    assert engine.add(msgspec.structs.replace(request, injectable=Injectable([(BEGIN, END)]))) is None
+    step(engine, readers, sent)
+    for mark, token_ids in sent.items():
+        engine.inject("r", mark, token_ids, readers["r"].ends.append)
+    while engine.has_work():
+        step(engine, readers, sent)
+    assert readers["r"].ends == [None, None] and [*readers["r"].put_in.values()] == ["a", "b"]
+    assert runner.generate(prompt, 1) == readers["r"].tokens[:1]
+
+
 def test_an_end_comes_before_what_waits_for_a_place() -> None:
     """The answer is in a block until it ends."""
     engine, _ = make(num_blocks=40)
     reader = Reader([BEGIN])
     request = make_request("r", [BEGIN], max_tokens=4, ignore_eos=True)
-    assert engine.add(msgspec.structs.replace(request, injectable=Injectable([(BEGIN, 99)]))) is None
+    injectable = Injectable([(BEGIN, 99)], begins_inside=True)
+    assert engine.add(msgspec.structs.replace(request, injectable=injectable)) is None
     engine.inject("r", "m", [1], reader.ends.append)
     while engine.has_work():
         step(engine, {"r": reader}, {})

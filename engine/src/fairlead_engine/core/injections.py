@@ -49,9 +49,12 @@ class Injections:
 
 
 def is_whole(sequence: Sequence) -> bool:
-    """Whether its last token stands outside of all blocks that must stay whole."""
+    """Whether its last token stands outside of all blocks that must stay whole. What others have written, in the prompt
+    or in a result, opens none."""
     assert sequence.injectable is not None
     begins = {begin for begin, _ in sequence.injectable.blocks}
     ends = {end for _, end in sequence.injectable.blocks}
-    last = next((each for each in reversed(sequence.token_ids) if each in begins or each in ends), None)
-    return last is None or last in ends
+    turn_start = max(sequence.num_prompt_tokens, sequence.turn_start)
+    own = (sequence.token_ids[at] for at in range(len(sequence.token_ids) - 1, turn_start - 1, -1))
+    last = next((each for each in own if each in begins or each in ends), None)
+    return not sequence.injectable.begins_inside if last is None else last in ends

@@ -348,6 +348,7 @@ class Scheduler:
             insort_right(self._prefilling, sequence, key=_rank)
         sequence.token_ids += injection.token_ids
         sequence.num_injected_tokens += number
+        sequence.turn_start = len(sequence.token_ids)
         sequence.max_num_tokens = min(self.max_len, sequence.max_num_tokens + number)
         self._injected.append((sequence, injection))
 

@@ -90,7 +90,7 @@ class PromptEndpoint(ABC, Generic[Request]):
                 request_id=exchange.request_id,
                 arrival_time=arrival_time,
                 comes_from_gateway=dispatch.gateway is not None,
-                injectable=self.injectable(request, model),
+                injectable=self.injectable(request, prompts, model),
                 images=images,
             )
             images = []  # they are large, too
@@ -135,7 +135,7 @@ class PromptEndpoint(ABC, Generic[Request]):
         """What vector is made of the hidden states; None = text is generated."""
         return None
 
-    def injectable(self, request: Request, model: ServedModel) -> Injectable | None:
+    def injectable(self, request: Request, prompts: list[list[int]], model: ServedModel) -> Injectable | None:
         """Where something may be put into its answer; None = nothing is."""
         return None
 
@@ -222,8 +222,11 @@ class ChatEndpoint(GenerateEndpoint[ChatRequest]):
                 "unsupported_value",
             )
 
-    def injectable(self, request: ChatRequest, model: ServedModel) -> Injectable | None:
-        return model.injectable if request.injectable else None
+    def injectable(self, request: ChatRequest, prompts: list[list[int]], model: ServedModel) -> Injectable | None:
+        if not request.injectable or model.injectable is None:
+            return None
+        begins_inside = reasoning_has_begun(prompts[0], model.formats, model.vocabulary)
+        return msgspec.structs.replace(model.injectable, begins_inside=begins_inside)
 
     async def send(self, exchange: Exchange, request: ChatRequest, model: ServedModel, generation: Generation) -> None:
         if not request.injectable:
