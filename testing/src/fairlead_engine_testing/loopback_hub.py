@@ -174,6 +174,7 @@ class LoopbackHub:
                 if self.pause_seconds:
                     await asyncio.sleep(self.pause_seconds)
                 if self.cut_after is not None and sent + len(piece) > self.cut_after:
+                    await asyncio.sleep(0.02)  # what was sent arrives before the end does
                     if request.transport is not None:
                         request.transport.abort()
                     break

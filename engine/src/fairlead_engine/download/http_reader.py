@@ -5,6 +5,7 @@ a path or a query that a server redirected to: those may be signed.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -88,7 +89,9 @@ class HttpReader:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
+            # aiohttp's own context is made when it is imported: SSL_CERT_FILE is to count from here on.
             self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=ssl.create_default_context()),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
                 headers={"Accept-Encoding": "identity", "User-Agent": "fairlead"},
                 auto_decompress=False,

@@ -1,0 +1,73 @@
+"""`fairlead models`: models that were downloaded to this machine. The engine's program does the work, and has to be
+installed beside this one; it is started, never imported."""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+
+from fairlead.cli.options import UsageError, tell
+
+_PROGRAM = "fairlead-engine"
+_PACKAGE = "fairlead_engine"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    pull = actions.add_parser("pull", help="download a model, or what is left of it")
+    pull.add_argument("source", metavar="SOURCE", help="as spec.model.source: hf://ORGANISATION/NAME[@REVISION], …")
+    _add_folder(pull, "--to")
+    pull.add_argument("--revision", metavar="TEXT", help="branch, tag or commit of an hf:// source that names none")
+    pull.add_argument("--size-limit", metavar="N", help="remove what is not in use for room, as in 100Gi")
+    pull.add_argument("--refresh", action="store_true", help="ask the source although the model is there")
+    listing = actions.add_parser("list", help="tell what was downloaded")
+    _add_folder(listing, "--in")
+    listing.add_argument("--json", action="store_true", help="for programs")
+    prune = actions.add_parser("prune", help="remove what no engine serves: leftovers, and the models named")
+    prune.add_argument("source", nargs="*", metavar="SOURCE", help="models to remove")
+    _add_folder(prune, "--in")
+    prune.add_argument("--all", action="store_true", help="remove every model that no engine serves")
+    prune.add_argument("--size-limit", metavar="N", help="remove what was least recently used above this, as in 100Gi")
+
+
+def run(args: argparse.Namespace) -> int:
+    """The exit status of the engine's program; 1 where it is not installed."""
+    try:
+        command = [*_program(), *_arguments(args)]
+    except UsageError as error:
+        tell(error)
+        return 1
+    return subprocess.run(command, check=False).returncode
+
+
+def _add_folder(parser: argparse.ArgumentParser, flag: str) -> None:
+    parser.add_argument(
+        flag, dest="models", metavar="FOLDER",
+        help="the models folder. Default: $FAIRLEAD_MODELS_FOLDER, or ~/.cache/fairlead/models",
+    )  # fmt: skip
+
+
+def _program() -> list[str]:
+    """How the engine's program is started. Raises UsageError."""
+    if find_spec(_PACKAGE) is not None:
+        return [sys.executable, "-m", _PACKAGE]
+    if (found := shutil.which(_PROGRAM)) is not None:
+        return [found]
+    raise UsageError(f"{_PROGRAM} downloads models, and is not installed here", "pip install fairlead-engine")
+
+
+def _arguments(args: argparse.Namespace) -> list[str]:
+    command = {"pull": "download", "list": "list-models", "prune": "prune-models"}[args.action]
+    arguments = [command]
+    if args.models is not None:
+        arguments += ["--to" if args.action == "pull" else "--in", args.models]
+    for name in ("revision", "size_limit"):
+        if (value := getattr(args, name, None)) is not None:
+            arguments += [f"--{name.replace('_', '-')}={value}"]
+    for name in ("refresh", "json", "all"):
+        if getattr(args, name, False):
+            arguments.append(f"--{name}")
+    sources = getattr(args, "source", [])
+    sources = [sources] if isinstance(sources, str) else sources
+    return [*arguments, "--", *sources] if sources else arguments

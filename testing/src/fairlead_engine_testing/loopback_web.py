@@ -1,0 +1,106 @@
+"""A web server with TLS on this machine: files by path, with ETags and ranges, as any static one has."""
+
+import asyncio
+import hashlib
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+
+@dataclass
+class LoopbackWeb:
+    """What a test changes counts from the next request on."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    """By path, without a leading slash."""
+    redirects: dict[str, str] = field(default_factory=dict)
+    """Path → address."""
+    authorization: str | None = None
+    """The header that is wanted; None = none."""
+    has_ranges: bool = True
+    cut_after: int | None = None
+    """Bytes after which a connection breaks."""
+    changes: dict[str, bytes] = field(default_factory=dict)
+    """What files become once a connection for them was broken."""
+    asked: list[tuple[str, str, int]] = field(default_factory=list)
+    """Method, path and first byte of each request."""
+    authorized: list[str] = field(default_factory=list)
+    """Paths that were asked for with an Authorization."""
+    certificate: Path = Path()
+    """For SSL_CERT_FILE."""
+    host: str = ""
+    """And port, as in `https://HOST/…`."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.match_info["path"]
+        start = (request.http_range.start or 0) if self.has_ranges else 0
+        self.asked.append((request.method, path, start))
+        if "Authorization" in request.headers:
+            self.authorized.append(path)
+        if path in self.redirects:
+            return web.Response(status=302, headers={"Location": self.redirects[path]})
+        if self.authorization is not None and request.headers.get("Authorization") != self.authorization:
+            return web.Response(status=401)
+        if (content := self.files.get(path)) is None:
+            return web.Response(status=404)
+        headers = {"ETag": f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'}
+        if request.headers.get("If-Range", headers["ETag"]) != headers["ETag"]:
+            start = 0
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        if request.method == "HEAD":
+            return web.Response(headers=headers | {"Content-Length": str(len(content))})
+        answer = web.StreamResponse(status=206 if start else 200, headers=headers)
+        answer.content_length = len(content) - start
+        await answer.prepare(request)
+        if self.cut_after is not None and len(content) - start > self.cut_after:
+            await answer.write(content[start : start + self.cut_after])
+            self.files |= {path: self.changes[path]} if path in self.changes else {}
+            await asyncio.sleep(0.1)  # what was sent arrives before the end does
+            if request.transport is not None:
+                request.transport.abort()
+            return answer
+        await answer.write(content[start:])
+        return answer
+
+
+@contextmanager
+def loopback_web(server: LoopbackWeb, folder: Path) -> Iterator[LoopbackWeb]:
+    """Runs the server in a thread; its certificate, for 127.0.0.1 and localhost, is made in `folder`."""
+    key, server.certificate = folder / "key.pem", folder / "certificate.pem"
+    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=loopback",
+         "-addext", names, "-keyout", str(key), "-out", str(server.certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server.certificate, key)
+    loop, ready, stopping = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", server.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        server.host = f"127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        await stopping.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    ready.wait()
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join()
+        loop.close()

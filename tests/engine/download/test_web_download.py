@@ -1,0 +1,176 @@
+"""`https://` against a web server with TLS on this machine: folders, single files, archives, and what is refused."""
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import random
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.models_folder import ModelsFolder
+from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing.loopback_web import LoopbackWeb, loopback_web
+from fairlead_protocol.downloads import DownloadFailure
+
+WEIGHTS = random.Random(5).randbytes(600_000)
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+INDEX = json.dumps({"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}).encode()
+FOLDER = {
+    "config.json": b"{}",
+    "tokenizer.json": b'{"model": 1}',
+    "model.safetensors.index.json": INDEX,
+    SHARDS[0]: WEIGHTS,
+    SHARDS[1]: WEIGHTS[::-1],
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackWeb]:
+    with loopback_web(LoopbackWeb(), tmp_path_factory.mktemp("certificate")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: LoopbackWeb, monkeypatch: pytest.MonkeyPatch) -> LoopbackWeb:
+    running.files = {f"models/a/{path}": content for path, content in FOLDER.items()}
+    running.redirects, running.authorization, running.has_ranges, running.cut_after = {}, None, True, None
+    running.asked, running.authorized, running.changes = [], [], {}
+    monkeypatch.setenv("SSL_CERT_FILE", str(running.certificate))
+    monkeypatch.delenv("HTTPS_AUTHORIZATION", raising=False)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    return running
+
+
+def fetch(server: LoopbackWeb, models: Path, path: str) -> dict[str, bytes]:
+    source = f"https://{server.host}/{path}"
+    folder = asyncio.run(
+        download(Orders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=3), Reporter(source))
+    )
+    found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
+    return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}
+
+
+def fails(server: LoopbackWeb, models: Path, path: str) -> DownloadError:
+    with pytest.raises(DownloadError) as caught:
+        fetch(server, models, path)
+    return caught.value
+
+
+def tar(members: dict[str, bytes], compression: str = "") -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=f"w:{compression}") as archive:
+        for name, each in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(each)
+            archive.addfile(info, io.BytesIO(each))
+    return content.getvalue()
+
+
+def test_a_folder_is_asked_for_its_files_by_name(server: LoopbackWeb, tmp_path: Path) -> None:
+    assert fetch(server, tmp_path, "models/a") == FOLDER
+
+
+def test_a_folder_with_one_file_of_weights(server: LoopbackWeb, tmp_path: Path) -> None:
+    server.files = {"b/config.json": b"{}", "b/model.safetensors": WEIGHTS, "b/weights.safetensors": WEIGHTS[:1000]}
+    assert fetch(server, tmp_path, "b/") == {"config.json": b"{}", "model.safetensors": WEIGHTS}
+    named = fetch(server, tmp_path, "b/weights.safetensors")
+    assert named == {"config.json": b"{}", "model.safetensors": WEIGHTS[:1000]}
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_it_goes_on_where_a_connection_broke(server: LoopbackWeb, tmp_path: Path, has_ranges: bool) -> None:
+    server.has_ranges, server.cut_after = has_ranges, 250_000 if has_ranges else None
+    if not has_ranges:  # all of it comes again, and what is there is passed over
+        staging = ModelsFolder(tmp_path).staging(f"https://{server.host}/models/a")
+        server.cut_after = 250_000
+        assert fails(server, tmp_path, "models/a").reason == DownloadFailure.SOURCE_UNREACHABLE
+        assert (staging / f"{SHARDS[0]}.part").stat().st_size > 0
+        server.cut_after = None
+    assert fetch(server, tmp_path, "models/a") == FOLDER
+    assert not has_ranges or {start for _, path, start in server.asked if path.endswith(SHARDS[0])} > {0}
+
+
+def test_a_file_that_changes_meanwhile_is_not_put_together_of_two(server: LoopbackWeb, tmp_path: Path) -> None:
+    server.cut_after, server.changes = 250_000, {f"models/a/{SHARDS[0]}": WEIGHTS[1:] + b"!"}
+    error = fails(server, tmp_path, "models/a")
+    assert error.reason == DownloadFailure.DIGEST_MISMATCH and "changed meanwhile" in error.message
+    server.cut_after = None
+    assert fetch(server, tmp_path, "models/a") == FOLDER | {SHARDS[0]: WEIGHTS[1:] + b"!"}
+
+
+def test_sums_are_checked(server: LoopbackWeb, tmp_path: Path) -> None:
+    good = "".join(f"{hashlib.sha256(content).hexdigest()}  {path}\n" for path, content in FOLDER.items())
+    server.files["models/a/SHA256SUMS"] = good.encode()
+    server.files[f"models/a/{SHARDS[1]}"] = WEIGHTS
+    error = fails(server, tmp_path, "models/a")
+    assert error.reason == DownloadFailure.DIGEST_MISMATCH and SHARDS[1] in error.message
+    server.files[f"models/a/{SHARDS[1]}"] = FOLDER[SHARDS[1]]
+    assert fetch(server, tmp_path, "models/a") == FOLDER
+
+
+@pytest.mark.parametrize(("name", "compression"), [("m.tar", ""), ("m.tar.gz", "gz"), ("m.tgz", "gz")])
+def test_an_archive_is_unpacked(server: LoopbackWeb, tmp_path: Path, name: str, compression: str) -> None:
+    packed = tar({f"./model/{path}": each for path, each in FOLDER.items()} | {"README.md": b"#"}, compression)
+    server.files = {name: packed, f"{name}.sha256": f"{hashlib.sha256(packed).hexdigest()}  {name}\n".encode()}
+    assert fetch(server, tmp_path, name) == FOLDER
+
+
+def link(target: str, kind: bytes = tarfile.SYMTYPE) -> bytes:
+    content = io.BytesIO(tar(FOLDER))
+    with tarfile.open(fileobj=content, mode="a:") as archive:
+        info = tarfile.TarInfo("model.safetensors")
+        info.type, info.linkname = kind, target
+        archive.addfile(info)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (tar(FOLDER | {"../../evil.json": b"{}"}), "no path below a folder"),
+        (tar(FOLDER | {"/etc/evil.json": b"{}"}), "no path below a folder"),
+        (link("/etc/passwd"), "a link or a device"),
+        (link("config.json", tarfile.LNKTYPE), "a link or a device"),
+        (tar({"config.json": b"{}", "model.safetensors": bytes(80 << 20)}, "gz"), "unpacks to more than"),
+        (b"no tar" * 1000, "is no tar that can be read"),
+        (tar({"config.json": b"{}"}), "holds no weights"),
+    ],
+    ids=["up", "absolute", "symbolic link", "hard link", "bomb", "damaged", "nothing"],
+)
+def test_archives_that_are_not_trusted(server: LoopbackWeb, tmp_path: Path, content: bytes, words: str) -> None:
+    server.files = {"m.tar.gz": content}
+    assert words in fails(server, tmp_path / "models", "m.tar.gz").message
+    assert not [path for path in tmp_path.rglob("*") if path.name == "evil.json"]
+
+
+def test_each_refusal_has_its_sentence(server: LoopbackWeb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = fails(server, tmp_path, "models/b")
+    assert missing.reason == DownloadFailure.SOURCE_NOT_FOUND and "models/b/config.json" in missing.message
+    server.authorization = "Bearer hidden-word"
+    denied = fails(server, tmp_path, "models/a")
+    assert denied.reason == DownloadFailure.ACCESS_DENIED and "HTTPS_AUTHORIZATION" in denied.message
+    monkeypatch.setenv("HTTPS_AUTHORIZATION", "Bearer hidden-word")
+    assert fetch(server, tmp_path, "models/a") == FOLDER
+    monkeypatch.delenv("SSL_CERT_FILE")
+    untrusted = fails(server, tmp_path, "models/c")
+    assert untrusted.reason == DownloadFailure.SOURCE_UNREACHABLE and "SSL_CERT_FILE" in untrusted.message
+
+
+def test_credentials_stay_with_the_host_that_they_are_for(
+    server: LoopbackWeb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_AUTHORIZATION", "Bearer hidden-word")
+    elsewhere = server.host.replace("127.0.0.1", "localhost")
+    server.redirects = {f"models/a/{SHARDS[0]}": f"https://{elsewhere}/elsewhere"}
+    server.files["elsewhere"] = WEIGHTS
+    assert fetch(server, tmp_path, "models/a") == FOLDER
+    assert "models/a/config.json" in server.authorized and "elsewhere" not in server.authorized
+    server.redirects = {f"models/a/{SHARDS[0]}": "http://127.0.0.1:1/elsewhere"}
+    assert "without TLS" in fails(server, tmp_path / "other", "models/a").message
