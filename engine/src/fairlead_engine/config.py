@@ -255,11 +255,6 @@ class EngineConfig:
         """The name clients use: `served_name`, or the last part of `model`."""
         return self.served_name or self.model.rstrip("/").rsplit("/", 1)[-1]
 
-    def _overlaps(self, kind: str) -> bool:
-        if self.async_scheduling is None:
-            return kind == "cuda" and self.speculative_method is None
-        return self.async_scheduling
-
     @property
     def adapters(self) -> dict[str, str]:
         """Name → folder, of `lora_modules`."""
@@ -291,12 +286,13 @@ class EngineConfig:
         whole_prompt = min(whole_prompt, self.max_model_len or whole_prompt)
         num_seqs = self.max_num_seqs or min(_DEFAULT_NUM_SEQS[kind], self.max_num_batched_tokens or math.inf)
         batched = self.max_num_batched_tokens or max(_DEFAULT_BATCHED_TOKENS[kind], num_seqs, whole_prompt)
+        overlaps = kind == "cuda" and self.speculative_method is None
         return replace(
             self,
             device=kind,
             max_num_seqs=int(num_seqs),
             max_num_batched_tokens=int(batched),
-            async_scheduling=self._overlaps(kind),
+            async_scheduling=overlaps if self.async_scheduling is None else self.async_scheduling,
             num_speculative_tokens=self.most_drafts or None,
             max_num_queued_tokens=self.max_num_queued_tokens or _QUEUE_STEPS * int(batched),
         )

@@ -110,7 +110,9 @@ class LLM:
         if len(names) != len(ids):
             raise RequestError("adapter", f"there are {len(ids)} prompts but {len(names)} adapters")
         jobs = zip(ids, each, names, strict=True)
-        return self._complete([_Job(prompt, params, self.model, name) for prompt, params, name in jobs])
+        completing = [_Job(prompt, params, self.model, name) for prompt, params, name in jobs]
+        self._run(completing)
+        return [job.completion for job in completing]
 
     def embed(self, prompts: Prompt | Sequence[Prompt], pooling: Pooling | None = None) -> list[list[float]]:
         """A vector of each text or list of token ids; `pooling`: None = as the model's makers say. Raises
@@ -190,10 +192,6 @@ class LLM:
         jobs = [_Reading(prompt, pooling, reading) for prompt in prompts]
         self._run(jobs)
         return [job.numbers for job in jobs]
-
-    def _complete(self, jobs: Sequence["_Job"]) -> list[Completion]:
-        self._run(jobs)
-        return [job.completion for job in jobs]
 
     def _run(self, jobs: Sequence["_Job | _Reading"]) -> None:
         waiting = deque(jobs)

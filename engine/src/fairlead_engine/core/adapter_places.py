@@ -6,7 +6,7 @@ the order of last use. Knows names and numbers; tensors are the runner's.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from itertools import count
@@ -184,7 +184,9 @@ class Adapters:
         self._wanted.add(adapter.key)
         if adapter.slot != NOT_PLACED:
             return not adapter.num_running or adapter not in self._giving_way()
-        if adapter.key in self.broken or adapter.key in self._reading or self._is_put_off(adapter):
+        retry = self._retries.get(adapter.key)
+        is_put_off = retry is not None and self._clock.monotonic() < retry.due
+        if adapter.key in self.broken or adapter.key in self._reading or is_put_off:
             return False
         if not adapter.is_in_host and self._has_room():
             self._read(adapter)
@@ -201,7 +203,8 @@ class Adapters:
         if not adapter.num_running:
             adapter.begun_at = next(self._ticks)
         adapter.num_running += 1
-        self._touch(adapter)
+        if adapter.is_in_host:  # as the one that was used last
+            self._in_host[adapter.key] = self._in_host.pop(adapter.key)
 
     def end(self, adapter: Adapter) -> None:
         """One that ran with it does not any more."""
@@ -309,10 +312,6 @@ class Adapters:
         logger.error("an adapter could not be read", exc_info=error)
         return AdapterError(f"it cannot be read ({type(error).__name__}: {error})")
 
-    def _is_put_off(self, adapter: Adapter) -> bool:
-        retry = self._retries.get(adapter.key)
-        return retry is not None and self._clock.monotonic() < retry.due
-
     def _put_off(self, adapter: Adapter, error: AdapterError) -> None:
         """Reads it again later, for who waits for it; gives it up where that has failed too often."""
         if not adapter.num_sequences:
@@ -353,10 +352,6 @@ class Adapters:
         self._runner.forget_adapter(adapter.key)
         self._seconds = None
 
-    def _touch(self, adapter: Adapter) -> None:
-        if adapter.is_in_host:
-            self._in_host[adapter.key] = self._in_host.pop(adapter.key)
-
     def _free_slot(self) -> int | None:
         """An empty one, or that of the adapter that nobody runs with for longest."""
         unused = [adapter for adapter in self._slots if adapter is not None and not adapter.num_running]
@@ -368,10 +363,8 @@ class Adapters:
         """Those in use for longest, one for each claim."""
         if not self._claims:
             return []
-        return sorted(self._in_use(), key=lambda each: each.begun_at)[: self._claims]
-
-    def _in_use(self) -> Iterator[Adapter]:
-        return (adapter for adapter in self._slots if adapter is not None and adapter.num_running)
+        in_use = (adapter for adapter in self._slots if adapter is not None and adapter.num_running)
+        return sorted(in_use, key=lambda each: each.begun_at)[: self._claims]
 
     def _place(self, adapter: Adapter) -> None:
         slot = self._free_slot()

@@ -43,7 +43,7 @@ def read_gguf_tokenizer(file: GgufFile) -> PromptTokenizer:
     try:
         tokenizer = _byte_level(file, tokens) if kind == "gpt2" else _sentence_piece(file, tokens, special)
         _add_tokens(file, tokenizer, tokens)
-        if _adds_bos(file, kind) and "bos_token" in special:
+        if file.metadata.get("tokenizer.ggml.add_bos_token", kind == "llama") and "bos_token" in special:
             bos = special["bos_token"]
             tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"{bos} $A", pair=f"{bos} $A $B", special_tokens=[(bos, tokens.index(bos))]
@@ -51,10 +51,6 @@ def read_gguf_tokenizer(file: GgufFile) -> PromptTokenizer:
         return PromptTokenizer(tokenizer.to_str(), chat_template=template, special_tokens=special)
     except (TokenizerError, ChatTemplateError, ValueError) as error:
         raise ModelLoadError(ModelLoadReason.TOKENIZER_INVALID, f"{file.path}: {error}") from error
-
-
-def _adds_bos(file: GgufFile, kind: str) -> bool:
-    return bool(file.metadata.get("tokenizer.ggml.add_bos_token", kind == "llama"))
 
 
 def _id(file: GgufFile, name: str, tokens: list[str]) -> int | None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fairlead_engine.kernels.attention.backend import LayerCache
 from fairlead_engine.model.classifier import Classifier
-from fairlead_engine.model.layers import DecoderLayer, ForwardInput, GivenEmbeddings, RMSNorm, Rotation, Rotations
+from fairlead_engine.model.layers import DecoderLayer, ForwardInput, RMSNorm, Rotation, Rotations
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_linear import AdaptedRows
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
@@ -93,7 +93,11 @@ class Decoder:
         between = between or self
         self.adapt(step.adapted)
         rotations = self.rotations(step.positions if step.places is None else step.places)
-        heads, stream = self._begin(step.token_ids, step.given) if step.given else between.first(step.token_ids)
+        if step.given:  # they are whole on every rank, behind the sum
+            embedded = self.embedding(step.token_ids).index_copy(0, step.given.rows, step.given.embeddings)
+            heads, stream = self.layers[0].before_attention(None, embedded)
+        else:
+            heads, stream = between.first(step.token_ids)
         for index, (layer, cache) in enumerate(zip(self.layers[:-1], caches[:-1], strict=True)):
             if taps is not None:
                 taps.take(index, stream)
@@ -116,11 +120,6 @@ class Decoder:
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Up to the first attention: its heads [tokens, all heads, head_dim], and the stream [tokens, hidden]."""
         return self.layers[0].before_attention(None, self.embedding(token_ids))
-
-    def _begin(self, token_ids: Tensor, given: GivenEmbeddings) -> tuple[Tensor, Tensor]:
-        """`first`, of tokens some of which have other embeddings. They are whole on every rank, behind the sum."""
-        embedded = self.embedding(token_ids).index_copy(0, given.rows, given.embeddings)
-        return self.layers[0].before_attention(None, embedded)
 
     def following(self, index: int, attended: Tensor, stream: Tensor) -> tuple[Tensor, Tensor]:
         """From what layer `index` has attended [tokens, heads x head_dim] up to the next one's attention."""

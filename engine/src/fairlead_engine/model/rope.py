@@ -93,19 +93,18 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
             keep = keep.clamp(0.0, 1.0)
             return (1 - keep) * plain / rope.factor + keep * plain
         case RopeKind.YARN:
-            first, last = (_dimension_of(turns, rope, head_dim) for turns in (rope.beta_fast, rope.beta_slow))
+            # The dimension pairs that turn so often within the original context.
+            radians = (
+                rope.original_max_position_embeddings / (each * 2 * math.pi)
+                for each in (rope.beta_fast, rope.beta_slow)
+            )
+            first, last = (head_dim * math.log(each) / (2 * math.log(rope.theta)) for each in radians)
             if rope.truncate:
                 first, last = math.floor(first), math.ceil(last)
             first, last = max(first, 0), min(last, head_dim - 1)
             width = last - first or 0.001
             keep = 1.0 - ((torch.arange(head_dim // 2).float() - first) / width).clamp(0.0, 1.0)
             return (1 - keep) * plain / rope.factor + keep * plain
-
-
-def _dimension_of(turns: float, rope: RopeConfig, head_dim: int) -> float:
-    """The dimension pair that turns so often within the original context."""
-    radians = rope.original_max_position_embeddings / (turns * 2 * math.pi)
-    return head_dim * math.log(radians) / (2 * math.log(rope.theta))
 
 
 def yarn_scale(factor: float, weight: float = 1.0) -> float:

@@ -134,7 +134,9 @@ class Weights:
         self._count(embedding, config.vocab_size * config.hidden_size)
         layers = tuple(
             DecoderLayer(
-                norms=LayerNorms(*(self._layer_norm(prefix, name) for name in norms)),
+                norms=LayerNorms(
+                    *(name if name is None else self.norm(f"{prefix}.{name}", config.hidden_size) for name in norms)
+                ),
                 attention=attention(prefix),
                 feed_forward=feed_forward(prefix),
             )
@@ -497,9 +499,6 @@ class Weights:
             weight = (weight.float() + offset).to(weight.dtype)
         self._count(weight, size)
         return RMSNorm(weight, self._config.rms_norm_eps if eps is None else eps)
-
-    def _layer_norm(self, prefix: str, name: str | None) -> RMSNorm | None:
-        return None if name is None else self.norm(f"{prefix}.{name}", self._config.hidden_size)
 
     def _rotary(self, rope: RopeConfig) -> RotaryEmbedding:
         return RotaryEmbedding(rope, self._config.rotary_dim, self._checkpoint.device)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.errors import ModelLoadError, ModelLoadReason
-from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLayout, LayerCache, NewBlocks
+from fairlead_engine.kernels.attention.backend import AttentionBackend, CacheLayout, NewBlocks
 from fairlead_engine.model.fallback.foreign_config import first_line
 from fairlead_engine.model.fallback.foreign_decoder import ForeignDecoder
 from fairlead_engine.runner.prepared_batch import prepare
@@ -87,23 +87,11 @@ def _through_cache(
     tokens = SlotTokens(len(prompts), per_slot * layout.block_size, layout.device)
     found: list[list[Tensor]] = [[] for _ in prompts]
     for plan in _plans(prompts, per_slot):
-        logits = _logits(model, backend, caches, tables, tokens, plan, layout.device)
+        step = prepare(plan, backend, tables, tokens, layout.device).forward
+        logits = model.logits(model(step, caches)).float()
         for slot, rows in zip(plan.slots, torch.split(logits, plan.num_queries.tolist()), strict=True):
             found[slot].append(rows)
     return [torch.cat(rows) for rows in found]
-
-
-def _logits(
-    model: ForeignDecoder,
-    backend: AttentionBackend[Any, Any],
-    caches: list[LayerCache],
-    tables: Any,
-    tokens: SlotTokens,
-    plan: StepPlan,
-    device: torch.device,
-) -> Tensor:
-    step = prepare(plan, backend, tables, tokens, device).forward
-    return model.logits(model(step, caches)).float()
 
 
 def _plans(prompts: list[Tensor], per_slot: int) -> Iterator[StepPlan]:

@@ -17,7 +17,8 @@ class HostAdapters:
     def __init__(self, slots: AdapterSlots) -> None:
         cores = given_cores() if hasattr(os, "sched_getaffinity") else set()  # not the one the caller is bound to
         self._slots = slots
-        self._reader = ThreadPoolExecutor(1, "adapter-reader", lambda: _run_on(cores))
+        begin = (lambda: os.sched_setaffinity(0, cores)) if cores else None
+        self._reader = ThreadPoolExecutor(1, "adapter-reader", begin)
         self._read: dict[int, Future[HostAdapter]] = {}
         self.agreement: AdapterAgreement | None = None
         """Of the ranks, where there are others."""
@@ -54,8 +55,3 @@ def _read(
         raise
     facts.set_result(told)
     return adapter
-
-
-def _run_on(cores: set[int]) -> None:
-    if cores:
-        os.sched_setaffinity(0, cores)

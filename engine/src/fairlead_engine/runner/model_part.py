@@ -94,8 +94,10 @@ class ModelPart:
         self.device = choose_device(settings.device, shard)
         if self.device.type == "cpu":
             pin_threads(settings.pin_threads, shard)
-        if self.device.type == "cuda":
-            _choose_compile_cache(settings.compile_cache)
+        if self.device.type == "cuda" and triton_lacks() is None:
+            from fairlead_engine.kernels.compile_cache import use_compile_cache  # Triton is needed on CUDA alone
+
+            use_compile_cache(settings.compile_cache)  # before the first kernel is compiled
         self.dtype = choose_dtype(settings.dtype, found.dtype, self.device)
         self.attention_backend = choose_backend_name(settings.attention_backend, self.device)
         kv_dtype = choose_kv_dtype(settings.kv_cache_dtype, self.attention_backend, self.device)
@@ -299,14 +301,6 @@ def _tell_of_positions(config: ModelConfig) -> None:
             "beyond" if rope.is_long else "of at most",
             rope.original_max_position_embeddings,
         )
-
-
-def _choose_compile_cache(folder: str | None) -> None:
-    """Before the first kernel is compiled, where there are any."""
-    if triton_lacks() is None:
-        from fairlead_engine.kernels.compile_cache import use_compile_cache  # Triton is needed on CUDA alone
-
-        use_compile_cache(folder)
 
 
 def check_divisible(config: ModelConfig, size: int) -> None:

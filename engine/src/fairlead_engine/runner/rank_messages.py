@@ -1,12 +1,11 @@
 """What rank 0 sends to the other ranks, a message a line of MessagePack with its length before it."""
 
 import struct
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 import numpy as np
 
-from fairlead_engine.batch import Numbers
 from fairlead_engine.runner.dummy_steps import StepLimits
 from fairlead_engine.runner.model_part import PartSettings
 from fairlead_engine.runner.step_plan import StepPlan
@@ -79,22 +78,12 @@ class ForgetAdapter(msgspec.Struct, frozen=True, tag=True, array_like=True):
 Message = Join | Allocate | Measure | Capture | ReadAdapter | PlaceAdapter | ForgetAdapter | Step
 
 
-def _to_bytes(array: Any) -> bytes:
-    """An array of int64 (`StepPlan`)."""
-    assert isinstance(array, np.ndarray)
-    return array.tobytes()
-
-
-def _of_bytes(kind: type, raw: bytes) -> Numbers:
-    return np.frombuffer(raw, np.int64)
-
-
 class Writer:
     """The sending end of a pipe."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=_to_bytes)
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=np.ndarray.tobytes)  # of int64 (`StepPlan`)
 
     def send(self, message: Message) -> None:
         """Raises OSError where the reader is gone."""
@@ -108,7 +97,9 @@ class Reader:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
-        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message, dec_hook=_of_bytes)
+        self._decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(
+            Message, dec_hook=lambda _, raw: np.frombuffer(raw, np.int64)
+        )
 
     def receive(self) -> Message | None:
         """The next message; None when the sender is gone."""

@@ -213,9 +213,9 @@ class Sampler:
 
     def _suppressed(self, item: ScheduledSequence) -> list[int]:
         """The tokens that would end a sequence that is still too short to end."""
-        if not _is_too_short(item):
-            return []
         params = item.sequence.sampling
+        if item.num_output_tokens >= params.min_tokens:
+            return []
         ends = set(params.stop_token_ids)
         if not params.ignore_eos:
             ends.update(self._eos_token_ids)
@@ -263,10 +263,6 @@ def _masked(logits: Tensor, masks: TokenMasks) -> Tensor:
 def _bit_values(device: torch.device) -> Tensor:
     """uint8 [8]: of a byte's bits."""
     return 2 ** torch.arange(8, dtype=torch.uint8, device=device)
-
-
-def _is_too_short(item: ScheduledSequence) -> bool:
-    return item.num_output_tokens < item.sequence.sampling.min_tokens
 
 
 def _with_blame(token_ids: Tensor, logits: Tensor) -> Tensor:

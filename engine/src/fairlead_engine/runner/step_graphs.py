@@ -130,7 +130,9 @@ class StepGraphs:
         """The same, of steps in which somebody has an adapter."""
         if model.slots is not None:
             self._adapted = self._captured("adapted decode", decodes, partial(self._capture_decode, is_adapted=True))
-        self._pieces = self._captured("piecewise", pieces, self._capture_pieces)
+        self._pieces = self._captured(
+            "piecewise", pieces, lambda size: [self._recorder.record(piece) for piece in self._pieces_of(size)]
+        )
         """By the number of tokens, ascending; the pieces in their order."""
 
     def fits_decodes(self, num_sequences: int) -> bool:
@@ -172,10 +174,6 @@ class StepGraphs:
         stage(self._spare.repeat(size, axis=1), self._buffers.rows_of(size))
         return self._recorder.record(lambda: self._compute_decodes(size, is_adapted))
 
-    def _capture_pieces(self, size: int) -> list[Replay]:
-        self._model.adapt(None)
-        return [self._recorder.record(piece) for piece in self._pieces_of(size)]
-
     def _compute_decodes(self, size: int, is_adapted: bool) -> None:
         slots, context_lens, adapters, shifts = self._buffers.rows_of(size)
         positions = context_lens - 1
@@ -204,6 +202,7 @@ class StepGraphs:
         def following(index: int) -> None:
             write(*model.following(index, buffers.attended[:size], buffers.stream[:size]))
 
+        model.adapt(None)
         yield lambda: write(*model.first(buffers.token_ids[:size]))
         yield from (partial(following, index) for index in range(len(model.layers) - 1))
 

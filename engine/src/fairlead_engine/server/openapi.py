@@ -56,7 +56,7 @@ class RawOperation:
             described["parameters"] = [
                 {
                     "name": name,
-                    "in": self._place_of(name),
+                    "in": "path" if f"{{{name}}}" in self.path else "query",
                     "required": True,
                     "description": text,
                     "schema": {"type": "string"},
@@ -64,9 +64,6 @@ class RawOperation:
                 for name, text in self.parameters.items()
             ]
         return described
-
-    def _place_of(self, parameter: str) -> str:
-        return "path" if f"{{{parameter}}}" in self.path else "query"
 
 
 class Documentation:

@@ -63,6 +63,12 @@ class _Tool(NamedTuple):
     def read(cls, text: str) -> "_Tool":
         return cls(*json.loads(text))
 
+    @property
+    def function(self) -> Function:
+        """For a grammar. Unless the tool is strict, keywords of its schema that cannot be kept to are ignored."""
+        field = f"tools[{self.place}].function.parameters"
+        return Function(self.name, check_schema(field, self.parameters, is_lenient=not self.is_strict))
+
 
 def tool_use(fields: ToolFields, formats: AnswerFormats) -> ToolUse | None:
     """What may be called; None where nothing may. Raises `RequestError`, naming the place."""
@@ -147,17 +153,12 @@ class AnswerGrammars:
     def _with_calls(self, lark: Lark, use: ToolUse, body: str | None) -> str:
         tools = self._formats.tools
         assert tools is not None
-        calls = lark.calls(tools.shape, [_function(_Tool.read(text)) for text in use.functions], are_many=use.are_many)
+        functions = [_Tool.read(text).function for text in use.functions]
+        calls = lark.calls(tools.shape, functions, are_many=use.are_many)
         begun = f"{lark.literal(tools.shape.begin)} {calls}"
         if use.is_forced:
             return begun
         return lark.calls_or_text(tools.shape, calls) if body is None else f"({begun} | {body})"
-
-
-def _function(tool: _Tool) -> Function:
-    """Unless it is strict, keywords of its schema that cannot be kept to are ignored."""
-    field = f"tools[{tool.place}].function.parameters"
-    return Function(tool.name, check_schema(field, tool.parameters, is_lenient=not tool.is_strict))
 
 
 def reasoning_has_begun(prompt: Sequence[int], formats: AnswerFormats, vocabulary: Vocabulary) -> bool:

@@ -143,6 +143,8 @@ def _parse(
     # A head in the cache is longer than those that were trained, by whose size scores are divided.
     scale = ((latent + turned) / (plain + turned)) ** 0.5 * yarn_scale(rope.factor, rope.score_weight) ** 2
     shape |= {"num_kv_heads": 1, "head_dim": latent + turned, "shared_value_dim": latent, "query_scale": scale}
+    first = _from_zero(fields, "first_k_dense_replace", first_dense)
+    every = fields.positive_int("moe_layer_freq", 1)
     config = DeepseekConfig(
         **shape,
         query_rank=fields.positive_int("q_lora_rank", query_rank) if has_rank else None,
@@ -156,7 +158,7 @@ def _parse(
         has_score_bias=has_score_bias,
         expert_size=fields.positive_int("moe_intermediate_size", expert_size),
         num_shared_experts=_from_zero(fields, "n_shared_experts", num_shared_experts),
-        dense_layers=_dense_layers(fields, shape["num_layers"], first_dense),
+        dense_layers=frozenset(each for each in range(shape["num_layers"]) if each < first or each % every),
         num_guessing_layers=_from_zero(fields, "num_nextn_predict_layers", 0) if has_score_bias else 0,
     )
     _check_experts(fields, config)
@@ -168,11 +170,6 @@ def _from_zero(fields: JsonFields, name: str, default: int) -> int:
     if not fields.names(name):
         return default
     return fields.whole_number(name)
-
-
-def _dense_layers(fields: JsonFields, num_layers: int, first: int) -> frozenset[int]:
-    first, each = _from_zero(fields, "first_k_dense_replace", first), fields.positive_int("moe_layer_freq", 1)
-    return frozenset(index for index in range(num_layers) if index < first or index % each)
 
 
 def _check_experts(fields: JsonFields, config: DeepseekConfig) -> None:
