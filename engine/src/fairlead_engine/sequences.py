@@ -193,7 +193,8 @@ class ScheduledSequence:
     @property
     def images(self) -> list[PromptImage]:
         """Those that it computes tokens of."""
-        return [image for image in self.sequence.images if image.start < self.end and image.end > self.start]
+        images = self.sequence.images
+        return [each for each in images if each.start < self.end and each.end > self.start] if images else []
 
     @property
     def embeds(self) -> bool:

@@ -185,7 +185,7 @@ class Engine:
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
         self.step_cost.observe(step.batch, self._watch.end(), learns=not any(item.images for item in batch.chunks))
-        return injected + self.outputs(batch, sampled, finished) + self._broken()
+        return [*injected, *self.outputs(batch, sampled, finished), *self._broken()]
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
         """Queues a request. Returns its only output, REJECTED, INVALID or ERROR with a message, when it cannot be
@@ -287,8 +287,9 @@ class Engine:
         for item, token in zip(batch.chunks, sampled[len(batch.decodes) :], strict=True):
             if token is not None or item.scores or item.sequence.finish_reason is not None:
                 found.append(self._output(item.sequence, token, item))
-        self.grammars.forget(finished)
-        self.thinking.forget(finished)
+        if finished:
+            self.grammars.forget(finished)
+            self.thinking.forget(finished)
         return found
 
     def _told(self, sequence: Sequence, injection: Injection) -> SequenceOutput:

@@ -18,7 +18,7 @@ from fairlead_engine.core.block_manager import BlockManager
 from fairlead_engine.core.coming_blocks import ComingBlocks
 from fairlead_engine.core.decoding import DecodingSlots
 from fairlead_engine.core.injections import Injection, Injections, is_whole
-from fairlead_engine.sequences import NO_SLOT, NO_TOKEN, RULED_OUT, SampledToken, ScheduledSequence, Sequence
+from fairlead_engine.sequences import NO_SLOT, NO_TOKEN, SampledToken, ScheduledSequence, Sequence
 from fairlead_engine.speculative.drafting import Drafting
 from fairlead_engine.types import FinishReason, SamplingParams
 
@@ -543,17 +543,16 @@ class Scheduler:
         good as any. Of one that was preempted since only the token counts: its blocks are another's.
         """
         decodes, num_decodes = batch.decodes, len(batch.decodes)
-        failed = self._failed(batch, sampled)
+        token_ids = [token.token_id for token in sampled[:num_decodes] if token is not None]
+        failed = self._failed(batch, sampled, token_ids)
         for sequence, reason in failed.items():
             sequence.finish_reason = reason
             if reason is FinishReason.ERROR:
                 self.blocks.retract(sequence)
         if failed:
             rows = [row for row, sequence in enumerate(decodes.sequences) if sequence.finish_reason is None]
-            decodes, tokens = decodes.pick(rows), [sampled[row] for row in rows]
-        else:
-            tokens = sampled[:num_decodes]
-        finished = [*failed] + self._commit_decodes(decodes, [token.token_id for token in tokens if token is not None])
+            decodes, token_ids = decodes.pick(rows), [token_ids[row] for row in rows]
+        finished = [*failed] + self._commit_decodes(decodes, token_ids)
         for item, token in zip(batch.chunks, sampled[num_decodes:], strict=True):
             if item.sequence.finish_reason is None and self._commit_chunk(item, token):
                 finished.append(item.sequence)
@@ -563,10 +562,14 @@ class Scheduler:
         self._remove(finished)
         return finished
 
-    def _failed(self, batch: Batch, sampled: list[SampledToken | None]) -> dict[Sequence, FinishReason]:
-        """Those of which something that was computed is no number, and those that leave nothing to choose."""
+    def _failed(
+        self, batch: Batch, sampled: list[SampledToken | None], token_ids: list[int]
+    ) -> dict[Sequence, FinishReason]:
+        """Those of which something that was computed is no number, and those that leave nothing to choose.
+        `token_ids`: of decodes, where one look finds that all are tokens."""
         found = {item.sequence: FinishReason.ERROR for item in batch.chunks if item.reads_prompt and item.is_spoilt}
-        if NO_TOKEN in sampled or RULED_OUT in sampled:
+        of_chunks = sampled[len(token_ids) :]
+        if min(token_ids, default=0) < 0 or any(token is not None and not token.is_there for token in of_chunks):
             sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
             for sequence, token in zip(sequences, sampled, strict=True):
                 if token is not None and not token.is_there:

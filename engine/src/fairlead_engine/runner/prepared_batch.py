@@ -61,10 +61,11 @@ def prepare(
     if is_adapted := adapter_slots is not None and len(plan.adapters) > 0:
         of_rows = plan.adapters.repeat(num_queries)
         columns += [*_adapted(of_rows), *_adapted(of_rows[reads])]
-    columns.append(plan.places)
+    if has_places := len(plan.places) > 0:
+        columns.append(plan.places)
     numbers = to_device(np.concatenate(columns), device)
-    row_slots_on_device, positions_on_device, logit_rows, slots_on_device, ends_on_device, *adapted, places = (
-        torch.split(numbers, [len(column) for column in columns])
+    row_slots_on_device, positions_on_device, logit_rows, slots_on_device, ends_on_device, *others = torch.split(
+        numbers, [len(column) for column in columns]
     )
     device_batch = DeviceBatch(slots, num_queries, ends, row_slots_on_device, positions_on_device, plan.new_blocks)
     forward = ForwardInput(
@@ -73,13 +74,10 @@ def prepare(
         logit_rows=logit_rows,
         backend=backend,
         attention=backend.prepare(device_batch, tables),
-        adapted=_rows_on_device(adapter_slots, adapted[:2], num_rows) if is_adapted else None,
-        adapted_reads=_rows_on_device(adapter_slots, adapted[2:], len(reads)) if is_adapted else None,
-        given=_joined(
-            [_soft_prompts(adapter_slots, plan.soft_rows, device)] if plan.soft_rows else [],
-            [] if images is None else [images],
-        ),
-        places=places.view(3, num_rows) if len(places) else None,
+        adapted=_rows_on_device(adapter_slots, others[:2], num_rows) if is_adapted else None,
+        adapted_reads=_rows_on_device(adapter_slots, others[2:4], len(reads)) if is_adapted else None,
+        given=_with_soft_prompts(adapter_slots, plan.soft_rows, images, device) if plan.soft_rows else images,
+        places=others[-1].view(3, num_rows) if has_places else None,
     )
     return PreparedBatch(forward, slots_on_device, ends_on_device)
 
@@ -97,20 +95,17 @@ def _adapted(adapters: Numbers) -> tuple[Numbers, Numbers]:
     return rows, adapters[rows]
 
 
-def _soft_prompts(slots: AdapterSlots | None, soft_rows: list[SoftRows], device: torch.device) -> GivenEmbeddings:
-    """The virtual tokens of a step."""
+def _with_soft_prompts(
+    slots: AdapterSlots | None, soft_rows: list[SoftRows], images: GivenEmbeddings | None, device: torch.device
+) -> GivenEmbeddings:
+    """All that is given in place of tokens' own embeddings: the virtual tokens of a step, and its images."""
     assert slots is not None, "this model was loaded without slots for adapters"
-    rows = [np.arange(each.first_row, each.first_row + each.end - each.first) for each in soft_rows]
-    embeddings = [slots.prompt(each.slot)[each.first : each.end] for each in soft_rows]
-    return GivenEmbeddings(to_device(np.concatenate(rows), device), torch.cat(embeddings))
-
-
-def _joined(*parts: list[GivenEmbeddings]) -> GivenEmbeddings | None:
-    """All that is given in place of tokens' own embeddings; None = nothing is."""
-    found = [each for part in parts for each in part]
-    if not found:
-        return None
-    return GivenEmbeddings(torch.cat([each.rows for each in found]), torch.cat([each.embeddings for each in found]))
+    rows = np.concatenate([np.arange(each.first_row, each.first_row + each.end - each.first) for each in soft_rows])
+    embeddings = torch.cat([slots.prompt(each.slot)[each.first : each.end] for each in soft_rows])
+    prompts = GivenEmbeddings(to_device(rows, device), embeddings)
+    if images is None:
+        return prompts
+    return GivenEmbeddings(torch.cat((prompts.rows, images.rows)), torch.cat((prompts.embeddings, images.embeddings)))
 
 
 def _rows_on_device(slots: AdapterSlots | None, adapted: list[Tensor], num_rows: int) -> AdaptedRows | None:

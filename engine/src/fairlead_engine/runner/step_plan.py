@@ -82,7 +82,7 @@ class SentSlots:
         self._num_blocks = [0] * num_slots
         self._adapters = np.full(num_slots, NOT_PLACED)
         self._shifts = np.zeros(num_slots, np.int64)
-        self._had_adapters = False
+        self._had_adapters = self._had_images = False
 
     def new_tokens(self, batch: Batch) -> NewTokens:
         """The tokens up to each chunk's end that are not there; counts on those that steps choose, which are there
@@ -128,7 +128,12 @@ class SentSlots:
         """What places of tokens behind an item's images differ by from their positions, told in the same way; empty
         where no item has images."""
         for item in batch.chunks:
-            self._shifts[item.sequence.slot] = shift_behind(item.sequence.images)
+            images = item.sequence.images
+            self._had_images = self._had_images or bool(images)
+            if self._had_images:
+                self._shifts[item.sequence.slot] = shift_behind(images)
+        if not self._had_images:
+            return _NONE
         found = self._shifts[slots]
         return found if found.any() or any(item.images for item in batch.chunks) else _NONE
 
