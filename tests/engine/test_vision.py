@@ -187,6 +187,17 @@ def test_what_differs_in_the_image_alone_differs_in_its_answer(engine, reference
     assert len({tuple(output) for output in outputs}) == 3
 
 
+def test_a_step_that_saw_an_image_teaches_no_step_cost_though_its_prompt_was_given_up(folder, monkeypatch):
+    engine, learnt = make_engine(folder, async_scheduling=True), []
+    monkeypatch.setattr(engine.step_cost, "observe", lambda batch, seconds, *, learns: learnt.append(learns))
+    assert engine.add(Scene(engine, words(1), noise(64, 64, 1), words(2)).request("r", 4)) is None
+    engine.step()
+    engine.abort("r")
+    while engine.has_work():
+        engine.step()
+    assert learnt == [False]
+
+
 def test_the_same_image_is_shared_and_another_is_not(folder, reference, processor):
     engine = make_engine(folder, max_num_batched_tokens=512)
     seen = engine.runner._part.images

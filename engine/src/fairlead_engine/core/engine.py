@@ -184,7 +184,7 @@ class Engine:
         batch, sampled = _wanted(step.batch, self._collect(step))
         self._expect_end()
         finished = self.scheduler.commit(batch, sampled)  # appends, frees, publishes blocks
-        self.step_cost.observe(step.batch, self._watch.end(), learns=not any(item.images for item in batch.chunks))
+        self.step_cost.observe(step.batch, self._watch.end(), learns=not any(item.images for item in step.batch.chunks))
         return [*injected, *self.outputs(batch, sampled, finished), *self._broken()]
 
     def add(self, request: EngineRequest) -> SequenceOutput | None:
