@@ -185,6 +185,16 @@ async def test_a_likely_typo_is_named(start_app: Any) -> None:
     assert error["message"] == "unknown field 'temprature'; did you mean 'temperature'?"
 
 
+@pytest.mark.parametrize("value", [b"NaN", b"1"])
+async def test_a_name_without_end_is_said_again_in_part(start_app: Any, value: bytes) -> None:
+    """As the place of a number that is none, and as an unknown field."""
+    body = b'{"model": "tiny", "' + b"x" * 50_000 + b'": ' + value + b"}"
+    response = await start_app().http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    error = error_of(response)
+    assert error["param"] == "x" * 127 + "…" and len(error["message"]) < 200
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_body_over_the_limit_is_refused_before_it_is_parsed(start_app: Any, streamed: bool) -> None:
     app = start_app(max_body_bytes=1024)

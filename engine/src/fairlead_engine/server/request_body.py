@@ -20,6 +20,8 @@ Schema = TypeVar("Schema", bound=msgspec.Struct)
 
 _LONGEST_TYPO = 64
 """Characters of an unknown field that is compared with those there are, which takes the square of its length."""
+_LONGEST_NAME = 128
+"""Characters of a client's own names that are said again, in answers and in the log."""
 _SEARCHED_BYTES = 256 * 1024
 """Malformed bodies up to this size are searched for the field that is wrong."""
 _PLACE = re.compile(r"^(?P<problem>.*?)(?: - at (?:`key` in )?`(?P<path>\$.*)`)?$", re.DOTALL)
@@ -55,6 +57,7 @@ def _invalid(problem: str, schema: type[msgspec.Struct]) -> RequestError:
         name = f"{path}.{found['name']}" if path else found["name"]
         is_typo = not path and len(name) <= _LONGEST_TYPO
         close = difflib.get_close_matches(name, schema.__struct_fields__, n=1) if is_typo else []
+        name = _shown(name)
         return RequestError(name, f"unknown field {name!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     if found := _MISSING.match(text):
         name = f"{path}.{found['name']}" if path else found["name"]
@@ -72,6 +75,7 @@ def _malformed(body: bytes, error: Exception) -> RequestError:
         path = None
     if path is None:
         return RequestError(None, f"the request body is not valid JSON: {error}")
+    path = _shown(path)
     return RequestError(path, f"{path} must be a finite number")
 
 
@@ -84,6 +88,10 @@ def _not_finite(value: Any, path: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for position, part in enumerate(value):
             yield from _not_finite(part, f"{path}[{position}]")
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
 def _lower_first(text: str) -> str:
