@@ -75,14 +75,16 @@ def test_the_rules_are_those_of_transformers(
 def exact(checkpoint: Path, start_engine_in: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """In float32, in a cache that has room for few beams at a time."""
     starter = start_engine_in(tmp_path_factory.mktemp("exact"))
-    engine = starter(
-        "--model", str(checkpoint), "--served-name", "tiny", "--dtype", "float32", "--block-size", "2",
-        "--max-model-len", "60", "--kv-cache-memory", str(512 * 64), "--max-num-batched-tokens", "40",
-        "--max-num-seqs", "3",
-    )  # fmt: skip
-    engine.wait_ready()
-    yield engine
-    starter.kill()
+    try:
+        engine = starter(
+            "--model", str(checkpoint), "--served-name", "tiny", "--dtype", "float32", "--block-size", "2",
+            "--max-model-len", "60", "--kv-cache-memory", str(512 * 64), "--max-num-batched-tokens", "40",
+            "--max-num-seqs", "3",
+        )  # fmt: skip
+        engine.wait_ready()
+        yield engine
+    finally:
+        starter.kill()
 
 
 def ask(exact: Any, **fields: Any) -> Any:
