@@ -297,6 +297,8 @@ def _limits() -> Iterator[LimitCase]:
         targets = {"timeToFirstToken": "1s", "percentile": percentile}
         percentiles = {"maxReplicas": 2, "targets": targets}
         yield LimitCase("spec.autoscaling.targets.percentile", {"autoscaling": percentiles})
+    yield LimitCase("spec.engine.maxImages", {"engine": {"maxImages": 0}})
+    yield LimitCase("spec.engine.allowedMediaDomains[0]", {"engine": {"allowedMediaDomains": ["https://a.test"]}})
     yield LimitCase("spec.routing.policy", {"routing": {"policy": "Random"}})
     yield LimitCase("spec.routing.prefixHash.meanLoadFactor", {"routing": {"prefixHash": {"meanLoadFactor": 99}}})
     yield LimitCase("spec.rollout.maxSurge", {"rollout": {"maxSurge": "25%"}})
@@ -323,6 +325,9 @@ FULL = deployment(
         "maxLoras": 2,
         "maxLoraRank": 8,
         "maxCpuLoras": 4,
+        "maxImages": 4,
+        "maxImagePixels": 1003520,
+        "allowedMediaDomains": ["images.example.test", "10.0.0.7:8080"],
         "speculative": {"method": "eagle3", "source": "pvc://heads/a", "numTokens": 3},
         "extraArgs": ["--seed", "7"],
         "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],

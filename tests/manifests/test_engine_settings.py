@@ -50,6 +50,7 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
             "maxNumBatchedTokens": 256, "maxNumQueuedTokens": 1024, "enablePrefixCaching": False,
             "maxLoras": 2, "maxLoraRank": 8, "maxCpuLoras": 6,
             "kvCache": {"blockSize": 32, "memory": "1.5Gi", "dtype": "int8"},
+            "maxImages": 4, "maxImagePixels": 100352, "allowedMediaDomains": ["A.test", "[fd00::1]:8080"],
         },
     )  # fmt: skip
     assert engine == EngineConfig(
@@ -58,10 +59,11 @@ def test_everything_else_that_is_said_of_an_engine_reaches_it(tmp_path: Path) ->
         speculative_method="ngram", num_speculative_tokens=3,
         max_loras=2, max_lora_rank=8, max_cpu_loras=6, adapter_folder="/adapters",
         enable_prefix_caching=False, block_size=32,
-        kv_cache_dtype="int8",
+        kv_cache_dtype="int8", max_image_pixels=100352,
         kv_cache_memory=3 * 2**29, num_threads=engine.num_threads,
     )  # fmt: skip
     assert server.api_servers == 2
+    assert (server.max_images, server.media_hosts) == (4, {"a.test", "[fd00::1]:8080"})
     assert (server.tool_call_parser, server.reasoning_parser) == ("mistral", "think")
 
 

@@ -214,6 +214,9 @@ class EnvironmentVariable:
     """Where its value comes from, as in a pod: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
 
 
+_MEDIA_DOMAIN = r"^([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """How the engine runs the model. What is not set, the engine chooses by model and device."""
@@ -264,6 +267,18 @@ class Engine:
     )
     """Adapters that the host's memory keeps beside those on the device; others are read again when they are asked for.
     """
+    max_images: Annotated[int | None, Constraints(minimum=1, maximum=1024, default_text="16")] = None
+    """Images that the messages of one chat may have, of a model that sees any."""
+    max_image_pixels: Annotated[
+        int | None, Constraints(minimum=1, default_text="as the model's preprocessor_config.json says")
+    ] = None
+    """Pixels of the largest image that the model sees; larger ones are made smaller."""
+    allowed_media_domains: Annotated[
+        tuple[Annotated[str, Constraints(min_length=1, max_length=259, pattern=_MEDIA_DOMAIN)], ...],
+        Constraints(max_items=64, list_type="atomic"),
+    ] = ()
+    """Hosts, as HOST or HOST:PORT, from which engines fetch images that chats name by URL, whatever address a host has.
+    None listed: from nowhere, and images come as data: URLs."""
     extra_args: Annotated[
         tuple[Annotated[str, Constraints(max_length=1024)], ...], Constraints(max_items=64, list_type="atomic")
     ] = ()
