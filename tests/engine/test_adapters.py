@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -289,6 +290,27 @@ def test_ranks_have_their_parts_of_adapters(settings: dict[str, Any], tmp_path: 
             runner.close()
     assert answers[0] == answers[1]
     assert len({tuple(tokens) for tokens in answers[0].values()}) > 3
+
+
+def test_what_has_begun_with_an_adapter_goes_on_with_no_other_of_its_name(
+    model: Path, adapters: dict[str, Path]
+) -> None:
+    """As the rounds of a beam search, each of them a request."""
+    engine = Engine(config_of(model, {"x": adapters["everything"]}, adapter_folder=str(adapters["everything"].parent)))
+    request = make_request("r", [5, 6, 7], adapter="x", max_tokens=1)
+    begun = msgspec.structs.replace(request, adapter_loading=engine.load.adapter_loadings["x"])
+    wanted = serve(engine, [begun])["r"][0]
+    engine.unload_adapter("x")
+    assert engine.load.adapter_loadings == {}
+    told: list[AdapterError | None] = []
+    engine.load_adapter("x", adapters["attention"], told.append)
+    while not told:
+        engine.adapters.wait()
+        engine.adapters.settle()
+    assert told == [None]
+    refused = engine.add(begun)
+    assert refused is not None and refused.message is not None and "'x' was loaded anew" in refused.message
+    assert serve(engine, [request])["r"][0] != [] and wanted
 
 
 def test_what_another_rank_cannot_read_fails_that_load_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -487,6 +487,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Requests share cached prefixes only with requests of the same salt."""
     adapter: str | None = None
     """One of `EngineLoad.adapters`; None = the model as it is. Prefixes are shared only under the same one."""
+    adapter_loading: int | None = None
+    """Refuse it where the adapter was loaded anew since (`EngineLoad.adapter_loadings`); None = any of that name."""
     priority: int = 0
     pooling: Pooling | None = None
     """What vector is made of the prompt's hidden states; None = text is generated."""
@@ -560,6 +562,8 @@ class EngineLoad(LoadFigures, kw_only=True, frozen=True):
     """how many tokens those were,"""
     num_accepted_per_position: tuple[int, ...] = ()
     """and how many stood, of the first ones, of the second ones …; empty where there never are any."""
+    adapter_loadings: dict[str, int] = msgspec.field(default_factory=dict)
+    """By name of an adapter, which loading of it is there (`EngineRequest.adapter_loading`)."""
     virtual_tokens: dict[str, int] = msgspec.field(default_factory=dict)
     """Of those of `adapters` that are soft prompts: by name, how much of the context each takes."""
     num_adapters_on_device: int = 0

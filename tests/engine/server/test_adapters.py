@@ -123,6 +123,21 @@ async def test_a_search_ends_where_a_soft_prompt_leaves_no_room(start_app: Any) 
         assert longest == room - 1, "the core takes no prompt that leaves no room"
 
 
+async def test_every_round_of_a_search_is_for_the_adapter_that_it_began_with(start_app: Any) -> None:
+    def told(request: EngineRequest) -> list[SequenceOutput]:
+        app.engine.change_load(adapter_loadings={"x": 8})
+        logprobs = [TokenLogprobs(5, -0.5, [(5, -0.5)])]
+        length = FinishReason.LENGTH
+        return [
+            SequenceOutput(request_id=request.request_id, new_token_ids=[5], finish_reason=length, logprobs=logprobs)
+        ]
+
+    app = start_app(ScriptedEngine(told, info=scripted_info(adapters=("x",))))
+    app.engine.change_load(adapter_loadings={"x": 7})
+    assert (await app.chat(model="tiny:x", use_beam_search=True, max_tokens=3)).status_code == 200
+    assert [request.adapter_loading for request in app.engine.requests] == [7, 7, 7]
+
+
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_a_server_loads_and_unloads_under_traffic(
     num_processes: int, start_engine: Any, checkpoint: Path, tmp_path: Path

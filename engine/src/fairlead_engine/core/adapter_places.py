@@ -89,6 +89,7 @@ class Adapters:
         self._wanted: set[int] = set()
         self._seconds: dict[str, float] | None = None
         self._virtual_tokens: dict[str, int] | None = None
+        self._loadings: dict[str, int] | None = None
         self._read_pace = self._place_pace = 0.0
         self.broken: dict[int, str] = {}
         """By key, those that can be read no more, and why; their sequences cannot go on."""
@@ -127,7 +128,7 @@ class Adapters:
             there = f"there are {', '.join(map(repr, sorted(self._by_name)))}" if self._by_name else "there is none"
             raise AdapterError(f"no adapter {name!r} is loaded; {there}")
         adapter.is_leaving = True
-        self._seconds = self._virtual_tokens = None
+        self._seconds = self._virtual_tokens = self._loadings = None
         self._drop_left(adapter)
         return adapter
 
@@ -240,6 +241,13 @@ class Adapters:
         return self._virtual_tokens
 
     @property
+    def loadings(self) -> dict[str, int]:
+        """By name, the keys of those that are there: a name that is loaded again has another."""
+        if self._loadings is None:
+            self._loadings = {name: each.key for name, each in self._by_name.items()}
+        return self._loadings
+
+    @property
     def num_on_device(self) -> int:
         return sum(each is not None for each in self._slots)
 
@@ -271,7 +279,7 @@ class Adapters:
 
     def _read_is_over(self, reading: _Reading) -> None:
         adapter = reading.adapter
-        self._seconds = self._virtual_tokens = None
+        self._seconds = self._virtual_tokens = self._loadings = None
         error = self._error_of(reading)
         if error is not None:
             self._runner.forget_adapter(adapter.key)
@@ -331,6 +339,7 @@ class Adapters:
         self.broken[adapter.key] = error.message
         if self._by_name.get(adapter.name) is adapter:
             del self._by_name[adapter.name]
+            self._loadings = None
         adapter.is_leaving = True
         self._drop_left(adapter)
 

@@ -359,6 +359,7 @@ class Engine:
             num_draft_tokens=drafting.num_draft_tokens if drafting else 0,
             num_accepted_per_position=tuple(drafting.num_accepted_per_position) if drafting else (),
             adapters=self.adapters.seconds,
+            adapter_loadings=self.adapters.loadings,
             virtual_tokens=self.adapters.virtual_tokens,
             num_adapters_on_device=self.adapters.num_on_device,
             num_adapters_placed=self.adapters.num_placed,
@@ -439,8 +440,13 @@ class Engine:
 
     def _unknown_adapter(self, request: EngineRequest) -> Refusal | None:
         """It may have been unloaded while the request was on its way."""
-        if request.adapter is None or self.adapters.find(request.adapter) is not None:
+        if request.adapter is None:
             return None
+        if (adapter := self.adapters.find(request.adapter)) is not None:
+            if request.adapter_loading in (None, adapter.key):
+                return None
+            problem = f"The adapter {request.adapter!r} was loaded anew while it was computed with; send it again"
+            return Refusal(FinishReason.INVALID, problem, "model")
         error = UnknownAdapter(request.adapter, self.adapters.seconds)
         return Refusal(FinishReason.INVALID, error.message, "model")
 

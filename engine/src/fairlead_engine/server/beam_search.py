@@ -115,6 +115,8 @@ class BeamSearch(Generation):
         is_chat = isinstance(request, ChatRequest)
         self._tells_logprobs = bool(request.logprobs) if is_chat else request.logprobs is not None
         self._num_top = (request.top_logprobs if is_chat else request.logprobs) or 0
+        self._loadings = client.load.adapter_loadings
+        """What is there now: rounds with another adapter of the same name would be a search of neither."""
         self._asked: list[_Asked] = []
         self._num_asked = 0
         self._wake = asyncio.Event()
@@ -188,6 +190,7 @@ class BeamSearch(Generation):
             request_id=f"{before.request_id}/{self._num_asked}",
             prompt_token_ids=before.prompt_token_ids + beam.token_ids,
             sampling=sampling,
+            adapter_loading=self._loadings.get(before.adapter or ""),
         )
         return _Asked(choice, request)
 
