@@ -189,7 +189,9 @@ class Adapters:
         is_put_off = retry is not None and self._clock.monotonic() < retry.due
         if adapter.key in self.broken or adapter.key in self._reading or is_put_off:
             return False
-        if not adapter.is_in_host and self._has_room():
+        # The host's memory can take another one in place of one that nobody before it waits for, too.
+        num_kept = sum(key in self._wanted for key in self._in_host) + len(self._reading)
+        if not adapter.is_in_host and num_kept < self._most_in_host:
             self._read(adapter)
             return False
         if adapter.is_in_host and self._free_slot() is not None:
@@ -295,7 +297,12 @@ class Adapters:
             self.num_read += 1
             self.read_seconds += adapter.read_seconds
             self._in_host[adapter.key] = adapter
-            self._shrink(adapter)
+            while len(self._in_host) > self._most_in_host:  # what was not used for longest goes, if nobody waits for it
+                others = [
+                    key for key in self._in_host if key != adapter.key and self._in_host[key] not in self._to_place
+                ]
+                unwanted = [key for key in others if key not in self._wanted]
+                self._forget(self._in_host[(unwanted or others or [adapter.key])[0]])
             if reading.done:
                 self._by_name[adapter.name] = adapter
                 if adapter.is_in_host and None in self._slots:  # the first request need not wait
@@ -342,18 +349,6 @@ class Adapters:
             self._loadings = None
         adapter.is_leaving = True
         self._drop_left(adapter)
-
-    def _has_room(self) -> bool:
-        """Whether the host's memory can take another one, be it in place of one that nobody before it waits for."""
-        kept = sum(key in self._wanted for key in self._in_host) + len(self._reading)
-        return kept < self._most_in_host
-
-    def _shrink(self, newest: Adapter) -> None:
-        """Drops what was not used for longest, and is not waited for where that is possible."""
-        while len(self._in_host) > self._most_in_host:
-            others = [key for key in self._in_host if key != newest.key and self._in_host[key] not in self._to_place]
-            unwanted = [key for key in others if key not in self._wanted]
-            self._forget(self._in_host[(unwanted or others or [newest.key])[0]])
 
     def _forget(self, adapter: Adapter) -> None:
         del self._in_host[adapter.key]

@@ -64,6 +64,9 @@ class _Step:
     """Its end was waited for while the next step was launched, of which not every token was allowed."""
 
 
+_NO_ROOM_FOR_GRAMMAR = Refusal(
+    FinishReason.REJECTED, "the queue is full: other requests' grammars take the memory for them"
+)
 _NO_TOKEN = "no next token could be chosen: the model computed logits that are not finite"
 
 
@@ -177,8 +180,8 @@ class Engine:
             if step is not None:
                 self._planning.planned(began, is_late=not step.was_awaited and self.runner.is_over(step.launched))
         if step is None:
-            if not batch:
-                self._wait()
+            if not batch:  # there is nothing to compute before something else is ready
+                (self.adapters if self.adapters.is_awaited else self.grammars).wait()
             self._expect_end()
             return injected + self._broken()
         batch, sampled = _wanted(step.batch, self._collect(step))
@@ -217,7 +220,7 @@ class Engine:
             or self._unknown_token(sequence)
             or self._unknown_adapter(request)
             or self._nothing_left(sequence)
-            or self._no_room_for_grammar(sequence)
+            or (None if self.grammars.has_room(sequence) else _NO_ROOM_FOR_GRAMMAR)
             or self.scheduler.add(sequence)
         )
         if refusal is None:
@@ -333,6 +336,10 @@ class Engine:
         """How loaded the engine is now, and its counters since start."""
         scheduler, counters, drafting = self.scheduler, self.scheduler.counters, self.scheduler.drafting
         num_held_back = scheduler.num_held_back
+        if drafting is None:
+            step_cost = messages.StepCost(**self.step_cost.coefficients)
+        else:
+            step_cost = self.step_cost.told(drafting.rows_per_decode, drafting.tokens_per_decode)
         return EngineLoad(
             waiting=len(scheduler.waiting) - num_held_back,
             held_back=num_held_back,
@@ -351,7 +358,7 @@ class Engine:
             last_step_seconds=self.step_cost.last_step_seconds,
             token_budget=scheduler.limits.max_num_batched_tokens,
             max_num_seqs=scheduler.num_slots,
-            step_cost=self._told_cost,
+            step_cost=step_cost,
             num_masks=self.grammars.num_masks,
             mask_seconds=self.grammars.mask_seconds,
             num_failed_checks=self.num_failed_checks,
@@ -366,13 +373,6 @@ class Engine:
             num_adapters_read=self.adapters.num_read,
             adapter_read_seconds=self.adapters.read_seconds,
         )
-
-    @property
-    def _told_cost(self) -> messages.StepCost:
-        drafting = self.scheduler.drafting
-        if drafting is None:
-            return messages.StepCost(**self.step_cost.coefficients)
-        return self.step_cost.told(drafting.rows_per_decode, drafting.tokens_per_decode)
 
     @property
     def predicted_wait(self) -> float:
@@ -417,13 +417,6 @@ class Engine:
             self.scheduler.reset()
             return False
         return True
-
-    def _wait(self) -> None:
-        """There is nothing to compute before something else is ready."""
-        if self.adapters.is_awaited:
-            self.adapters.wait()
-        else:
-            self.grammars.wait()
 
     def _broken(self) -> list[SequenceOutput]:
         """Ends those whose adapter can be had no more."""
@@ -526,11 +519,6 @@ class Engine:
             ruled_out |= self.scheduler.end_token_ids_of(sampling)
         is_left = any(token_id not in ruled_out for token_id in sampling.allowed_token_ids or range(vocab_size))
         return None if is_left else _no_choice(sequence)
-
-    def _no_room_for_grammar(self, sequence: Sequence) -> Refusal | None:
-        if self.grammars.has_room(sequence):
-            return None
-        return Refusal(FinishReason.REJECTED, "the queue is full: other requests' grammars take the memory for them")
 
     def _info(self, limits: Limits, start_seconds: dict[str, float]) -> EngineInfo:
         runner = self.runner

@@ -14,7 +14,10 @@ _GROUPS = (
 
 def free_memory(root: Path = Path("/")) -> int:
     """Bytes that can be allocated before something swaps or is killed; `root` is where proc and sys are found."""
-    return max(0, min([_free_on_machine(root), *_free_in_groups(root)]))
+    told = [line.split()[1] for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
+    # Without /proc: all there is.
+    on_machine = int(told[0]) * 1024 if told else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(0, min([on_machine, *_free_in_groups(root)]))
 
 
 def format_bytes(num_bytes: int) -> str:
@@ -23,13 +26,6 @@ def format_bytes(num_bytes: int) -> str:
         if num_bytes >= 1024**exponent:
             return f"{num_bytes / 1024**exponent:.1f}".removesuffix(".0") + f" {unit}"
     return f"{num_bytes} B"
-
-
-def _free_on_machine(root: Path) -> int:
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # no /proc: all there is
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:

@@ -455,13 +455,19 @@ class Scheduler:
         while position < len(self.waiting) and budget and num_slots:
             sequence = self.waiting[position]
             has_parts = sequence.part_of is not None and num_parts[sequence.part_of] >= self.max_num_parts
-            if has_parts or not self._is_ready(sequence) or not self._has_adapter(sequence):
+            adapters, adapter = self._adapters, sequence.adapter
+            lacks_adapter = adapters is not None and adapter is not None and not adapters.may_begin(adapter)
+            if has_parts or lacks_adapter or not self._is_ready(sequence):
                 position += 1
                 continue
             if self.limits.whole_prompts and sequence.num_tokens > budget:
                 break
-            matched = self._ready_prefix(sequence)
-            if matched is None:  # what it will take when the prefix it waits for is there
+            matched = None if self.coming.still_awaited(sequence) else self._look_up(sequence)
+            if matched is not None and self.coming.under_way(sequence, len(matched)):
+                matched = None
+            if (
+                matched is None
+            ):  # more of its prefix is under way: what it will take when the prefix it waits for is there
                 num_uncached = sequence.num_tokens - sequence.num_expected_cached_tokens
                 num_needed = self.blocks.num_blocks_for(num_uncached)
             else:
@@ -484,22 +490,12 @@ class Scheduler:
             budget -= items[-1].num_tokens
         return items
 
-    def _has_adapter(self, sequence: Sequence) -> bool:
-        return self._adapters is None or sequence.adapter is None or self._adapters.may_begin(sequence.adapter)
-
     def _weight(self, sequence: Sequence) -> float:
         """Tokens it is expected to have in the end: its prompt and what it may generate, or, where nobody has said how
         much that is, what others generate."""
         num_output_tokens = sequence.sampling.max_tokens
         expected = sequence.num_prompt_tokens + (num_output_tokens or self.mean_output_tokens)
         return max(sequence.num_tokens, min(expected, sequence.max_num_tokens))
-
-    def _ready_prefix(self, sequence: Sequence) -> list[int] | None:
-        """The cached prefix of a waiting sequence; None while it should wait for more of it, which is under way."""
-        if self.coming.still_awaited(sequence):
-            return None
-        matched = self._look_up(sequence)
-        return None if self.coming.under_way(sequence, len(matched)) else matched
 
     def _num_reserved_blocks(self) -> int:
         """Blocks that running sequences are sure to want: the rest of their prompts, and one more each.

@@ -35,8 +35,9 @@ def resolve_model(source: str) -> Path:
     folder = Path(source)
     try:
         folder = folder.expanduser()
-        if folder.is_dir():
-            _check_no_pipes(folder)
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.exists() and not (path.is_file() or path.is_dir()):  # reading it could wait for ever
+                raise ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{path} is no file; fetch the model again")
         if (folder / "config.json").is_file() or (folder.suffix == GGUF and folder.is_file()):
             return folder
         files = sorted(folder.glob(f"*{GGUF}")) if folder.is_dir() else []
@@ -52,10 +53,3 @@ def resolve_model(source: str) -> Path:
         f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json, or a GGUF file: "
         "models are not downloaded",
     )
-
-
-def _check_no_pipes(folder: Path) -> None:
-    """Raises ModelLoadError where reading one of its files could wait for ever."""
-    for path in sorted(folder.iterdir()):
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ModelLoadError(ModelLoadReason.CHECKPOINT_INVALID, f"{path} is no file; fetch the model again")

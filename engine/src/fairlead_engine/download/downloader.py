@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from fairlead_engine.download import archive, formats
+from fairlead_engine.download import archive, converters
 from fairlead_engine.download.models_folder import MANIFEST, Manifest, ManifestFile, ModelsFolder, Plan, touch
 from fairlead_engine.download.part_file import PART, PartFile
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, Remote, RemoteFile
@@ -121,7 +121,7 @@ class _Run:
         return await self._complete()
 
     def _needed(self, files: tuple[RemoteFile, ...]) -> tuple[RemoteFile, ...]:
-        return needed(files, self._orders.source, formats.suffixes())
+        return needed(files, self._orders.source, converters.suffixes())
 
     def _keep_what_fits(self, files: tuple[RemoteFile, ...], where: Path) -> None:
         """Of what an earlier run has left: all of the same revision, and whatever has a digest that is listed again."""
@@ -227,7 +227,7 @@ class _Run:
         shutil.rmtree(path.parent)
 
     async def _convert(self) -> None:
-        for converter in formats.CONVERTERS:
+        for converter in converters.CONVERTERS:
             if converter.applies(self._staging):
                 self._reporter.stage(DownloadStage.CONVERTING)
                 await asyncio.to_thread(converter.convert, self._staging)
@@ -237,7 +237,8 @@ class _Run:
         self._reporter.stage(DownloadStage.VERIFYING)
         for path in [path for path in self._staging.rglob(f"*{PART}") if path.is_file()]:
             path.unlink()
-        paths = sorted(path for path in self._staging.rglob("*") if path.is_file() and not _is_ours(path))
+        every = [path for path in self._staging.rglob("*") if path.is_file()]
+        paths = sorted(path for path in every if path.name != MANIFEST and not path.name.startswith(".plan"))
         files = [await self._described(path) for path in paths]
         manifest = Manifest(
             source=self._orders.source,
@@ -305,10 +306,6 @@ async def _patiently(
             pause = min(orders.backoff_seconds * 2 ** (failed - 1), _LONGEST_PAUSE_SECONDS)
             _log.warning("trying again", extra={"file": what, "problem": str(error), "failed_tries": failed})
             await asyncio.sleep(max(pause, error.after_seconds))
-
-
-def _is_ours(path: Path) -> bool:
-    return path.name == MANIFEST or path.name.startswith(".plan")
 
 
 def _sha256(path: Path) -> str:

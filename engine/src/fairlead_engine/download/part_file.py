@@ -95,13 +95,12 @@ class PartFile:
             return f"has {self._written} bytes, not {expected.size}"
         if expected.sha256 is not None and self._sha256.hexdigest() != expected.sha256:
             return f"has the SHA-256 {self._sha256.hexdigest()}, not {expected.sha256}"
-        if expected.git_blob is not None and (name := self._git_blob()) != expected.git_blob:
-            return f"is blob {name} to git, not {expected.git_blob}"
+        if expected.git_blob is not None:
+            content = self._path.read_bytes() if self._path.exists() else b""
+            blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+            if blob != expected.git_blob:
+                return f"is blob {blob} to git, not {expected.git_blob}"
         return None
-
-    def _git_blob(self) -> str:
-        content = self._path.read_bytes() if self._path.exists() else b""
-        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
     def _finish(self) -> None:
         with self._path.open("ab") as file:  # one without a byte has not been made yet

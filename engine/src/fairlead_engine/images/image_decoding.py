@@ -56,7 +56,9 @@ def decode(content: bytes, mime_type: str | None, settings: ImageSettings) -> De
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
         except Exception as error:  # truncated or broken, of which decoders tell in many ways
-            raise ImageError(f"is truncated or broken ({_short(error)}); send it whole") from error
+            why = str(error) or type(error).__name__
+            why = why if len(why) <= 120 else why[:119] + "…"
+            raise ImageError(f"is truncated or broken ({why}); send it whole") from error
         return fit(image, settings)
 
 
@@ -73,8 +75,3 @@ def fit(image: Image.Image, settings: ImageSettings) -> DecodedImage:
     digest = blake2b(b"%d %d " % (rows, columns), digest_size=DIGEST_SIZE)
     digest.update(pixels)
     return DecodedImage(rows, columns, pixels, digest.digest())
-
-
-def _short(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    return text if len(text) <= 120 else text[:119] + "…"

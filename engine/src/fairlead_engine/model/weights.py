@@ -251,7 +251,11 @@ class Weights:
                 self.norm(f"{prefix}.k_norm", kv_size, kv_part),
             )
             projection_norm = ProjectionNorm(*norms, self.shard)
-        sinks = self._sinks(f"{prefix}.sinks", heads) if has_sinks else None
+        sinks = None
+        if has_sinks:
+            sinks = self._checkpoint.tensor(f"{prefix}.sinks", config.num_heads)[heads]
+            self._count(sinks, config.num_heads)
+            sinks = sinks.float()
         return Attention(
             qkv=self.linear(projections, config.hidden_size, bias=qkv_bias, row_parts=[query_part, kv_part, kv_part]),
             output=self.linear(
@@ -459,12 +463,6 @@ class Weights:
         for kind, end in (("weight", ""), ("bias", "_bias"), ("blocks", "_blocks"), ("scales", "_scales")):
             of_layers = [f"{layer}.{kind}" for layer in layers]
             self._checkpoint.unstack(f"{name}{end}", of_layers, is_transposed=is_transposed and kind == "weight")
-
-    def _sinks(self, name: str, heads: slice) -> Tensor:
-        """float32 [heads of this rank]."""
-        sinks = self._checkpoint.tensor(name, self._config.num_heads)[heads]
-        self._count(sinks, self._config.num_heads)
-        return sinks.float()
 
     def dequantized(self, name: str, out_features: int, in_features: int, rows: slice) -> Tensor:
         """The weight of a linear layer as floats [rows, in_features], for who multiplies it in another way. It keeps

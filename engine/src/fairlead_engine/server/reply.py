@@ -61,13 +61,16 @@ class Reply(ABC, Generic[Request]):
         Raises `RequestError` for one that gets too large, which ends all that still runs of it.
         """
         texts = [Collected() for _ in self._generation.choices]
+        num_top = self._request.prompt_logprobs
         for index, collected in enumerate(texts):
             collected.add_logprobs(self.first_logprobs(index))
         num_logprobs = 0
         async for piece in self._pieces():
             for event in piece:
                 texts[event.index].add(event.delta, self.logprobs(event.index, event.delta))
-                texts[event.index].add_prompt_logprobs(self._of_prompt(event.delta))
+                if num_top is not None:
+                    told = prompt_logprobs(event.delta.prompt_logprobs, num_top, self._naming)
+                    texts[event.index].add_prompt_logprobs(told)
                 num_logprobs += event.delta.num_logprobs
             if num_logprobs > MAX_ANSWER_LOGPROBS:
                 raise RequestError(
@@ -117,7 +120,11 @@ class Reply(ABC, Generic[Request]):
                     chunks.append(self._chunk([each], self._num_sent, **self.prompt_fields()))
             self._num_sent += len(delta.token_ids)
             if delta.text and self._varies_in_text_alone and not _has_more_than_text(delta):
-                before, behind = self._frames.get(index) or self._frame(index)
+                if index not in self._frames:
+                    chunk = self._chunk([self.chunk_choice(index, TextDelta(_TEXT, []))], 0)
+                    before, _, behind = chunk.partition(_encode(_TEXT))
+                    self._frames[index] = before, behind
+                before, behind = self._frames[index]
                 chunks.append(before + _encode(delta.text) + behind)
             elif delta.text or _has_more_than_text(delta) or (self._request.return_token_ids and delta.token_ids):
                 chunks.append(self._chunk([{**self.chunk_choice(index, delta), **self._ids(delta)}], self._num_sent))
@@ -125,12 +132,6 @@ class Reply(ABC, Generic[Request]):
                 told = {"tool_call_id": delta.injected.mark, "num_tokens": delta.injected.num_tokens}
                 chunks.append(self._chunk([], self._num_sent, injected=told))
         return b"".join(chunks)
-
-    def _frame(self, index: int) -> tuple[bytes, bytes]:
-        chunk = self._chunk([self.chunk_choice(index, TextDelta(_TEXT, []))], 0)
-        before, _, behind = chunk.partition(_encode(_TEXT))
-        self._frames[index] = before, behind
-        return self._frames[index]
 
     async def _pieces(self, take_at_once: TakeAtOnce | None = None) -> AsyncIterator[list[ChoiceDelta]]:
         """All deltas in order, those that came together together, but for many: other requests get on in between."""
@@ -161,11 +162,6 @@ class Reply(ABC, Generic[Request]):
     def scores(self, texts: "Sequence[Collected]") -> dict[str, Any]:
         """What the top level says about the prompt's log-probabilities."""
         return {}
-
-    def _of_prompt(self, delta: TextDelta) -> list[dict[str, Any]]:
-        """vLLM's `prompt_logprobs` in what was added to a choice."""
-        num_top = self._request.prompt_logprobs
-        return [] if num_top is None else prompt_logprobs(delta.prompt_logprobs, num_top, self._naming)
 
     @property
     @abstractmethod

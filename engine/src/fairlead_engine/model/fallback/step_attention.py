@@ -32,7 +32,10 @@ class StepAttention:
     ) -> Tensor:
         """What it is told beside the heads was seen in the survey."""
         (layer, cache), step = next(self._layers), self._step
-        heads = torch.cat([self._padded(part.transpose(1, 2)) for part in (query, key, value)], dim=2)[0]
+        parts = [part.transpose(1, 2) for part in (query, key, value)]
+        missing = [self._head_dim - part.shape[-1] for part in parts]
+        padded = [pad(part, (0, lack)) if lack else part for part, lack in zip(parts, missing, strict=True)]
+        heads = torch.cat(padded, dim=2)[0]
         queries = step.backend.store(heads, self._turn, cache, step.attention)
         scale = layer.scale * math.sqrt(self._head_dim)  # the backend divides by this root
         if not math.isclose(scale, 1.0):
@@ -42,7 +45,3 @@ class StepAttention:
 
     def mask(self, mask_function: Any, device: Any) -> None:
         """There are none in a step."""
-
-    def _padded(self, heads: Tensor) -> Tensor:
-        missing = self._head_dim - heads.shape[-1]
-        return pad(heads, (0, missing)) if missing else heads

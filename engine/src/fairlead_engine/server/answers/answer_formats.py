@@ -46,8 +46,10 @@ TEXT_ONLY = AnswerFormats()
 def choose_formats(template: str | None, tool_call_parser: str, reasoning_parser: str) -> AnswerFormats:
     """The formats by name; `auto` = what the template shows, `none` = nothing is told apart."""
     tools = _chosen(tool_call_parser, template, _TOOLS_SHOW)
-    if tools not in TOOL_FORMATS and template and tool_call_parser == AUTO and _is_llama3(template):
-        tools = "llama3_json"
+    if tools not in TOOL_FORMATS and template and tool_call_parser == AUTO:
+        # Llama 3.1's own template writes calls as bare objects where no code interpreter is asked for.
+        is_llama3 = "<|start_header_id|>" in template and '"parameters": ' in template
+        tools = "llama3_json" if is_llama3 else tools
     reasoning = _chosen(reasoning_parser, template, _REASONING_SHOWS)
     is_told = tools != "harmony"  # which has reasoning of its own
     return AnswerFormats(
@@ -60,8 +62,3 @@ def _chosen(name: str, template: str | None, shows: tuple[tuple[str, str], ...])
     if name != AUTO:
         return name
     return next((found for marker, found in shows if template is not None and marker in template), NONE)
-
-
-def _is_llama3(template: str) -> bool:
-    """3.1's own template writes calls as bare objects where no code interpreter is asked for."""
-    return "<|start_header_id|>" in template and '"parameters": ' in template

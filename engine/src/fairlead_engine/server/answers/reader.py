@@ -94,16 +94,14 @@ class AnswerReader:
             return
         index = self._num_calls - 1
         if isinstance(part, CallBegun):
-            calls.append(CallDelta(index, "", self._new_id(), part.name))
+            tools = self._formats.tools
+            assert tools is not None
+            call_id = tools.id_prefix + "".join(secrets.choice(_LETTERS) for _ in range(tools.id_length))
+            calls.append(CallDelta(index, "", call_id, part.name))
         elif calls and calls[-1].index == index:
             calls[-1] = CallDelta(index, calls[-1].arguments + part.text, calls[-1].id, calls[-1].name)
         else:
             calls.append(CallDelta(index, part.text))
-
-    def _new_id(self) -> str:
-        tools = self._formats.tools
-        assert tools is not None
-        return tools.id_prefix + "".join(secrets.choice(_LETTERS) for _ in range(tools.id_length))
 
 
 def _read(source: Source, formats: AnswerFormats, names: Collection[str], has_begun_reasoning: bool) -> Reading[None]:
