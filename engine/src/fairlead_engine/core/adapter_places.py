@@ -222,7 +222,8 @@ class Adapters:
             began = self._clock.monotonic()
             self._runner.place_adapter(adapter.key, adapter.slot)
             self.num_placed += 1
-            self._place_pace = _fading(self._place_pace, self._clock.monotonic() - began, adapter.num_bytes)
+            pace = (self._clock.monotonic() - began) / max(1, adapter.num_bytes)
+            self._place_pace += (pace - self._place_pace) / 4 if self._place_pace else pace
         self._to_place.clear()
 
     # -- what is told ----------------------------------------------------------------------------------------------
@@ -408,9 +409,3 @@ def folder_below(root: str | None, folder: str) -> Path:
     if top not in path.parents:
         raise AdapterError("lora_path must be a folder below that of --adapter-folder, or relative to it")
     return path
-
-
-def _fading(pace: float, seconds: float, num_bytes: int) -> float:
-    """Seconds for each byte, as of late."""
-    found = seconds / max(1, num_bytes)
-    return found if not pace else pace + (found - pace) / 4
