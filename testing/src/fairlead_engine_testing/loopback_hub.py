@@ -176,7 +176,7 @@ class LoopbackHub:
                 if self.cut_after is not None and sent + len(piece) > self.cut_after:
                     await asyncio.sleep(0.02)  # what was sent arrives before the end does
                     if request.transport is not None:
-                        request.transport.abort()
+                        request.transport.close()
                     break
                 await answer.write(piece)
                 sent += len(piece)

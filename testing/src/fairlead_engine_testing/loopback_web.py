@@ -26,6 +26,7 @@ class LoopbackWeb:
     has_ranges: bool = True
     cut_after: int | None = None
     """Bytes after which a connection breaks."""
+    missing_status: int = 404
     changes: dict[str, bytes] = field(default_factory=dict)
     """What files become once a connection for them was broken."""
     asked: list[tuple[str, str, int]] = field(default_factory=list)
@@ -48,7 +49,7 @@ class LoopbackWeb:
         if self.authorization is not None and request.headers.get("Authorization") != self.authorization:
             return web.Response(status=401)
         if (content := self.files.get(path)) is None:
-            return web.Response(status=404)
+            return web.Response(status=self.missing_status)
         headers = {"ETag": f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'}
         if request.headers.get("If-Range", headers["ETag"]) != headers["ETag"]:
             start = 0
@@ -62,9 +63,9 @@ class LoopbackWeb:
         if self.cut_after is not None and len(content) - start > self.cut_after:
             await answer.write(content[start : start + self.cut_after])
             self.files |= {path: self.changes[path]} if path in self.changes else {}
-            await asyncio.sleep(0.1)  # what was sent arrives before the end does
+            await asyncio.sleep(0.2)  # what was sent arrives before the end does
             if request.transport is not None:
-                request.transport.abort()
+                request.transport.close()
             return answer
         await answer.write(content[start:])
         return answer

@@ -41,7 +41,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackWeb]:
 def server(running: LoopbackWeb, monkeypatch: pytest.MonkeyPatch) -> LoopbackWeb:
     running.files = {f"models/a/{path}": content for path, content in FOLDER.items()}
     running.redirects, running.authorization, running.has_ranges, running.cut_after = {}, None, True, None
-    running.asked, running.authorized, running.changes = [], [], {}
+    running.asked, running.authorized, running.changes, running.missing_status = [], [], {}, 404
     monkeypatch.setenv("SSL_CERT_FILE", str(running.certificate))
     monkeypatch.delenv("HTTPS_AUTHORIZATION", raising=False)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
@@ -51,7 +51,7 @@ def server(running: LoopbackWeb, monkeypatch: pytest.MonkeyPatch) -> LoopbackWeb
 def fetch(server: LoopbackWeb, models: Path, path: str) -> dict[str, bytes]:
     source = f"https://{server.host}/{path}"
     folder = asyncio.run(
-        download(Orders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=3), Reporter(source))
+        download(Orders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6), Reporter(source))
     )
     found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
     return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}
@@ -75,6 +75,12 @@ def tar(members: dict[str, bytes], compression: str = "") -> bytes:
 
 def test_a_folder_is_asked_for_its_files_by_name(server: LoopbackWeb, tmp_path: Path) -> None:
     assert fetch(server, tmp_path, "models/a") == FOLDER
+
+
+def test_a_bucket_that_may_not_be_listed_says_403_of_what_is_not_there(server: LoopbackWeb, tmp_path: Path) -> None:
+    server.missing_status = 403
+    assert fetch(server, tmp_path, "models/a") == FOLDER
+    assert fails(server, tmp_path, "models/b").reason == DownloadFailure.ACCESS_DENIED
 
 
 def test_a_folder_with_one_file_of_weights(server: LoopbackWeb, tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def resolve_model(source: str) -> Path:
     if "://" in source:
         raise ModelLoadError(
             ModelLoadReason.MODEL_NOT_FOUND,
-            f"{source!r} is not a source this engine can open; give a folder that holds the model, or demo://NAME",
+            f"{source!r} is not a source this engine can open; give a folder that holds the model, or demo://NAME: "
+            "`fairlead-engine download SOURCE --to FOLDER` fetches a model and prints its folder",
         )
     folder = Path(source)
     try:
@@ -51,5 +52,5 @@ def resolve_model(source: str) -> Path:
     raise ModelLoadError(
         ModelLoadReason.MODEL_NOT_FOUND,
         f"{folder} {problem}; give a folder with config.json, safetensors weights and tokenizer.json, or a GGUF file: "
-        "models are not downloaded",
+        "`fairlead-engine download` fetches one",
     )

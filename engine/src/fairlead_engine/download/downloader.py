@@ -309,8 +309,10 @@ async def _patiently(
 
 
 def _sha256(path: Path) -> str:
+    """Of a file that was written here, which is on the disk from then on."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_READ_BYTES):
             digest.update(chunk)
+        os.fsync(file.fileno())
     return digest.hexdigest()

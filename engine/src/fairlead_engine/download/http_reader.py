@@ -13,12 +13,15 @@ from http import HTTPStatus
 import aiohttp
 from yarl import URL
 
-from fairlead_engine.download.remote import Changed, Interrupted
+from fairlead_engine.download.remote import Changed, DownloadError, Interrupted
+from fairlead_protocol.downloads import DownloadFailure
 
 _MAX_REDIRECTS = 10
 _CONNECT_SECONDS = 30.0
 _SILENCE_SECONDS = 60.0
 _CHUNK_BYTES = 1 << 20
+_GOODBYE_SECONDS = 0.25
+"""That connections with TLS take to end after their session is closed, as aiohttp's documentation has it."""
 _LONGEST_PATIENCE_SECONDS = 120.0
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -29,15 +32,18 @@ class HttpReader:
     def __init__(self, authorization: str | None = None) -> None:
         self._authorization = authorization
         self._session: aiohttp.ClientSession | None = None
+        self._has_tls = False
 
     @asynccontextmanager
     async def request(
         self, method: str, url: str, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer at the end of all redirects, of any status but those that may pass. Raises Interrupted."""
+        """The answer at the end of all redirects, of any status but those that may pass. Raises Interrupted, and
+        DownloadError where nobody can trust the server."""
         target = origin = URL(url, encoded=True)
         try:
             for _ in range(_MAX_REDIRECTS):
+                self._has_tls |= target.scheme == "https"
                 sent = dict(headers or {})
                 if self._authorization and target.origin() == origin.origin():
                     sent["Authorization"] = self._authorization
@@ -50,6 +56,11 @@ class HttpReader:
                 target = target.join(URL(location, encoded=True))
                 if target.scheme != "https" and origin.scheme == "https":
                     raise Interrupted(f"{origin.host} redirects to an address without TLS")
+        except aiohttp.ClientConnectorCertificateError:
+            raise DownloadError(
+                DownloadFailure.SOURCE_UNREACHABLE,
+                f"the certificate of {target.host} is not trusted: name a file with those that are in SSL_CERT_FILE",
+            ) from None
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Interrupted(f"{target.host}: {_kind(error)}") from None
         raise Interrupted(f"{origin.host} redirects without end")
@@ -86,6 +97,8 @@ class HttpReader:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+            if self._has_tls:
+                await asyncio.sleep(_GOODBYE_SECONDS)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -126,8 +139,6 @@ def _raise_if_transient(answer: aiohttp.ClientResponse, target: URL) -> None:
 
 
 def _kind(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not trusted (SSL_CERT_FILE names those that are)"
     if isinstance(error, asyncio.TimeoutError):
         return "no answer"
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

@@ -87,7 +87,9 @@ class WebRemote:
         """A file that is asked for by name; None = there is none, which is an error where it `must` be."""
         async with self._http.request("HEAD", url) as answer:
             status, size, headers = answer.status, answer.headers.get("Content-Length", ""), answer.headers
-            if status == HTTPStatus.NOT_FOUND and not must:
+            # Buckets behind a web server say 403 of what is not there to those that may not list them.
+            absent = status == HTTPStatus.NOT_FOUND or (status == HTTPStatus.FORBIDDEN and path != "config.json")
+            if absent and not must:
                 return None
             if status != HTTPStatus.OK:
                 raise _refusal(status, url)
