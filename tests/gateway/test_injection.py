@@ -81,3 +81,14 @@ async def test_a_replica_that_drains_gets_results_for_the_answers_that_it_finish
     assert going.injected == [(answer_id, RESULT)] * 2
     await setup.post({"model": "fake", "messages": [{"role": "user", "content": "a"}]})
     assert (len(going.requests), len(staying.requests)) == (1, 1), "and no other request"
+
+
+async def test_a_replica_that_has_just_been_started_again_has_no_answer(start) -> None:
+    class Loading(FakeEngine):
+        async def _inject(self, answer_id: str, body: dict[str, Any], responder: Any) -> None:
+            headers = {"x-fairlead-reason": "loading"}
+            await responder.json(503, {"error": {"message": "loading", "code": "loading"}}, headers)
+
+    setup = await start(engines=[Loading("loading"), FakeEngine("there")])
+    status, body, _ = await setup.post(RESULT, "/v1/chat/completions/chatcmpl-x/inject")
+    assert (status, body["error"]["code"]) == (404, "answer_not_found")

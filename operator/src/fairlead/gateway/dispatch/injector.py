@@ -20,7 +20,7 @@ from fairlead_protocol.http.addresses import authority
 from fairlead_protocol.http.client import HttpClient, TimeLimits
 from fairlead_protocol.http.client_connection import AnswerTooLarge, TransportError
 from fairlead_protocol.http.origin import Origin
-from fairlead_protocol.messages import HEADER_REPLICA
+from fairlead_protocol.messages import HEADER_REASON, HEADER_REPLICA, REASON_LOADING
 
 _PATH = re.compile(r"/v1/chat/completions/[A-Za-z0-9._:=+-]{1,256}/inject")
 _MOST_REPLY_BYTES = 64 * 1024
@@ -95,4 +95,6 @@ class Injector:
         ).encode()
         origin = Origin(replica.host, replica.port)
         async with self._upstream.exchange(origin, head, body, self._limits) as response:
-            return response.status, await response.read(_MOST_REPLY_BYTES), replica.name
+            answer = await response.read(_MOST_REPLY_BYTES)
+            has_begun_anew = response.headers.get(HEADER_REASON.encode()) == REASON_LOADING.encode()
+            return _NOT_HERE if has_begun_anew else response.status, answer, replica.name
