@@ -147,7 +147,7 @@ class SkilledClients:
         try:
             await self._requests.whole(path, body)
         except Failed as refusal:
-            if not str(refusal).startswith("404"):
+            if not str(refusal).startswith(("404", "502")):  # 502: one that is dead could not be asked
                 raise
         else:
             raise Failed("a result was put into an answer that is not there")

@@ -174,7 +174,6 @@ class Demo:
             await self.step("Apply the LLMDeployment", self.apply)
             await self.step("Wait until it is Ready", self.ready)
             await self.step("Ask the dinghy", self.ask)
-            await self.step("Download the same model from a hub", self.download)
             self.scaling = await stack.enter_async_context(
                 ScalingStory(self.console, self.kube, self.gateway, namespace=NAMESPACE, name=self.name)
             )
@@ -186,6 +185,7 @@ class Demo:
             await self.step("No requests: down to none", self.scaling.to_zero)
             await self.step("One request, from zero", self.ask_from_zero)
             await self.step("Delete the LLMDeployment", self.delete)
+            await self.step("Download the same model from a hub", self.download)
 
     async def step(self, title: str, action: Callable[[], Awaitable[str]]) -> None:
         self.console.rule(title, align="left")
