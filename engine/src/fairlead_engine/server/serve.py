@@ -40,8 +40,8 @@ def run(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else it starts a thread for every core of the node
     allow_descriptors(server.max_connections, per_connection=1)
     try:
-        model = resolve_model(engine.model)
-        folder, held = folder or model, hold_model(model if model.is_dir() else model.parent)
+        folder = folder or resolve_model(engine.model)
+        held = hold_model(folder if folder.is_dir() else folder.parent)
         with held or contextlib.nullcontext(), _listening(server.host, server.port) as listener:
             uvloop.run(_serve(engine, server, core_module, folder, listener, began))
             # The loop hears them no longer, and a repeated one must not change the exit status.
