@@ -436,6 +436,7 @@ def _gateway_scrape() -> str:
     request.ended(200)
     seen.connections.labels("clients")
     seen.attempt_failed(request, "engine_full")
+    seen.injected(200)
     return seen.exposition().decode()
 
 

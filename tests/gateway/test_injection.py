@@ -41,6 +41,9 @@ async def test_who_has_none_says_so_and_a_silent_replica_hides_nothing(start) ->
     setup.engines[0].kill()
     status, body, _ = await setup.post(RESULT, path)
     assert (status, body["error"]["code"]) == (502, "replica_failed"), "the answer may be there"
+    metrics = await setup.metrics()
+    for status, number in ((404, 2), (400, 1), (502, 1)):
+        assert f'fairlead_gateway_injections_total{{status="{status}"}} {number}.0' in metrics
 
 
 async def test_a_replica_that_is_too_busy_takes_no_result_from_another(start) -> None:

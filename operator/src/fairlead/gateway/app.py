@@ -165,9 +165,13 @@ class GatewayApp:
                 body = await client.read(self._bodies, headers, held)
                 check_cost(body)
                 async with client.watch:
-                    await self._injector.pass_on(target.path, target.chosen, body, headers, client)
+                    status = await self._injector.pass_on(target.path, target.chosen, body, headers, client)
         except ClientGone:
-            pass
+            status = 0
+        except OpenAIError as error:
+            self._metrics.injected(error.status)
+            raise
+        self._metrics.injected(status)
 
     async def _models(self, target: routes.Target, client: Client) -> None:
         if not self._pools.fleet.synced:

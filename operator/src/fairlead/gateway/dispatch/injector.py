@@ -47,8 +47,8 @@ class Injector:
 
     async def pass_on(
         self, path: str, chosen: Pool | None, body: bytes, headers: Mapping[bytes, bytes], client: Client
-    ) -> None:
-        """Answers with what the replica says that has the answer, or that none has it. Raises OpenAIError."""
+    ) -> int:
+        """Answers with what the replica says that has the answer, or raises OpenAIError; returns the status."""
         request = parse(path, body, (), request_id=client.request_id, chosen=chosen)
         pool = self._pools.find(request.model, chosen)
         named = headers.get(HEADER_REPLICA.encode(), b"").decode("latin-1")
@@ -56,6 +56,7 @@ class Injector:
         replicas = [each for each in there if not named or each.name == named]
         status, answer, replica = await self._ask(replicas, path, body, client.request_id)
         await client.reply(status, answer, [(HEADER_REPLICA.encode(), replica.encode())] if replica else [])
+        return status
 
     async def _ask(
         self, replicas: Iterable[Replica], path: str, body: bytes, request_id: str

@@ -83,6 +83,11 @@ class Metrics(Observer, Collector):
             "model",
             "source",
         )
+        self.injections = self._counter(
+            "injections_total",
+            "Results of tools for answers under way, by the HTTP status that their sender got (0: it went away first)",
+            "status",
+        )
         self.failed_attempts = self._counter(
             "failed_attempts_total",
             "Attempts that a replica did not serve, by what was wrong; engine_full is a refusal, not a fault",
@@ -169,6 +174,10 @@ class Metrics(Observer, Collector):
         if seen.decision is not None and (error := seen.cached_tokens_error) is not None:
             self.tokens.labels(model, "predicted_cached").inc(seen.decision.cached_tokens or 0)
             self.cached_tokens_error.labels(model).observe(error)
+
+    def injected(self, status: int) -> None:
+        """Counts what was to be put into an answer."""
+        self.injections.labels(str(status)).inc()
 
     def attempt_failed(self, seen: Observation, failure: str) -> None:
         """Counts an attempt that a replica did not serve."""
