@@ -25,6 +25,8 @@ WEATHER: Json = {
 }
 NUM_KNOWN = 4
 """Prompts of each kind whose answers are asked for before anything disturbs the fleet."""
+NUM_SCHEMAS = 24
+"""Different ones that answers are to keep to."""
 ROOM = 96
 """Tokens that suffice for what grammars here allow."""
 
@@ -89,9 +91,10 @@ class SkilledClients:
                 raise Failed(f"arguments {text!r}")
 
     async def schema(self, draw: Random) -> None:
-        """JSON of a schema that few others have, so that grammars are compiled all the time."""
-        names = [f"k{draw.randrange(1000)}" for _ in range(3)]
-        numbers = [draw.randrange(100) for _ in range(3)]
+        """JSON of one of a few schemas: what is kept of grammars fills early, so that growth means something."""
+        known = Random(f"schema/{draw.randrange(NUM_SCHEMAS)}")
+        names = [f"k{known.randrange(1000)}" for _ in range(3)]
+        numbers = [known.randrange(100) for _ in range(3)]
         schema = {
             "type": "object",
             "properties": {name: {"enum": numbers} for name in names},
