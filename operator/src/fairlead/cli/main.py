@@ -38,7 +38,7 @@ OWN = {
     "top": Command(
         "fairlead.cli.top", "watch fleets live: replicas, queues, first tokens, and what the autoscaler says"
     ),
-    "models": Command("fairlead.cli.models", "download models to this machine, list them, remove them"),
+    "models": Command("fairlead.cli.models_command", "download models to this machine, list them, remove them"),
     "completion": Command(
         "fairlead.cli.completion", "print what makes a shell complete these commands: bash, zsh or fish"
     ),
