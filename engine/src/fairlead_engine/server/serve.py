@@ -41,7 +41,8 @@ def run(
     allow_descriptors(server.max_connections, per_connection=1)
     try:
         folder = folder or resolve_model(engine.model)
-        held = hold_model(folder if folder.is_dir() else folder.parent)
+        model = Path(engine.model).expanduser()
+        held = hold_model(model if model.is_dir() else model.parent)
         with held or contextlib.nullcontext(), _listening(server.host, server.port) as listener:
             uvloop.run(_serve(engine, server, core_module, folder, listener, began))
             # The loop hears them no longer, and a repeated one must not change the exit status.
