@@ -97,7 +97,7 @@ def test_experts_that_are_stored_as_one_tensor_are_refused(tmp_path: Path) -> No
 def test_large_models_are_written_in_several_files(tmp_path: Path, monkeypatch) -> None:
     folder = write_random_checkpoint(tmp_path / "floats", llama_fields())
     one = written(folder, tmp_path / "one", format_name="int8", method="rtn")
-    monkeypatch.setattr("fairlead_engine.runner.quantizing._MOST_BYTES", 40_000)
+    monkeypatch.setattr("fairlead_engine.model.safetensors_writer.MOST_BYTES", 40_000)
     several = written(folder, tmp_path / "several", format_name="int8", method="rtn")
     assert len(list(several.glob("*.safetensors"))) > 1 and not (several / WEIGHTS).exists()
     assert compare(logits(several), logits(one), TOKENS[:1]).max_logit_error == 0.0

@@ -1,7 +1,11 @@
 """What becomes of weights that the engine does not read as they come: a table of converters, applied at the end."""
 
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
 from typing import Protocol
+
+from fairlead_engine.download.pickled_weights import PickledWeights
+from fairlead_engine.download.remote import RemoteFile
 
 READABLE = frozenset({".safetensors", ".gguf"})
 """Suffixes of weights that the engine reads."""
@@ -20,9 +24,15 @@ class Converter(Protocol):
         """In place; what is not served afterwards is deleted. Runs in a thread. Raises DownloadError."""
 
 
-CONVERTERS: tuple[Converter, ...] = ()
+CONVERTERS: tuple[Converter, ...] = (PickledWeights(),)
 
 
 def suffixes() -> frozenset[str]:
     """Of weights that can be read, or converted."""
     return READABLE.union(*(converter.suffixes for converter in CONVERTERS))
+
+
+def extra_bytes(files: Iterable[RemoteFile]) -> int:
+    """What conversion takes on the disk beside the files, until they are deleted."""
+    converted = suffixes() - READABLE
+    return sum(file.size or 0 for file in files if PurePosixPath(file.path).suffix in converted)

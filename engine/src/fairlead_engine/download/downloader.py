@@ -145,7 +145,7 @@ class _Run:
                 _log.info("removed for room", extra={"folder": str(path)})
         self._models.plan(self._orders.source, plan)
         there = sum(path.stat().st_size for path in where.rglob("*") if path.is_file())
-        missing = total - there + (total if self._listing.archive else 0)
+        missing = total - there + (total if self._listing.archive else converters.extra_bytes(files))
         free = free_bytes(self._models.path)
         if missing > free:
             raise DownloadError(

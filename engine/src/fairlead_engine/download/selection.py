@@ -67,7 +67,9 @@ def needed(files: Iterable[RemoteFile], what: str, suffixes: Collection[str]) ->
             DownloadFailure.SOURCE_NOT_SUPPORTED,
             f"{what} has weights as {suffix} alone, which cannot be read: convert them to safetensors",
         )
-    if "config.json" not in by_path and suffix != ".gguf":
+    if suffix == ".gguf":
+        return tuple(by_path[path] for path in weights)  # beside another's config.json it would be no model
+    if "config.json" not in by_path:
         raise DownloadError(
             DownloadFailure.SOURCE_NOT_FOUND, f"{what} has weights but no config.json: name the folder that has both"
         )
@@ -101,12 +103,13 @@ def _others(paths: Collection[str], suffix: str, what: str) -> list[str]:
     top = [path for path in paths if path.endswith(suffix) and "/" not in path]
     if suffix == ".gguf":
         sets = {match[1] if (match := _GGUF_SHARD.fullmatch(path)) else path for path in top}
+        names, problem = ", ".join(sorted(sets)[:8]), None
         if len(sets) > 1:
-            names = ", ".join(sorted(sets)[:8])
-            raise DownloadError(
-                DownloadFailure.SOURCE_NOT_SUPPORTED,
-                f"{what} has {len(sets)} GGUF files, each a model ({names}): name a source that has one",
-            )
+            problem = f"{len(sets)} GGUF files, each a model ({names}): name a source that has one"
+        elif len(top) > 1:
+            problem = f"{names} as a GGUF in {len(top)} parts: name a source that has it as one file"
+        if problem is not None:
+            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{what} has {problem}")
         return top
     found = [path for path in top if _CHECKPOINT.fullmatch(path.removesuffix(suffix))]
     index = [path for path in paths if path == f"pytorch_model{suffix}.index.json"]

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.model import load_model, read_config
-from fairlead_engine.model.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
+from fairlead_engine.model.checkpoint import INDEX_FILE, Checkpoint
 from fairlead_engine.model.linear import Linear, make_linear
 from fairlead_engine.model.model_config import ModelConfig
 from fairlead_engine.model.quantization.compensated import best_input_scales, clipped_scales, compensate, relative_error
 from fairlead_engine.model.quantization.written import GRIDS, Grid
+from fairlead_engine.model.safetensors_writer import SafetensorsWriter
 from fairlead_engine.runner.calibration import Reading, WatchedLinear
 from fairlead_engine.runner.placement import choose_device, choose_dtype
 
@@ -30,8 +30,6 @@ _MAKES_INPUTS = {"o_proj": "v_proj", "down_proj": "up_proj", "w2": "w3"}
 _READ_NO_NORM = (".o_proj", ".down_proj", ".q_b_proj")
 _MULTIPLIED = (".q_proj", ".k_proj")
 """Whose outputs are multiplied with one another: what the largest elements say counts, so they are not cut off."""
-_MOST_BYTES = 4 * 2**30
-"""Of a file."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -92,7 +90,7 @@ def quantize(folder: Path, target: Path, orders: Orders, texts: Tensor | None, t
             _check_apart(folder, watched, checkpoint)
             reading = None if texts is None else Reading(model, texts)
             made = _Rounding(checkpoint, grid, orders.method, config, dtype)
-            files = _Files(partial)
+            files = SafetensorsWriter(partial)
             for index in range(config.num_layers):
                 here = [each for each in watched if f"{each.names[0]}.".startswith(f"model.layers.{index}.")]
                 if reading is not None:
@@ -139,7 +137,7 @@ class _Rounding:
         self._dtype = _DTYPES[config.dtype]
         self._compute_dtype = dtype
 
-    def layer(self, here: Sequence[WatchedLinear], files: "_Files") -> list[float]:
+    def layer(self, here: Sequence[WatchedLinear], files: SafetensorsWriter) -> list[float]:
         """Writes the layers' weights; the errors of their outputs, where their inputs are known."""
         weights = {name: self._weight(name) for each in here for name in each.names}
         if self._method == "awq":
@@ -184,7 +182,7 @@ class _Rounding:
         kept = [f"{name}.bias" for name in names if self._checkpoint.has(f"{name}.bias")]
         return torch.cat([self._checkpoint.raw(key) for key in kept]) if kept else None
 
-    def _divide_projection(self, each: WatchedLinear, weights: dict[str, Tensor], files: "_Files") -> None:
+    def _divide_projection(self, each: WatchedLinear, weights: dict[str, Tensor], files: SafetensorsWriter) -> None:
         """AWQ's scales of a layer whose inputs are what another makes, element by element times something else: the
         other's outputs are divided by them."""
         name = each.names[0]
@@ -207,7 +205,7 @@ class _Rounding:
             bias = self._checkpoint.raw(f"{source}.bias")
             files.add(f"{source}.bias", (bias.float() / outputs).to(bias.dtype))
 
-    def _divide_norm(self, each: WatchedLinear, weights: dict[str, Tensor], files: "_Files") -> None:
+    def _divide_norm(self, each: WatchedLinear, weights: dict[str, Tensor], files: SafetensorsWriter) -> None:
         """AWQ's scales of the layers that alone read what a normalisation makes: its weight is divided by them."""
         layer, _, part = each.names[0].rpartition(".")[0].rpartition(".")
         has = self._checkpoint.has
@@ -232,57 +230,6 @@ class _Rounding:
             weights[name] = weights[name] * scales
         each.seen.divide(scales)
         files.add(key, torch.where(kept == 0, own.float(), divided.float()).to(own.dtype))
-
-
-class _Files:
-    """Tensors on their way to files of a few gigabytes, and the index that says which is where."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._kept: dict[str, Tensor] = {}
-        self._num_bytes = 0
-        self._total = 0
-        self._file_of: list[list[str]] = []
-
-    @property
-    def names(self) -> set[str]:
-        """Of all that were added."""
-        return {name for names in self._file_of for name in names} | self._kept.keys()
-
-    def add(self, name: str, tensor: Tensor) -> None:
-        self._kept[name] = tensor.cpu().contiguous()
-        self._num_bytes += tensor.nbytes
-        self._total += tensor.nbytes
-        if self._num_bytes >= _MOST_BYTES:
-            self._flush()
-
-    def finish(self) -> None:
-        """Gives the files their names; there is an index where they are several."""
-        self._flush()
-        count = len(self._file_of)
-        if count == 1:
-            self._part(0).rename(self._folder / SINGLE_FILE)
-            return
-        weight_map: dict[str, str] = {}
-        for index, names in enumerate(self._file_of):
-            file = f"model-{index + 1:05}-of-{count:05}.safetensors"
-            self._part(index).rename(self._folder / file)
-            weight_map |= dict.fromkeys(names, file)
-        written = {"metadata": {"total_size": self._total}, "weight_map": weight_map}
-        (self._folder / INDEX_FILE).write_text(json.dumps(written, indent=2), encoding="utf-8")
-
-    def _flush(self) -> None:
-        if self._kept:
-            part = self._part(len(self._file_of))
-            part.touch()
-            mode = part.stat().st_mode  # as any file of this process; safetensors lets nobody else read its own
-            save_file(self._kept, part, metadata={"format": "pt"})
-            part.chmod(mode)
-            self._file_of.append(list(self._kept))
-            self._kept, self._num_bytes = {}, 0
-
-    def _part(self, index: int) -> Path:
-        return self._folder / f"part-{index}.safetensors"
 
 
 def _copy_others(folder: Path, target: Path, quantization: dict[str, Any]) -> None:

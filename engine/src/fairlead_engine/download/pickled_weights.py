@@ -1,0 +1,176 @@
+"""`.bin`, `.pt` and `.pth`: weights that torch pickled, written anew as safetensors.
+
+A pickle is a program. torch's own reader of nothing but tensors (`weights_only`) takes it apart; one that asks for more
+is refused by the name of what it asks for, and nothing of it is run. What a file says of its tensors is held against
+its size before anything is written. Files are mapped into memory, one at a time: a model may be larger than that.
+"""
+
+import json
+import pickle
+import re
+import shutil
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from fairlead_engine.download.remote import DownloadError
+from fairlead_protocol.downloads import DownloadFailure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_TARGET = ".converted"
+"""Folder of what is written, inside the model's."""
+_INDEX = re.compile(r"pytorch_model\.(bin|pt|pth)\.index\.json")
+_WRAPPERS = ("state_dict", "model")
+"""Under which trainers put a model's tensors, beside their own."""
+_ASKED_FOR = re.compile(r"GLOBAL ([\w.]+)")
+"""What torch says that a pickle wants to have called."""
+_EXPANSION = 2
+"""Times a file's size that its tensors may have: tied ones are written twice, bombs a thousand times."""
+_SLACK_BYTES = 1 << 20
+
+
+class PickledWeights:
+    """A converter (`converters.py`)."""
+
+    suffixes = frozenset({".bin", ".pt", ".pth"})
+
+    def applies(self, folder: Path) -> bool:
+        return bool(self._files(folder))
+
+    def convert(self, folder: Path) -> None:
+        from fairlead_engine.model.safetensors_writer import SafetensorsWriter
+
+        files, target = self._files(folder), folder / _TARGET
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir()
+        try:
+            writer, weight_map, file_of = SafetensorsWriter(target), _weight_map(folder), dict[str, str]()
+            for path in files:
+                for name, tensor in _tensors(path, weight_map, file_of):
+                    writer.add(name, tensor)
+                writer.flush()
+            for name, file in (weight_map or {}).items():
+                if name not in file_of:
+                    raise _failed(file, f"does not hold {name!r}, which its index places there")
+            if not file_of:
+                raise _failed(files[0].name, "holds no tensors")
+            writer.finish()
+            for path in target.iterdir():
+                path.rename(folder / path.name)
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+        for path in [*files, *_indexes(folder)]:
+            path.unlink()
+
+    def _files(self, folder: Path) -> list[Path]:
+        return sorted(path for path in folder.iterdir() if path.suffix in self.suffixes and path.is_file())
+
+
+def _tensors(
+    path: Path, weight_map: Mapping[str, str] | None, file_of: dict[str, str]
+) -> Iterator[tuple[str, "Tensor"]]:
+    """The tensors that are taken of one file; `file_of` gets them. Raises DownloadError."""
+    for name, tensor in _read(path).items():
+        if weight_map is not None and weight_map.get(name, path.name) != path.name:
+            continue
+        if name in file_of:
+            raise _failed(path.name, f"holds {name!r}, and so does {file_of[name]}: merge the files, or index them")
+        file_of[name] = path.name
+        yield name, tensor
+
+
+def _read(path: Path) -> dict[str, "Tensor"]:
+    """The tensors of one file, none of which shares memory with another. Raises DownloadError."""
+    import torch
+
+    is_mapped = zipfile.is_zipfile(path)
+    if is_mapped:
+        _check_stored(path)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of unusual ways to pickle, which are read or refused below
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
+    except Exception as error:  # what a damaged file makes of torch's readers has any type
+        asked = _ASKED_FOR.search(str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        kind = type(error).__name__
+        what = f"is a pickle that calls {asked[1][:100]}" if asked else f"is no file of torch's weights ({kind})"
+        raise _failed(path.name, f"{what}; nothing of it was run") from None
+    tensors = _named_tensors(path, loaded)
+    _check_size(path, tensors)
+    return _apart(tensors)
+
+
+def _check_stored(path: Path) -> None:
+    """torch stores without compressing: what is smaller in the file than in memory is no work of its."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise _failed(path.name, f"is a damaged archive ({type(error).__name__})") from None
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise _failed(path.name, "is compressed, which torch's weights are not")
+
+
+def _named_tensors(path: Path, loaded: Any) -> dict[str, "Tensor"]:
+    import torch
+
+    if isinstance(loaded, Mapping):
+        loaded = next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)), loaded)
+    if not isinstance(loaded, Mapping):
+        raise _failed(path.name, f"holds a {type(loaded).__name__}, not tensors by name")
+    for name, tensor in loaded.items():
+        if not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise _failed(path.name, f"holds a {type(tensor).__name__} under {str(name)[:100]!r}, not a tensor")
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_complex() or tensor.is_meta:
+            raise _failed(path.name, f"holds {name[:100]!r} in a form that safetensors has not ({tensor.dtype})")
+    return {name: tensor.detach() for name, tensor in loaded.items()}
+
+
+def _check_size(path: Path, tensors: Mapping[str, "Tensor"]) -> None:
+    """One number may be said to be a whole tensor, and one tensor to be a thousand."""
+    bound = path.stat().st_size * _EXPANSION + _SLACK_BYTES
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    if total > bound:
+        raise _failed(path.name, f"has {path.stat().st_size} bytes, and says that its tensors have {total}")
+
+
+def _apart(tensors: dict[str, "Tensor"]) -> dict[str, "Tensor"]:
+    """With copies of those that lie in others' memory, as tied weights do."""
+    seen: set[int] = set()
+    apart: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return apart
+
+
+def _indexes(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if _INDEX.fullmatch(path.name)]
+
+
+def _weight_map(folder: Path) -> dict[str, str] | None:
+    """Tensor → file, as the index has it; None = there is none. Raises DownloadError."""
+    for path in _indexes(folder):
+        try:
+            weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+            names = list(weight_map.values())
+            if all(isinstance(name, str) and PurePosixPath(name).name == name for name in names):
+                missing = sorted({name for name in names if not (folder / name).is_file()})
+                if missing:
+                    raise _failed(path.name, f"names {missing[0]!r}, which the source does not have")
+                return dict(weight_map)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            pass
+        raise _failed(path.name, "has no weight_map with names of files beside it")
+    return None
+
+
+def _failed(file: str, problem: str) -> DownloadError:
+    return DownloadError(
+        DownloadFailure.CONVERSION_FAILED,
+        f"{file} {problem}: name a source that has the model as safetensors, or write it so where you trust the file",
+    )
