@@ -59,16 +59,13 @@ RULES = (
     ),
     RuleCase(
         "model.credentials is for sources that are downloaded",
-        "<nil>",
+        "spec.model",
         deployment(model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}}),
-        deployment(
-            model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}},
-            engine={"speculative": {"method": "draft", "source": "hf://o/name"}},
-        ),
+        deployment(model={"source": "hf://o/name", "credentials": {"secretName": "hub"}}),
     ),
     RuleCase(
         "model.cache is for sources that are downloaded",
-        "<nil>",
+        "spec.model",
         deployment(model={"source": "pvc://models/a", "cache": {"node": True}}),
         deployment(model={"source": "s3://bucket/a", "cache": {"node": True}}),
     ),
@@ -159,8 +156,8 @@ RULES = (
     RuleCase(
         "engine.speculative.source must look like",
         "spec.engine.speculative.source",
-        deployment(engine={"speculative": {"method": "draft", "source": "hf://only-a-name"}}),
-        deployment(engine={"speculative": {"method": "draft", "source": "hf://o/name@r"}}),
+        deployment(engine={"speculative": {"method": "draft", "source": "hf://org/name"}}),
+        deployment(engine={"speculative": {"method": "draft", "source": "pvc://claim"}}),
     ),
     RuleCase(
         "engine.speculative.source must not contain '..'",

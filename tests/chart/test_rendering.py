@@ -290,13 +290,14 @@ def test_a_profile_can_be_added_changed_and_removed() -> None:
 
 
 def test_quantities_may_be_written_as_numbers() -> None:
-    written = {"requests": {"cpu": 0.5, "memory": 2147483648}, "limits": {"cpu": 2}, "sharedMemory": 1e9}
+    written = {"requests": {"cpu": 0.5, "memory": 2147483648}, "limits": {"cpu": 2}}
+    written |= {"sharedMemory": 1e9, "gpuMemory": 8e10}
     settings = OperatorSettings.from_mapping(
         operator_settings(helm.objects(helm.render({"profiles": {"1": written}, "defaultProfile": "1"})))
     )
     profile = settings.profiles["1"]
     assert (profile.requests, profile.limits) == ({"cpu": "0.5", "memory": "2147483648"}, {"cpu": "2"})
-    assert profile.shared_memory == "1000000000"
+    assert (profile.shared_memory, profile.gpu_memory) == ("1000000000", "80000000000")
 
 
 def test_a_profile_may_reserve_nothing() -> None:

@@ -52,8 +52,10 @@ profiles:
 {{- $_ := set (get $profile $part) $resource (include "fairlead.quantity" $quantity) -}}
 {{- end -}}
 {{- end -}}
-{{- if hasKey . "sharedMemory" -}}
-{{- $_ := set $profile "sharedMemory" (include "fairlead.quantity" .sharedMemory) -}}
+{{- range $size := list "sharedMemory" "gpuMemory" -}}
+{{- if hasKey $profile $size -}}
+{{- $_ := set $profile $size (include "fairlead.quantity" (get $profile $size)) -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $profile -}}
 {{- end }}

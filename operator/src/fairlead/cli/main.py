@@ -38,7 +38,12 @@ OWN = {
     "top": Command(
         "fairlead.cli.top", "watch fleets live: replicas, queues, first tokens, and what the autoscaler says"
     ),
-    "models": Command("fairlead.cli.models_command", "download models to this machine, list them, remove them"),
+    "check": Command(
+        "fairlead.cli.check_command", "say whether models fit what their replicas get, before anything is scheduled"
+    ),
+    "models": Command(
+        "fairlead.cli.models_command", "download models to this machine, list them, remove them; a catalogue of presets"
+    ),
     "completion": Command(
         "fairlead.cli.completion", "print what makes a shell complete these commands: bash, zsh or fish"
     ),

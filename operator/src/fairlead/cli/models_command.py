@@ -1,5 +1,5 @@
-"""`fairlead models`: models that were downloaded to this machine. The engine's program does the work, and has to be
-installed beside this one; it is started, never imported."""
+"""`fairlead models`: models that were downloaded to this machine, and the catalogue of presets. The engine's program
+does the work on the former, and has to be installed beside this one; it is started, never imported."""
 
 import argparse
 import shutil
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+from fairlead.cli import catalogue_view
 from fairlead.cli.options import UsageError, tell
 
 _PROGRAM = "fairlead-engine"
@@ -29,10 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_folder(prune, "--in")
     prune.add_argument("--all", action="store_true", help="remove every model that no engine serves")
     prune.add_argument("--size-limit", metavar="N", help="remove what was least recently used above this, as in 100Gi")
+    catalogue_view.add_arguments(actions.add_parser("catalog", help="list presets, or print one to be applied"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit status of the engine's program; 1 where it is not installed."""
+    """The exit status of the engine's program, or of the catalogue; 1 where that program is not installed."""
+    if args.action == "catalog":
+        return catalogue_view.run(args)
     try:
         command = [*_program(), *_arguments(args)]
     except UsageError as error:

@@ -19,7 +19,7 @@ from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.overlay import merge
-from fairlead.manifests.source import DOWNLOADS_VOLUME, CannotBuild, Download, ModelSource
+from fairlead.manifests.source import DOWNLOADS_VOLUME, CannotBuild, ModelSource
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_protocol.downloads import DOWNLOAD_PORT
 
@@ -27,7 +27,7 @@ CONFIG_VOLUME = "config"
 SCRATCH_VOLUME = "scratch"
 SHARED_MEMORY_VOLUME = "shared-memory"
 GPU_RESOURCE = "nvidia.com/gpu"
-_GPU = re.compile(r"/(gpu|mig-)")
+GPU = re.compile(r"/(gpu|mig-)")
 """In the name of a resource of any vendor: `nvidia.com/gpu`, `amd.com/gpu`, `nvidia.com/mig-1g.10gb`."""
 USER_ID = 65532
 """Of the engine's process; no user of the node."""
@@ -184,8 +184,8 @@ def engine_pod(
         "containers": [_container(deployment, settings, profile, source.arguments, mounts)],
         "volumes": volumes,
     }
-    if source.downloads:
-        pod["initContainers"] = [download_container(deployment, settings, profile, each) for each in source.downloads]
+    if source.download is not None:
+        pod["initContainers"] = [download_container(deployment, settings, profile, source.download)]
     # Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
     spread = {
         "maxSkew": 1,
@@ -239,7 +239,7 @@ def _check_gpus(field: str, resources: Mapping[str, Any], deployment: LLMDeploym
     more would be paid for and idle, and with fewer no engine starts."""
     num_ranks = deployment.spec.engine.tensor_parallel_size
     for kind in ("limits", "requests"):
-        asked = {name: quantity for name, quantity in (resources.get(kind) or {}).items() if _GPU.search(name)}
+        asked = {name: quantity for name, quantity in (resources.get(kind) or {}).items() if GPU.search(name)}
         try:
             num_gpus = sum(parse_quantity(str(quantity)) for quantity in asked.values())
         except ValueError as e:
@@ -298,22 +298,22 @@ def _container(
 
 
 def download_container(
-    deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, download: Download
+    deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, source: str
 ) -> dict[str, Any]:
-    """An init container that downloads a model, with the Secret for it, which the engine does not get. It may use what
+    """The init container that downloads a model, with the Secret for it, which the engine does not get. It may use what
     the engine may, but for GPUs, so that it makes the pod no larger."""
     model = deployment.spec.model
     size = () if model.cache is None or model.cache.size is None else ("--size-limit", str(model.cache.size))
     # `$(` would have the kubelet put a variable there, which may be a credential.
-    arguments = ["download", download.source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER, *size]
+    arguments = ["download", source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER, *size]
     arguments += ["--host", "$(POD_IP)", "--progress-port", str(DOWNLOAD_PORT)]
     resources = {
-        kind: {name: quantity for name, quantity in quantities.items() if not _GPU.search(name)}
+        kind: {name: quantity for name, quantity in quantities.items() if not GPU.search(name)}
         for kind, quantities in (("requests", profile.requests), ("limits", profile.limits))
     }
     secret = () if model.credentials is None else ({"secretRef": {"name": model.credentials.secret_name}},)
     container = {
-        "name": download.container,
+        "name": names.DOWNLOAD_CONTAINER,
         "image": deployment.spec.engine.image or settings.engine_image,
         "imagePullPolicy": str(settings.engine_image_pull_policy),
         "args": arguments,

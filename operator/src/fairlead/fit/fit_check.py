@@ -1,0 +1,247 @@
+"""Whether a model fits: the verdict, in numbers and in a sentence.
+
+Two things are certain by arithmetic alone: that weights are larger than the memory, and that ranks cannot divide the
+model. All else is an estimate, and is called one.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from fairlead.fit.memory_need import EngineChoice, Need, computed_dtype, reckon, weights_format
+from fairlead.fit.model_shape import ModelShape
+from fairlead.fit.stored_formats import ROUNDED, DeviceKind
+
+_CPU_CACHE_BYTES = 2**30
+_CPU_CACHE_SHARE = 0.4
+"""The engine's own bounds of a cache that nobody sized, on a CPU."""
+_LEAST_LOWERED = 2048
+"""Tokens to which the engine lowers a context that nobody asked for."""
+_ROUND = 256
+
+
+class Verdict(StrEnum):
+    """What is said of a model on what a replica gets."""
+
+    FITS = "Fits"
+    """It starts, and holds as many sequences of the longest context as were asked for."""
+    FEWER_SEQUENCES = "FewerSequences"
+    """It starts, and holds fewer of them at once: others wait, or begin anew."""
+    TOO_LARGE = "TooLarge"
+    """By all that can be reckoned it does not start."""
+    WEIGHTS_TOO_LARGE = "WeightsTooLarge"
+    """Its weights alone are larger than the memory: certain."""
+    NOT_DIVISIBLE = "NotDivisible"
+    """`engine.tensorParallelSize` does not divide it: certain."""
+    NOT_SUPPORTED = "NotSupported"
+    """The engine refuses the model with these settings."""
+    MEMORY_UNKNOWN = "MemoryUnknown"
+    """What a replica gets is not known."""
+
+    @property
+    def is_certain_no(self) -> bool:
+        """Whether nothing could make it start."""
+        return self in (Verdict.WEIGHTS_TOO_LARGE, Verdict.NOT_DIVISIBLE)
+
+    @property
+    def starts(self) -> bool:
+        return self in (Verdict.FITS, Verdict.FEWER_SEQUENCES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a replica gets."""
+
+    device: DeviceKind
+    per_rank: int | None
+    """Bytes of each GPU, or of the container over its ranks; None = not known."""
+    name: str = ""
+    """What says so, such as `resources.profile nvidia-l4`."""
+    unknown: str = ""
+    """Where it is not known: what to write, and where."""
+    is_certain: bool = True
+    """Whether nothing else may give it more, as a template may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The verdict and what it rests on. Bytes are one rank's."""
+
+    verdict: Verdict
+    message: str
+    shape: ModelShape
+    choice: EngineChoice
+    memory: Memory
+    need: Need
+    max_model_len: int
+    """That is asked for, or that the model was made for."""
+    sequences: int
+    """That are to be held at once; where nobody says how many, one."""
+    usable: int | None = None
+    """Of the memory, that weights, cache and work space may take; None = not known."""
+    cache: int | None = None
+    """What is left for the cache."""
+    held_tokens: int | None = None
+    """That the cache holds."""
+
+    @property
+    def held_sequences(self) -> int | None:
+        """Of the longest context, that the cache holds at once."""
+        if self.cache is None:
+            return None
+        return max(0, self.cache) // max(1, self.need.kv(self.max_model_len))
+
+    @property
+    def wanted_kv(self) -> int:
+        """Bytes of the cache that is asked for."""
+        return self.need.kv(self.max_model_len, self.sequences)
+
+    @property
+    def is_certain_no(self) -> bool:
+        """Whether pods could only fail."""
+        return self.verdict is Verdict.NOT_DIVISIBLE or (
+            self.verdict is Verdict.WEIGHTS_TOO_LARGE and self.memory.is_certain
+        )
+
+
+def check(shape: ModelShape, choice: EngineChoice, memory: Memory) -> Fit:
+    """Never raises: what the engine would refuse is a verdict."""
+    device = memory.device
+    need = reckon(shape, choice, device)
+    longest = choice.max_model_len or shape.max_position_embeddings
+    found = Fit(
+        verdict=Verdict.FITS, message="", shape=shape, choice=choice, memory=memory, need=need,
+        max_model_len=longest, sequences=choice.max_num_seqs or 1,
+    )  # fmt: skip
+    if refusal := _refusal(shape, choice):
+        return _said(found, *refusal)
+    if memory.per_rank is None:
+        return _said(found, Verdict.MEMORY_UNKNOWN, f"{_needs(found)}; {memory.unknown}")
+    least = reckon(shape, choice, device, least=True).weights
+    if least > memory.per_rank:
+        each = "" if choice.ranks == 1 else f" of each of {choice.ranks} ranks"
+        message = f"the weights{each} alone take {size(least)}, and {memory.name} has {size(memory.per_rank)}"
+        return _said(found, Verdict.WEIGHTS_TOO_LARGE, message)
+    return _judged(found, memory.per_rank)
+
+
+def size(num_bytes: float) -> str:
+    """As a person writes it: 1.5 GiB, 64.2 MiB, 300 B."""
+    for exponent, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(num_bytes) >= 1024**exponent:
+            return f"{num_bytes / 1024**exponent:.1f} {unit}"
+    return f"{num_bytes:.0f} B"
+
+
+def _refusal(shape: ModelShape, choice: EngineChoice) -> tuple[Verdict, str] | None:
+    if undivided := shape.undivided(choice.ranks):
+        return Verdict.NOT_DIVISIBLE, f"engine.tensorParallelSize is {choice.ranks}, {undivided}"
+    if choice.quantization is not None and choice.quantization not in ROUNDED:
+        return Verdict.NOT_SUPPORTED, f"engine.quantization {choice.quantization} is none of {', '.join(ROUNDED)}"
+    stored = shape.stored
+    if stored is not None and choice.quantization not in (None, stored.name):
+        message = (
+            f"engine.quantization is {choice.quantization}, and the checkpoint's weights are {stored.name} already"
+        )
+        return Verdict.NOT_SUPPORTED, f"{message}: leave it out, or take the unquantised checkpoint"
+    kept = weights_format(shape, choice)
+    if kept is not None and kept.group is not None and (name := _divides_group(shape, choice, kept.group)):
+        message = f"engine.tensorParallelSize is {choice.ranks}, and of {name} it divides columns that have one scale"
+        return Verdict.NOT_SUPPORTED, f"{message} ({kept.group})"
+    if (choice.max_model_len or 0) > shape.max_position_embeddings:
+        made_for = shape.max_position_embeddings
+        message = f"engine.maxModelLen is {choice.max_model_len}, and the model was made for {made_for} tokens"
+        return Verdict.NOT_SUPPORTED, message
+    return None
+
+
+def _divides_group(shape: ModelShape, choice: EngineChoice, group: int) -> str:
+    """The layer whose groups of columns ranks would divide; empty = there is none."""
+    kept = weights_format(shape, choice)
+    if choice.ranks == 1 or kept is None:
+        return ""
+    whole = {part.name: part.columns for part in shape.parts()}
+    for part in shape.parts(choice.ranks):
+        if kept.takes(part) and part.columns != whole[part.name] and part.columns % group:
+            return part.name
+    return ""
+
+
+def _judged(found: Fit, memory: int) -> Fit:
+    choice, need, device = found.choice, found.need, found.memory.device
+    usable = int(memory * choice.utilization) if device is DeviceKind.CUDA and choice.kv_memory is None else memory
+    left = usable - need.beside_cache
+    cache = min(left, choice.kv_memory) if choice.kv_memory is not None else left
+    if device is DeviceKind.CPU and choice.kv_memory is None:
+        free = memory - need.weights - need.libraries
+        cache = min(left, _CPU_CACHE_BYTES // choice.ranks, int(_CPU_CACHE_SHARE * free))
+    longest = found.max_model_len
+    held = need.tokens_in(cache)
+    if choice.max_model_len is None and held < longest and held >= min(_LEAST_LOWERED, longest):
+        longest = held // _ROUND * _ROUND  # as the engine lowers a context that nobody asked for
+    judged = replace(found, max_model_len=longest, usable=usable, cache=cache, held_tokens=held)
+    if cache < need.kv(longest) or held < min(longest, 2):
+        return _said(judged, Verdict.TOO_LARGE, _short(judged, usable))
+    if choice.kv_memory is not None and choice.kv_memory > left:
+        message = (
+            f"engine.kvCache.memory is {size(choice.kv_memory)}, and beside {_beside(judged)} {size(left)} are left"
+        )
+        return _said(judged, Verdict.TOO_LARGE, message)
+    sequences = judged.held_sequences or 0
+    if sequences < found.sequences:
+        message = (
+            f"starts, and holds {sequences} sequences of {longest} tokens at once, not the {found.sequences} of "
+            f"engine.maxNumSeqs: {size(judged.wanted_kv)} of cache are wanted, and {size(cache)} are left; shorter "
+            "sequences are held in greater numbers, others wait or begin anew"
+        )
+        return _said(judged, Verdict.FEWER_SEQUENCES, message)
+    return _said(judged, Verdict.FITS, f"{_needs(judged)}; {found.memory.name} has {size(memory)}{_room(judged)}")
+
+
+def _short(found: Fit, usable: int) -> str:
+    length, one = found.max_model_len, found.need.kv(found.max_model_len)
+    has = f"of {found.memory.name} {size(usable)} may be used"
+    what = f"the cache of one sequence of {length} tokens takes {size(one)}"
+    if found.choice.max_model_len is None:
+        what = f"the cache of {min(length, _LEAST_LOWERED)} tokens, the fewest that the engine starts with, takes "
+        what += size(found.need.kv(min(length, _LEAST_LOWERED)))
+    left = max(0, found.cache or 0)
+    return f"{what}, and beside {_beside(found)} {size(left)} are left for it: {has}"
+
+
+def _beside(found: Fit) -> str:
+    need = found.need
+    return f"weights ({size(need.weights)}) and work space (about {size(need.work_space + need.libraries)})"
+
+
+def _needs(found: Fit) -> str:
+    number = f"{found.sequences} sequences" if found.sequences > 1 else "one sequence"
+    each = "" if found.choice.ranks == 1 else f"on each of {found.choice.ranks} GPUs "
+    return (
+        f"{each}weights take {size(found.need.weights)}, the cache of {number} of {found.max_model_len} tokens "
+        f"{size(found.wanted_kv)}, work space about {size(found.need.work_space + found.need.libraries)}"
+    )
+
+
+def _room(found: Fit) -> str:
+    return f", which holds {found.held_sequences} such sequences at once"
+
+
+def _said(found: Fit, verdict: Verdict, message: str) -> Fit:
+    return replace(found, verdict=verdict, message=message)
+
+
+def assumed(found: Fit) -> tuple[str, ...]:
+    """What the numbers take for granted, in sentences."""
+    said = []
+    device, shape, choice = found.memory.device, found.shape, found.choice
+    if device is DeviceKind.CPU and computed_dtype(shape, choice, device, least=True) != computed_dtype(
+        shape, choice, device
+    ):
+        said.append(
+            "reckoned in float32, which CPUs without AMX or AVX512-BF16 compute half precision in; with "
+            "engine.dtype bfloat16, or on others, weights and cache take half"
+        )
+    if found.choice.max_num_seqs is None:
+        said.append("engine.maxNumSeqs is not set, so the cache is held to one sequence of the longest context")
+    said += [f"{name} takes memory that is not reckoned" for name in choice.uncounted]
+    return tuple(said)

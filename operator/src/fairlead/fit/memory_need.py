@@ -1,0 +1,208 @@
+"""What a model takes of each rank's memory, by the engine's own settings and defaults: weights, cache, work space.
+
+Weights and cache are as the engine lays them out, byte by byte nearly. Work space is reckoned from the shapes of the
+largest step, and errs by what kernels and libraries take: so verdicts that rest on it are called estimates.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.api.llmdeployment import Dtype, Engine, KvCacheDtype
+from fairlead.api.quantities import parse_bytes
+from fairlead.fit.model_shape import ModelShape
+from fairlead.fit.stored_formats import FLOAT_BYTES, ROUNDED, DeviceKind, WeightFormat
+from fairlead.fit.weight_parts import Part, Role
+
+_NUM_SEQS = {DeviceKind.CPU: 32, DeviceKind.CUDA: 256}
+_BATCHED_TOKENS = {DeviceKind.CPU: 512, DeviceKind.CUDA: 8192}
+"""The engine's defaults of maxNumSeqs and maxNumBatchedTokens."""
+_BLOCK_SIZE = 16
+_BYTES_PER_SCALE = 4
+"""Of a head of 8 bits in the cache."""
+_LIBRARIES = {DeviceKind.CPU: 450 * 2**20, DeviceKind.CUDA: 900 * 2**20}
+"""Of an engine's process before it has a model: Python and torch; on a GPU the context, and what cuBLAS takes."""
+_LOGIT_BYTES = 20
+"""Of each word's logit while a token is drawn: as it is computed, in float32, and what sorting takes."""
+DEFAULT_UTILIZATION = 0.9
+"""The engine's share of a GPU's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """How an engine is told to run a model: fields of `spec.engine`, and what `extraArgs` say instead."""
+
+    dtype: str = "auto"
+    quantization: str | None = None
+    head_quantization: str | None = None
+    kv_dtype: str = "auto"
+    kv_memory: int | None = None
+    """Bytes; None = what is left."""
+    block_size: int = _BLOCK_SIZE
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    ranks: int = 1
+    utilization: float = DEFAULT_UTILIZATION
+    uncounted: tuple[str, ...] = ()
+    """Fields that take memory which is not reckoned."""
+
+    @classmethod
+    def of(cls, engine: Engine) -> "EngineChoice":
+        """Raises ValueError, naming the argument, for one in `extraArgs` that is no number."""
+        extra = _extra(engine.extra_args)
+        speculative, lora = engine.speculative, engine.max_loras
+        uncounted = []
+        if speculative is not None and speculative.source is not None:
+            uncounted.append("engine.speculative")
+        if lora:
+            uncounted.append("engine.maxLoras")
+        memory = extra.get("kv-cache-memory")
+        return cls(
+            dtype=extra.get("dtype", str(engine.dtype)),
+            quantization=extra.get("quantization", engine.quantization and str(engine.quantization)),
+            head_quantization=extra.get("head-quantization"),
+            kv_dtype=extra.get("kv-cache-dtype", str(engine.kv_cache.dtype)),
+            kv_memory=engine.kv_cache.memory if memory is None else parse_bytes(memory),
+            block_size=_number(extra, "block-size", engine.kv_cache.block_size) or _BLOCK_SIZE,
+            max_model_len=_number(extra, "max-model-len", engine.max_model_len),
+            max_num_seqs=_number(extra, "max-num-seqs", engine.max_num_seqs),
+            max_num_batched_tokens=_number(extra, "max-num-batched-tokens", engine.max_num_batched_tokens),
+            ranks=_number(extra, "tensor-parallel-size", engine.tensor_parallel_size) or 1,
+            utilization=_share(extra),
+            uncounted=tuple(uncounted),
+        )
+
+    def num_seqs(self, device: DeviceKind) -> int:
+        """Sequences of one step."""
+        return self.max_num_seqs or min(_NUM_SEQS[device], self.max_num_batched_tokens or _NUM_SEQS[device])
+
+    def num_batched_tokens(self, device: DeviceKind) -> int:
+        """Tokens of one step."""
+        return self.max_num_batched_tokens or max(_BATCHED_TOKENS[device], self.num_seqs(device))
+
+
+def _extra(arguments: Sequence[str]) -> Mapping[str, str]:
+    """Those that are written `--NAME VALUE` or `--NAME=VALUE`; the last of a name wins."""
+    found: dict[str, str] = {}
+    for index, argument in enumerate(arguments):
+        name, mark, value = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--"):
+            continue
+        if not mark and index + 1 < len(arguments) and not arguments[index + 1].startswith("--"):
+            value = arguments[index + 1]
+        found[name] = value
+    return found
+
+
+def _number(extra: Mapping[str, str], name: str, otherwise: int | None) -> int | None:
+    if name not in extra:
+        return otherwise
+    if not extra[name].isdecimal() or not int(extra[name]):
+        raise ValueError(f"engine.extraArgs: --{name} {extra[name]} is not a whole number above 0")
+    return int(extra[name])
+
+
+def _share(extra: Mapping[str, str]) -> float:
+    try:
+        return float(extra.get("gpu-memory-utilization", DEFAULT_UTILIZATION))
+    except ValueError as error:
+        raise ValueError(f"engine.extraArgs: --gpu-memory-utilization: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """Bytes of one rank."""
+
+    weights: int
+    kv_block: int
+    """Of one block of the cache."""
+    block_size: int
+    """Tokens of it."""
+    work_space: int
+    """Of the largest step; on a GPU of its graphs as well."""
+    libraries: int
+
+    @property
+    def kv_token(self) -> float:
+        return self.kv_block / self.block_size
+
+    def kv(self, tokens: int, sequences: int = 1) -> int:
+        """Of the cache of so many sequences of so many tokens each."""
+        return sequences * -(-tokens // self.block_size) * self.kv_block
+
+    def tokens_in(self, memory: int) -> int:
+        """That a cache of so many bytes holds."""
+        return max(0, memory) // self.kv_block * self.block_size
+
+    @property
+    def beside_cache(self) -> int:
+        return self.weights + self.work_space + self.libraries
+
+
+def computed_dtype(shape: ModelShape, choice: EngineChoice, device: DeviceKind, *, least: bool = False) -> str:
+    """The number format of weights and activations. A CPU runs half precision as bfloat16 where it multiplies that, and
+    as float32 where it does not, which nobody knows before: `least` = as if it did, else as if it did not."""
+    asked = shape.dtype if choice.dtype == Dtype.AUTO else choice.dtype
+    if device is DeviceKind.CUDA or asked == Dtype.FLOAT32:
+        return asked
+    if choice.dtype == Dtype.BFLOAT16 or least:
+        return "bfloat16"
+    return "float32"
+
+
+def weights_format(shape: ModelShape, choice: EngineChoice) -> WeightFormat | None:
+    """Of linear layers; None = floats."""
+    if shape.stored is not None:
+        return shape.stored
+    return ROUNDED.get(choice.quantization or "")
+
+
+def reckon(shape: ModelShape, choice: EngineChoice, device: DeviceKind, *, least: bool = False) -> Need:
+    """What one rank needs. `least`: by the number format of `computed_dtype`."""
+    each = FLOAT_BYTES[computed_dtype(shape, choice, device, least=least)]
+    return Need(
+        weights=weight_bytes(shape, choice, device, each),
+        kv_block=kv_block_bytes(shape, choice, each),
+        block_size=choice.block_size,
+        work_space=_work_space(shape, choice, device, each),
+        libraries=_LIBRARIES[device],
+    )
+
+
+def weight_bytes(shape: ModelShape, choice: EngineChoice, device: DeviceKind, each: int) -> int:
+    """Of one rank's weights in memory; `each`: bytes of a float."""
+    parts, kept = shape.parts(choice.ranks), weights_format(shape, choice)
+    total = 0
+    for part in parts:
+        is_quantised = kept is not None and kept.takes(part) and part.role is not Role.RESTORED
+        total += kept.kept_bytes(part, device, each) if is_quantised and kept is not None else part.weights * each
+        total += part.biases * each
+    head = next((part for part in parts if part.role is (Role.EMBEDDING if shape.is_tied else Role.HEAD)), None)
+    return total + (0 if head is None else _of_head(head, shape.is_tied, choice, device, each))
+
+
+def _of_head(head: Part, is_tied: bool, choice: EngineChoice, device: DeviceKind, each: int) -> int:
+    """What the output projection takes beside its weight as floats. CPUs keep one of their own of the embedding."""
+    if (rounded := ROUNDED.get(choice.head_quantization or "")) is not None:
+        kept = rounded.kept_bytes(head, device, each)
+        return kept if is_tied else kept - head.weights * each
+    return head.weights * each if is_tied and device is DeviceKind.CPU else 0
+
+
+def kv_block_bytes(shape: ModelShape, choice: EngineChoice, each: int) -> int:
+    """Of one block of one rank's cache: keys and values of all layers. Layers that see a window have whole contexts,
+    too."""
+    heads = shape.num_kv_heads_of(choice.ranks)
+    is_float = choice.kv_dtype == KvCacheDtype.AUTO
+    per_head = shape.head_dim * each if is_float else shape.head_dim + _BYTES_PER_SCALE
+    return (2 if shape.has_values else 1) * shape.num_layers * heads * choice.block_size * per_head
+
+
+def _work_space(shape: ModelShape, choice: EngineChoice, device: DeviceKind, each: int) -> int:
+    """Of the largest step: the stream, heads and feed-forward of its tokens, and the logits of its sequences. On a GPU
+    graphs of it take as much again."""
+    tokens, sequences = choice.num_batched_tokens(device), choice.num_seqs(device)
+    heads = (shape.num_heads // choice.ranks + 2 * shape.num_kv_heads_of(choice.ranks)) * shape.head_dim
+    of_token = (4 * shape.hidden_size + 2 * heads + 3 * -(-shape.widest // choice.ranks)) * each
+    step = tokens * of_token + sequences * shape.vocab_size * _LOGIT_BYTES
+    return 2 * step if device is DeviceKind.CUDA else step

@@ -1,0 +1,72 @@
+"""The catalogue: presets of well-known public models, as data (`catalogue.yaml`). Each names a source, what its
+`config.json` says as far as memory is concerned, and an engine's settings on a profile of the chart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairlead.api import names
+from fairlead_protocol.model_sources import Source, SourceError, parse_source
+
+_FILE = Path(__file__).parent / "catalogue.yaml"
+_DEFAULT_REVISION = "main"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One model, ready to be served."""
+
+    name: str
+    """Also the name of its LLMDeployment."""
+    about: str
+    source: str
+    gated: bool
+    """Whether its hub asks for terms to be accepted, and so for a token."""
+    parameters: int
+    """As published."""
+    profile: str
+    engine: Mapping[str, Any]
+    """Of `spec.engine`."""
+    memory: str
+    """Of a GPU, or of the container, that it takes with one sequence of its longest context (a quantity)."""
+    config: Mapping[str, Any]
+    """Of `config.json`, what decides on memory."""
+
+    def deployment(self) -> dict[str, Any]:
+        """An LLMDeployment to be applied."""
+        model: dict[str, Any] = {"source": self.source}
+        if self.gated:
+            model["credentials"] = {"secretName": "hub"}
+        spec: dict[str, Any] = {"model": model, "resources": {"profile": self.profile}}
+        if self.engine:
+            spec["engine"] = dict(self.engine)
+        return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": self.name}, "spec": spec}
+
+
+@cache
+def presets() -> Mapping[str, Preset]:
+    """All, by name. Do not change the result."""
+    raw = yaml.load(_FILE.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return {
+        name: Preset(name=name, gated=bool(each.pop("gated", False)), engine=each.pop("engine", {}), **each)
+        for name, each in raw.items()
+    }
+
+
+def config_of(source: str) -> Mapping[str, Any] | None:
+    """What the catalogue knows of a source; None for another model, and for another revision than the default one,
+    which may hold anything."""
+    try:
+        wanted = _model(parse_source(source))
+    except SourceError:
+        return None
+    return next((each.config for each in presets().values() if _model(parse_source(each.source)) == wanted), None)
+
+
+def _model(source: Source) -> tuple[str, str, str | None]:
+    revision = source.revision or _DEFAULT_REVISION if source.scheme == "hf" else source.revision
+    return source.scheme, source.model_id.lower(), revision

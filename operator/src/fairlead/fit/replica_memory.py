@@ -1,0 +1,62 @@
+"""What a replica gets, of its LLMDeployment and the profiles of the operator's settings."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+
+from fairlead.api import names
+from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.quantities import parse_bytes, parse_quantity
+from fairlead.fit.fit_check import Memory
+from fairlead.fit.stored_formats import DeviceKind
+from fairlead.manifests.engine import GPU, replica_profile
+from fairlead.operator_settings import OperatorSettings, Profile
+
+_HOW = "write profiles.{name}.gpuMemory into the operator's settings"
+
+
+def replica_memory(deployment: LLMDeployment, settings: OperatorSettings) -> Memory:
+    """Raises CannotBuild for a profile that the settings do not have, and for another number of GPUs than
+    `engine.tensorParallelSize`."""
+    profile, resources = replica_profile(deployment, settings), deployment.spec.resources
+    name = resources.profile or settings.default_profile
+    if resources.gpus is not None or resources.requests or resources.limits:
+        name = ""
+    memory = profile_memory(profile, name, deployment.spec.engine.tensor_parallel_size)
+    template = deployment.spec.template.spec
+    is_certain = not any(
+        each.get("resources") for each in template.get("containers") or () if each.get("name") == names.ENGINE_CONTAINER
+    )
+    return memory if is_certain else _doubted(memory)
+
+
+def profile_memory(profile: Profile, name: str, ranks: int) -> Memory:
+    """`name`: of the profile; empty = its numbers are the LLMDeployment's own."""
+    where = f"resources.profile {name}" if name else "resources"
+    if _num_gpus(profile.limits) or _num_gpus(profile.requests):
+        where = f"a GPU of {where}"
+        if profile.gpu_memory is not None:
+            return Memory(device=DeviceKind.CUDA, per_rank=parse_bytes(profile.gpu_memory), name=where)
+        how = _HOW.format(name=name) if name else "name a profile whose gpuMemory the operator's settings say"
+        return Memory(
+            device=DeviceKind.CUDA, per_rank=None, name=where, unknown=f"what {where} has is not known: {how}"
+        )
+    limit = profile.limits.get("memory")
+    if limit is None:
+        unknown = f"{where} bounds no memory (limits.memory), so a replica takes what its node has"
+        return Memory(device=DeviceKind.CPU, per_rank=None, name=where, unknown=unknown)
+    return Memory(device=DeviceKind.CPU, per_rank=parse_bytes(limit) // ranks, name=where)
+
+
+def num_gpus(profile: Profile) -> int:
+    """GPUs of a replica."""
+    return int(_num_gpus(profile.limits) or _num_gpus(profile.requests))
+
+
+def _num_gpus(resources: Mapping[str, str]) -> Decimal:
+    return sum((parse_quantity(str(each)) for name, each in resources.items() if GPU.search(name)), Decimal(0))
+
+
+def _doubted(memory: Memory) -> Memory:
+    return Memory(
+        device=memory.device, per_rank=memory.per_rank, name=memory.name, unknown=memory.unknown, is_certain=False
+    )

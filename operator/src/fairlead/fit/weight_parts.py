@@ -1,0 +1,49 @@
+"""What a model is made of, as numbers: weights of linear layers, and what else a checkpoint holds."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What decides in which format a weight is stored and kept."""
+
+    LINEAR = "linear"
+    """Quantised where anything is."""
+    EXPERT = "expert"
+    """The same, of an expert that tokens choose."""
+    PRECISE = "precise"
+    """Kept as floats where others lose some: routers, towers, norms."""
+    RESTORED = "restored"
+    """Stored as linear layers are, and kept as floats: what is multiplied in another way."""
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    """The output projection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`num` weights of one shape, [rows, columns] each; rows are outputs. What has no rows is a vector."""
+
+    name: str
+    """Of the layer, as checkpoints name it within its place."""
+    num: int
+    rows: int
+    columns: int
+    role: Role = Role.LINEAR
+    bias: int = 0
+    """Numbers that each has beside."""
+
+    @property
+    def weights(self) -> int:
+        """Numbers of the weights alone."""
+        return self.num * self.rows * self.columns
+
+    @property
+    def biases(self) -> int:
+        return self.num * self.bias
+
+
+def num_parameters(parts: Iterable[Part]) -> int:
+    """Numbers of all."""
+    return sum(part.weights + part.biases for part in parts)

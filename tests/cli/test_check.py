@@ -1,0 +1,236 @@
+"""`fairlead check` and `fairlead models catalog`, as they are typed: tables, JSON, exit statuses, and where a
+configuration is found."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead.cli.main import main
+from fairlead.fit.presets import presets
+from fairlead_engine_testing.loopback_hub import HubModel, LoopbackHub, loopback_hub
+from fairlead_protocol.model_sources import folder_name
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CHART = Path(__file__).parents[2] / "charts" / "fairlead" / "values.yaml"
+LLAMA_8B, LLAMA_70B = "hf://meta-llama/Llama-3.1-8B-Instruct", "hf://meta-llama/Llama-3.1-70B-Instruct"
+TINY = {
+    "architectures": ["LlamaForCausalLM"], "torch_dtype": "bfloat16", "vocab_size": 1000, "hidden_size": 64,
+    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """The command, on a wide terminal, on a machine without downloaded models."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("FAIRLEAD_MODELS_FOLDER", str(tmp_path / "models"))
+
+    def typed(*arguments: str) -> Ended:
+        capsys.readouterr()
+        status = main(list(arguments))
+        out, err = capsys.readouterr()
+        return Ended(status, out, err)
+
+    return typed
+
+
+def written(folder: Path, *specs: dict[str, Any]) -> str:
+    kind = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "LLMDeployment"}
+    documents: list[Any] = [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}}]
+    documents += [{**kind, "metadata": {"name": f"m{index}"}, "spec": spec} for index, spec in enumerate(specs)]
+    path = folder / "models.yaml"
+    path.write_text(yaml.safe_dump_all(documents))
+    return str(path)
+
+
+def served(source: str, profile: str = "nvidia-l4", **engine: Any) -> dict[str, Any]:
+    return {"model": {"source": source}, "engine": engine, "resources": {"profile": profile}}
+
+
+def test_a_model_that_fits_ends_with_0_and_says_its_numbers(run: Run) -> None:
+    ended = run("check", "-f", str(EXAMPLES / "01-dinghy.yaml"))
+    assert ended.status == 0, ended.err
+    assert "dinghy: fits: weights take" in ended.out
+    assert "3.6 million parameters (config: the catalogue)" in ended.out
+    assert "cache there is room for" in ended.out
+
+
+def test_an_impossible_one_ends_with_1_and_names_what_to_change(run: Run, tmp_path: Path) -> None:
+    ended = run("check", "-f", written(tmp_path, served(LLAMA_70B, "nvidia-h100")))
+    assert ended.status == 1
+    assert "m0: does not fit (WeightsTooLarge): the weights alone take 131.4 GiB" in ended.out
+    assert "  spec.engine.tensorParallelSize: 4 (with 4 GPUs in resources): weights 32.9 GiB" in ended.out
+    assert "  spec.resources.profile: nvidia-h200 and engine.quantization: fp8" not in ended.out  # one change is enough
+
+
+def test_several_documents_are_told_one_by_one_and_the_worst_decides(run: Run, tmp_path: Path) -> None:
+    specs = served(LLAMA_8B, maxModelLen=4096, quantization="fp8"), served(LLAMA_8B, maxModelLen=65536, maxNumSeqs=8)
+    ended = run("check", "-o", "json", "-f", written(tmp_path, *specs))
+    assert ended.status == 1
+    first, second = ended.json
+    assert (first["name"], first["fits"], first["verdict"], first["wouldFit"]) == ("m0", True, "Fits", [])
+    assert (second["fits"], second["certain"]) == (False, False)
+    assert {"engine.maxModelLen", "engine.maxNumSeqs", "resources.profile", "engine.tensorParallelSize"} >= {
+        field for changes in second["wouldFit"] for field in changes
+    }
+    assert second["weightsBytes"] == pytest.approx(16060522496, rel=0.05)
+    assert second["kvBytesPerToken"] == 131072
+    assert second["wouldFit"]
+
+
+def test_standard_input_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Path(written(tmp_path, served(LLAMA_8B, "nvidia-a100-80g"))).read_text()
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert run("check", "-f", "-").status == 0
+
+
+@pytest.mark.parametrize("form", ["file", "folder", "downloaded", "file://"])
+def test_a_configuration_is_taken_from_where_it_lies(run: Run, form: str, tmp_path: Path) -> None:
+    source = "hf://acme/tiny@v1" if form != "file://" else f"file://{tmp_path}/tiny"
+    folder = tmp_path / "models" / folder_name(source) if form == "downloaded" else tmp_path / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(TINY))
+    given = {"file": ["--config", str(folder / "config.json")], "folder": ["--config", str(folder)]}.get(form, [])
+    ended = run("check", "-f", written(tmp_path, served(source)), *given)
+    assert ended.status == 0, ended.err
+    assert str(folder) in ended.out
+
+
+def test_the_hub_is_asked_only_where_that_is_asked_for(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"v1": {"config.json": json.dumps(TINY).encode()}}
+    with loopback_hub(LoopbackHub({"acme/tiny": HubModel(files)})) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        file = written(tmp_path, served("hf://acme/tiny@v1"))
+        ended = run("check", "-f", file)
+        assert ended.status == 2
+        assert "model.source hf://acme/tiny@v1 is not at hand" in ended.err
+        assert "--config hf://acme/tiny@v1" in ended.err
+        assert run("check", "-f", file, "--config", "hf://acme/tiny@v1").status == 0
+        ended = run("check", "-f", file, "--config", "hf://acme/other")
+        assert (ended.status, "/acme/other/resolve/main/config.json answered 40" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"model": {}}, "m0: spec.model.source: Required value"),
+        ({"model": {"source": "nowhere"}}, "model.source"),
+        (served(LLAMA_8B, maxModelLength=5), "m0: spec.engine.maxModelLength: is unknown"),
+        (served(LLAMA_8B, maxModelLen="much"), "spec.engine.maxModelLen"),
+        (served(LLAMA_8B, "huge"), "resources.profile 'huge' is not in the operator's settings"),
+        (served(LLAMA_8B, tensorParallelSize=2), "engine.tensorParallelSize is 2: make them equal"),
+        (served(LLAMA_8B, extraArgs=["--max-model-len=long"]), "engine.extraArgs: --max-model-len long"),
+        (served("pvc://models/mine"), "model.source pvc://models/mine is not at hand"),
+    ],
+)
+def test_bad_input_ends_with_2_and_names_the_field(run: Run, spec: dict[str, Any], told: str, tmp_path: Path) -> None:
+    ended = run("check", "-f", written(tmp_path, spec))
+    assert ended.status == 2
+    assert told in ended.err
+    assert "hint: " in ended.err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: [", "cannot be read"),
+        ("", "there is no LLMDeployment"),
+        ("[1]", "a document is no object"),
+        ("kind: LLMDeployment", "metadata.name: Required value"),
+        ("{kind: List, items: 5}", "there is no LLMDeployment"),
+    ],
+)
+def test_files_that_are_none_are_refused(run: Run, text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text(text)
+    ended = run("check", "-f", str(tmp_path / "file.yaml"))
+    assert (ended.status, told in ended.err) == (2, True), ended.err
+    assert run("check", "-f", str(tmp_path / "absent.yaml")).status == 2
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"architectures": ["LlamaForCausalLM"]}'])
+def test_a_configuration_that_is_none_is_refused(run: Run, content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content)
+    ended = run("check", "-f", written(tmp_path, served("hf://acme/tiny")), "--config", str(tmp_path))
+    assert ended.status == 2
+    assert "config.json" in ended.err
+
+
+def test_profiles_are_those_of_settings_or_of_values(run: Run, tmp_path: Path) -> None:
+    file = written(tmp_path, served(LLAMA_8B, "mine", maxModelLen=8192))
+    profiles = tmp_path / "profiles.yaml"
+    profiles.write_text("profiles: {mine: {limits: {nvidia.com/gpu: 1, memory: 64Gi}, gpuMemory: 44Gi}, gone: null}")
+    assert run("check", "-f", file, "--profiles", str(profiles)).status == 0
+    profiles.write_text("profiles: {mine: {limits: {nvidia.com/gpu: 1}}}")
+    ended = run("check", "-f", file, "--profiles", str(profiles))
+    assert ended.status == 2
+    assert "m0: cannot be known: weights take 15.0 GiB" in ended.out
+    assert "write profiles.mine.gpuMemory into the operator's settings" in ended.out
+    profiles.write_text("profiles: {mine: {gpuMem: 5}}")
+    ended = run("check", "-f", file, "--profiles", str(profiles))
+    assert (ended.status, "profiles.mine.gpuMem" in ended.err) == (2, True)
+    assert run("check", "-f", str(EXAMPLES / "01-dinghy.yaml"), "--profiles", str(CHART)).status == 0
+
+
+def test_no_example_asks_for_what_does_not_fit(run: Run) -> None:
+    for example in sorted(EXAMPLES.glob("*.yaml")):
+        assert run("check", "-f", str(example)).status != 1, example
+
+
+def test_the_catalogue_is_listed(run: Run) -> None:
+    ended = run("models", "catalog")
+    assert ended.status == 0
+    assert all(name in ended.out for name in presets())
+    listed = {each["name"]: each for each in run("models", "catalog", "list", "-o", "json").json}
+    assert listed["qwen3-8b"]["profile"] == "nvidia-a100-80g"
+    assert listed["qwen3-8b"]["weightsBytes"] == pytest.approx(16.4e9, rel=0.05)
+
+
+def test_a_preset_is_printed_to_be_applied_and_checks(run: Run, tmp_path: Path) -> None:
+    ended = run("models", "catalog", "show", "llama-3-1-8b-instruct", "-o", "yaml")
+    assert ended.status == 0
+    manifest = yaml.safe_load(ended.out)
+    assert manifest["spec"]["model"]["source"] == "hf://meta-llama/Llama-3.1-8B-Instruct@main"
+    assert manifest["spec"]["model"]["credentials"] == {"secretName": "hub"}
+    (tmp_path / "preset.yaml").write_text(ended.out)
+    assert run("check", "-f", str(tmp_path / "preset.yaml")).status == 0
+    assert "A token" in ended.out
+    assert "A token" not in run("models", "catalog", "show", "qwen3-8b").out
+
+
+def test_a_preset_that_is_none_is_refused_with_the_nearest(run: Run) -> None:
+    ended = run("models", "catalog", "show", "qwen3-9b")
+    assert ended.status == 2
+    assert "hint: did you mean qwen3-8b" in ended.err
+
+
+def test_the_guide_shows_what_is_printed(run: Run, tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "fits.md").read_text()
+    (tmp_path / "skipper.yaml").write_text(guide.partition("<<'EOF'\n")[2].partition("\nEOF")[0])
+    shown = guide.partition("```text\n")[2].partition("```")[0].splitlines()
+    printed = run("check", "-f", str(tmp_path / "skipper.yaml")).out
+    printed = " ".join(printed.replace("│", " ").split())
+    for line in shown:
+        assert " ".join(line.split()).removesuffix(" …") in printed, line

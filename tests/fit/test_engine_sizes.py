@@ -1,0 +1,164 @@
+"""The arithmetic against the engine's own: names that both know, and bytes of what it loads and lays out."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fairlead_engine.config as engine_config
+from fairlead.fit.memory_need import _BATCHED_TOKENS, _NUM_SEQS, EngineChoice, kv_block_bytes, weight_bytes
+from fairlead.fit.model_families import ENCODERS, FAMILIES, read_shape
+from fairlead.fit.model_shape import ModelShape
+from fairlead.fit.stored_formats import METHODS, ROUNDED, DeviceKind
+from fairlead_engine.kernels.attention.backend import CacheLayout
+from fairlead_engine.kernels.attention.stored_heads import BYTES_PER_SCALE, KV_DTYPES
+from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model.encoders.encoder_registry import ENCODERS as ENGINE_ENCODERS
+from fairlead_engine.model.families.registry import ARCHITECTURES
+from fairlead_engine.model.linear import can_pack
+from fairlead_engine.model.quantization.int4_weight_only import can_pack_int4
+from fairlead_engine.model.quantization.int8 import can_pack_int8
+from fairlead_engine.model.quantization.stored import METHODS as ENGINE_METHODS
+from fairlead_engine.model.shard import ALONE, Shard
+from fairlead_engine_testing.checkpoints import FAMILIES as TINY
+from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.quantized_checkpoints import (
+    write_awq,
+    write_compressed_tensors,
+    write_finegrained_fp8,
+    write_gptq,
+    write_mxfp4,
+)
+from fairlead_engine_testing.vision_checkpoints import write_vision_model
+
+CPU = torch.device("cpu")
+WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "vocab_size": 512}
+"""Large enough for what this CPU packs to be as wide as it is counted."""
+
+
+def shape_of(folder: Path) -> ModelShape:
+    return read_shape(json.loads((folder / "config.json").read_text()))
+
+
+def loaded_bytes(folder: Path, dtype: torch.dtype, quantization: str | None = None, shard: Shard = ALONE) -> int:
+    return load_model(folder, read_config(folder), dtype, CPU, quantization, shard).weight_bytes
+
+
+def files_bytes(folder: Path) -> int:
+    """Of all tensors, without the headers."""
+    total = 0
+    for path in folder.glob("*.safetensors"):
+        content = path.read_bytes()
+        total += len(content) - 8 - int.from_bytes(content[:8], "little")
+    return total
+
+
+def test_the_names_are_those_of_the_engine() -> None:
+    assert set(FAMILIES) == set(ARCHITECTURES)
+    assert set(ENCODERS) == {name for name in ENGINE_ENCODERS if not name.endswith("ForSequenceClassification")}
+    assert set(ROUNDED) == set(engine_config.QUANTIZATIONS)
+    assert set(METHODS) == set(ENGINE_METHODS) - {"gguf"}
+    for kind in DeviceKind:
+        assert _NUM_SEQS[kind] == engine_config._DEFAULT_NUM_SEQS[kind]
+        assert _BATCHED_TOKENS[kind] == engine_config._DEFAULT_BATCHED_TOKENS[kind]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("family", TINY)
+def test_weights_take_what_the_engine_counts(family: str, ranks: int, tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, TINY[family]())
+    shape = shape_of(folder)
+    config = read_config(folder)
+    model = load_model(folder, config, torch.float32, CPU)
+    assert shape.num_parameters == model.num_parameters
+    assert shape.num_parameters * 4 == files_bytes(folder)
+    expected = weight_bytes(shape, EngineChoice(ranks=ranks), device(torch.float32), 4)
+    found = loaded_bytes(folder, torch.float32, shard=Shard(0, ranks))
+    assert found == pytest.approx(expected, rel=0.001)
+    assert shape.max_position_embeddings == config.max_position_embeddings
+
+
+def device(dtype: torch.dtype) -> DeviceKind:
+    """What counts a tied output projection as the engine does here: twice where a CPU packs."""
+    return DeviceKind.CPU if can_pack(dtype) else DeviceKind.CUDA
+
+
+def test_a_tied_output_projection_is_counted_as_the_engine_keeps_it(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, llama_fields(tie_word_embeddings=True))
+    shape = shape_of(folder)
+    assert loaded_bytes(folder, torch.float32) == weight_bytes(shape, EngineChoice(), device(torch.float32), 4)
+    assert files_bytes(folder) == shape.num_parameters * 4
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_rounded_weights_take_what_the_engine_counts(name: str, tmp_path: Path) -> None:
+    packs = {"int8": can_pack_int8(), "int4-weight-only": can_pack_int4(torch.float32)}.get(name, True)
+    if not packs:
+        pytest.skip("this CPU has no product for it")
+    folder = write_random_checkpoint(tmp_path, llama_fields(**WIDE))
+    expected = weight_bytes(shape_of(folder), EngineChoice(quantization=name), DeviceKind.CPU, 4)
+    assert loaded_bytes(folder, torch.float32, name) == pytest.approx(expected, rel=0.001)
+
+
+Writer = Callable[[Path, Path, Path], Any]
+STORED: dict[str, tuple[str, Writer]] = {
+    "gptq": ("llama", lambda floats, target, meant: write_gptq(floats, target, meant)),
+    "gptq of 8 bits": ("llama", lambda floats, target, meant: write_gptq(floats, target, meant, num_bits=8)),
+    "gptq with zeros": ("llama", lambda floats, target, meant: write_gptq(floats, target, meant, has_zeros=True)),
+    "awq": ("llama", lambda floats, target, meant: write_awq(floats, target, meant)),
+    "awq without zeros": ("llama", lambda floats, target, meant: write_awq(floats, target, meant, has_zeros=False)),
+    "fp8 by blocks": ("qwen3", lambda floats, target, meant: write_finegrained_fp8(floats, target, (128, 128))),
+    "fp8": ("qwen3", lambda floats, target, meant: write_finegrained_fp8(floats, target, None)),
+    "compressed int8": ("llama", lambda floats, target, meant: write_compressed_tensors(floats, target, "int8")),
+    "compressed fp8": ("llama", lambda floats, target, meant: write_compressed_tensors(floats, target, "fp8")),
+    "compressed int4": (
+        "llama",
+        lambda floats, target, meant: write_compressed_tensors(floats, target, "int4-weight-only"),
+    ),
+    "mxfp4": ("gpt_oss", lambda floats, target, meant: write_mxfp4(floats, target)),
+}
+
+
+@pytest.mark.parametrize("case", STORED)
+def test_stored_integers_take_what_the_engine_counts(case: str, tmp_path: Path) -> None:
+    family, write = STORED[case]
+    floats = write_random_checkpoint(tmp_path / "floats", TINY[family](**WIDE))
+    folder = write(floats, tmp_path / "stored", tmp_path / "meant")
+    shape = shape_of(folder)
+    assert shape.stored is not None
+    packs = not shape.stored.name.startswith("int4") or can_pack_int4(torch.float32)
+    kind = DeviceKind.CPU if packs else DeviceKind.CUDA
+    expected = weight_bytes(shape, EngineChoice(), kind, 4)
+    assert loaded_bytes(folder, torch.float32) == pytest.approx(expected, rel=0.02)
+    # Files of these tests have float32 beside, and indices, shapes and biases of zeros that a model of size has not.
+    assert files_bytes(folder) == pytest.approx(shape.stored_bytes, rel=0.05)
+
+
+def test_a_vision_tower_is_counted(tmp_path: Path) -> None:
+    folder = write_vision_model(tmp_path)
+    shape = shape_of(folder)
+    model = load_model(folder, read_config(folder), torch.float32, CPU)
+    assert shape.num_parameters == model.num_parameters
+    assert model.weight_bytes == weight_bytes(shape, EngineChoice(), device(torch.float32), 4)
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("family", TINY)
+def test_a_block_of_the_cache_takes_what_the_engine_lays_out(
+    family: str, ranks: int, kv_dtype: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY[family]()))
+    config = read_config(tmp_path)
+    heads = Shard(0, ranks).key_heads(config.num_kv_heads)
+    layout = CacheLayout(
+        num_layers=config.num_layers, num_heads=config.num_heads, num_kv_heads=heads.stop - heads.start,
+        head_dim=config.head_dim, block_size=16, dtype=torch.bfloat16, device=CPU, kv_dtype=KV_DTYPES[kv_dtype],
+        shared_value_dim=config.shared_value_dim,
+    )  # fmt: skip
+    choice = EngineChoice(ranks=ranks, kv_dtype=kv_dtype)
+    assert kv_block_bytes(shape_of(tmp_path), choice, 2) == layout.bytes_per_block
+    assert BYTES_PER_SCALE == 4

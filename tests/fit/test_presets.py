@@ -1,0 +1,62 @@
+"""The catalogue: each preset against its own arithmetic, and as an LLMDeployment that the operator takes."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fairlead.api.decoding import decode
+from fairlead.api.llmdeployment import LLMDeployment, LLMDeploymentSpec, broken_rules
+from fairlead.api.quantities import parse_bytes
+from fairlead.fit.chart_profiles import CHART_PROFILES
+from fairlead.fit.fit_check import Verdict, check
+from fairlead.fit.memory_need import EngineChoice
+from fairlead.fit.model_families import read_shape
+from fairlead.fit.presets import config_of, presets
+from fairlead.fit.replica_memory import replica_memory
+from fairlead.fit.stored_formats import DeviceKind
+from fairlead.operator_settings import OperatorSettings
+from fairlead_protocol.model_sources import parse_source
+
+CHART = Path(__file__).parents[2] / "charts" / "fairlead" / "values.yaml"
+SETTINGS = OperatorSettings.from_mapping({"profiles": CHART_PROFILES})
+
+
+def test_there_are_at_least_forty() -> None:
+    assert len(presets()) >= 40
+
+
+def test_the_profiles_are_the_charts() -> None:
+    assert yaml.safe_load(CHART.read_text())["profiles"] == CHART_PROFILES
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_is_what_it_says(name: str) -> None:
+    preset = presets()[name]
+    shape = read_shape(preset.config)
+    assert shape.num_parameters == preset.parameters
+    source = parse_source(preset.source)
+    assert source.scheme == "demo" or source.revision == "main"
+    body = preset.deployment()
+    body["metadata"] |= {"namespace": "ns", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    decode(LLMDeploymentSpec, body["spec"], "spec", strict=True)
+    deployment = LLMDeployment.from_body(body)
+    assert broken_rules(body) == []
+    assert len(name) <= 40
+    memory = replica_memory(deployment, SETTINGS)
+    fit = check(shape, EngineChoice.of(deployment.spec.engine), memory)
+    assert fit.verdict is Verdict.FITS, fit.message
+    wanted = deployment.spec.engine.max_model_len or shape.max_position_embeddings
+    assert fit.max_model_len == wanted
+    share = 0.9 if memory.device is DeviceKind.CUDA else 1.0
+    needed = (fit.need.beside_cache + fit.need.kv(wanted)) / share
+    assert needed <= parse_bytes(preset.memory) <= 1.05 * needed + 2**27
+    assert memory.per_rank is not None and parse_bytes(preset.memory) <= memory.per_rank
+    assert config_of(preset.source) is not None
+
+
+def test_a_source_is_known_by_its_default_revision_only() -> None:
+    assert config_of("hf://Qwen/Qwen3-8B") == config_of("hf://qwen/qwen3-8b@main") == presets()["qwen3-8b"].config
+    assert config_of("hf://Qwen/Qwen3-8B@gptq-4bit") is None
+    assert config_of("hf://Qwen/nothing") is config_of("s3://models/qwen3") is config_of("no source") is None
+    assert config_of("demo://dinghy") is not None
