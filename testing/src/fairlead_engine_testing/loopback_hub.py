@@ -4,19 +4,18 @@ Like the hub's, large files redirect to another origin with a signed query, whic
 It notes what was asked of it, and misbehaves on demand.
 """
 
-import asyncio
 import hashlib
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from fairlead_engine_testing.file_server import FileServer, in_a_thread
+
 LARGE = 4096
 """Bytes from which on a file is in large-file storage, with a SHA-256."""
 _SIGNATURE = "sig-5f2e"
-_PIECE = 64 << 10
 
 
 @dataclass
@@ -29,42 +28,15 @@ class HubModel:
     is_gated: bool = False
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One request for a file's content."""
-
-    path: str
-    start: int
-    sent: int
-    """Bytes that were sent, which the client may not all have read."""
-
-
 @dataclass
-class LoopbackHub:
+class LoopbackHub(FileServer):
     """`endpoint` is for HF_ENDPOINT. What a test changes counts from the next request on."""
 
     models: dict[str, HubModel] = field(default_factory=dict)
     token: str | None = None
     """That is valid; None = nobody's."""
-    asked: list[Asked] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    """What no client may do, such as sending a token to the CDN."""
-    flipped: set[str] = field(default_factory=set)
-    """Files of which one byte is another than the hub says."""
-    cut_after: int | None = None
-    """Bytes of a file after which a connection breaks."""
-    unwell: int = 0
-    """Answers that are HTTP 503 before any other."""
-    pause_seconds: float = 0.0
-    """Before each piece of a file."""
-    active: int = 0
-    """Files that are being sent."""
     endpoint: str = ""
     cdn: str = ""
-
-    def file_bytes(self, path: str) -> int:
-        """That were sent of a file, in all requests."""
-        return sum(asked.sent for asked in self.asked if asked.path == path)
 
     def commit(self, name: str, revision: str) -> str:
         content = repr(sorted(self.models[name].revisions[revision].items())).encode()
@@ -88,7 +60,7 @@ class LoopbackHub:
         return None
 
     async def _model(self, request: web.Request) -> web.Response:
-        if (unwell := self._unwell()) is not None:
+        if (unwell := self.is_unwell()) is not None:
             return unwell
         name = f"{request.match_info['organisation']}/{request.match_info['model']}"
         if (refusal := self._refusal(request, name, content=False)) is not None:
@@ -115,7 +87,7 @@ class LoopbackHub:
         return web.json_response(entries)
 
     async def _resolve(self, request: web.Request) -> web.StreamResponse:
-        if (unwell := self._unwell()) is not None:
+        if (unwell := self.is_unwell()) is not None:
             return unwell
         name = f"{request.match_info['organisation']}/{request.match_info['model']}"
         if (refusal := self._refusal(request, name, content=True)) is not None:
@@ -131,7 +103,7 @@ class LoopbackHub:
         headers = {"X-Repo-Commit": self.commit(name, branch), "Accept-Ranges": "bytes"}
         if len(content) < LARGE:
             headers["ETag"] = f'"{_blob(content)}"'
-            return await self._send(request, path, content, headers)
+            return await self.send(request, path, content, headers)
         digest = hashlib.sha256(content).hexdigest()
         headers |= {"X-Linked-Size": str(len(content)), "X-Linked-ETag": f'"{digest}"'}
         headers["Location"] = f"{self.cdn}/{name}/{digest}?X-Signature={_SIGNATURE}"
@@ -147,87 +119,21 @@ class LoopbackHub:
         for files in model.revisions.values():
             for path, content in files.items():
                 if hashlib.sha256(content).hexdigest() == request.match_info["digest"]:
-                    return await self._send(request, path, content, {"ETag": f'"{request.match_info["digest"]}"'})
+                    return await self.send(request, path, content, {"ETag": f'"{request.match_info["digest"]}"'})
         return web.Response(status=404)
-
-    async def _send(
-        self, request: web.Request, path: str, content: bytes, headers: dict[str, str]
-    ) -> web.StreamResponse:
-        start = request.http_range.start or 0
-        if start >= len(content) > 0:
-            return web.Response(status=416)
-        if request.method == "HEAD":
-            return web.Response(headers=headers | {"Content-Length": str(len(content))})
-        if path in self.flipped:
-            middle = len(content) // 2
-            content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-        answer = web.StreamResponse(status=206 if request.http_range.start else 200, headers=headers)
-        if answer.status == 206:
-            answer.headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        answer.content_length = len(content) - start
-        await answer.prepare(request)
-        sent = 0
-        self.active += 1
-        try:
-            for begin in range(start, len(content), _PIECE):
-                piece = content[begin : begin + _PIECE]
-                if self.pause_seconds:
-                    await asyncio.sleep(self.pause_seconds)
-                if self.cut_after is not None and sent + len(piece) > self.cut_after:
-                    await asyncio.sleep(0.02)  # what was sent arrives before the end does
-                    if request.transport is not None:
-                        request.transport.close()
-                    break
-                await answer.write(piece)
-                sent += len(piece)
-        except ConnectionError:
-            pass
-        finally:
-            self.asked.append(Asked(path, start, sent))
-            self.active -= 1
-        return answer
-
-    def _unwell(self) -> web.Response | None:
-        if self.unwell <= 0:
-            return None
-        self.unwell -= 1
-        return web.Response(status=503, headers={"Retry-After": "0"})
 
 
 @contextmanager
 def loopback_hub(hub: LoopbackHub) -> Iterator[LoopbackHub]:
     """Runs the hub and its CDN in a thread."""
-    loop, ready, stopping = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        api, cdn = web.Application(), web.Application()
-        api.router.add_get("/api/models/{organisation}/{model}", hub._model)
-        api.router.add_get("/api/models/{organisation}/{model}/revision/{revision:.+}", hub._model)
-        api.router.add_get("/api/models/{organisation}/{model}/tree/{revision:.+}", hub._tree)
-        api.router.add_get("/{organisation}/{model}/resolve/{revision}/{path:.+}", hub._resolve)
-        cdn.router.add_get("/{organisation}/{model}/{digest}", hub._cdn)
-        runners = []
-        for app, name in ((api, "endpoint"), (cdn, "cdn")):
-            runner = web.AppRunner(app, shutdown_timeout=0.1)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            setattr(hub, name, f"http://127.0.0.1:{runner.addresses[0][1]}")
-            runners.append(runner)
-        ready.set()
-        await stopping.wait()
-        for runner in runners:
-            await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    ready.wait()
-    try:
+    api, cdn = web.Application(), web.Application()
+    api.router.add_get("/api/models/{organisation}/{model}", hub._model)
+    api.router.add_get("/api/models/{organisation}/{model}/revision/{revision:.+}", hub._model)
+    api.router.add_get("/api/models/{organisation}/{model}/tree/{revision:.+}", hub._tree)
+    api.router.add_get("/{organisation}/{model}/resolve/{revision}/{path:.+}", hub._resolve)
+    cdn.router.add_get("/{organisation}/{model}/{digest}", hub._cdn)
+    with in_a_thread(hub, {"endpoint": api, "cdn": cdn}):
         yield hub
-    finally:
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join()
-        loop.close()
 
 
 def _sibling(path: str, content: bytes, blobs: bool) -> dict[str, object]:

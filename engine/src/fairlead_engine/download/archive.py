@@ -1,57 +1,132 @@
-"""A tar, unpacked without trust: plain files that serving needs, below one folder, and not more bytes than bounded."""
+"""Tars, unpacked without trust: plain files that serving needs, below one folder, and not more bytes than bounded."""
 
 import tarfile
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
 
-from fairlead_engine.download.remote import DownloadError, RemoteFile
-from fairlead_engine.download.selection import check_path
+from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile
+from fairlead_engine.download.selection import check_path, model_folder
 from fairlead_protocol.downloads import DownloadFailure
 
-MOST_MEMBERS = 10_000
+MOST_MEMBERS = {Packing.ARCHIVE: 10_000, Packing.LAYER: 200_000}
+"""A layer may be of a whole system, in which a model lies."""
 EXPANSION = 10
 """Times an archive's size that its members may have together: weights hardly compress, bombs do."""
 SMALL = 64 << 20
 """Bytes that any archive may have, however small it is."""
+LARGEST_HEADER = 64 << 10
+"""Bytes of an extended header, which tarfile reads into memory: names and times take a few hundred."""
 _COPY_BYTES = 1 << 20
+_REMOVED = ".wh."
+"""Before the name of what a layer takes away."""
+_ALL_REMOVED = ".wh..wh..opq"
+"""In a folder of which a layer takes away everything that is below."""
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 
-def members(path: Path, name: str) -> dict[str, tarfile.TarInfo]:
-    """The plain files in an archive, by their path below the folder that has `config.json`, which may be any in it.
-    `name`: of the archive, for messages. Raises DownloadError."""
-    bound, total, found = path.stat().st_size * EXPANSION + SMALL, 0, dict[str, tarfile.TarInfo]()
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A plain file in an archive; or one that is none, and lies where it was fetched to."""
+
+    place: Path
+    """Of the archive, or of the file."""
+    info: tarfile.TarInfo | None
+    size: int
+
+
+def opened(files: Iterable[RemoteFile], folder: Path, source: str) -> dict[str, Member]:
+    """What the fetched files of a source hold, by the path below the folder that has `config.json`, which may be any.
+    `folder`: where they are; `source`: for messages. Raises DownloadError."""
+    found: dict[str, Member] = {}
+    for file in files:
+        place = folder / file.path
+        if file.packing is None:
+            check_path(file.path)
+            found[file.path] = Member(place, None, place.stat().st_size)
+            continue
+        for path, info in _members(place, f"{file.path} of {source}", file.packing):
+            if info is None:
+                for each in [each for each in found if f"{each}/".startswith(path) and found[each].place != place]:
+                    del found[each]
+            else:
+                found[path] = Member(place, info, info.size)
+    top = model_folder(found)
+    return {path.removeprefix(top): member for path, member in found.items() if path.startswith(top)}
+
+
+def unpack(chosen: Mapping[str, Member], target: Path) -> None:
+    """Writes the chosen members below `target`; files that are no archive's are moved there, last. Raises OSError."""
+    for place in sorted({member.place for member in chosen.values() if member.info is not None}):
+        # In the archive's order: a compressed one is read from its start for each step back.
+        inside = [(m.info.offset_data, path, m.info) for path, m in chosen.items() if m.info and m.place == place]
+        with tarfile.open(place) as archive:
+            for _, path, info in sorted(inside, key=lambda each: each[0]):
+                content = archive.extractfile(info)
+                assert content is not None, "only plain files are chosen"
+                with content, _made(target / path).open("wb") as file:
+                    while chunk := content.read(_COPY_BYTES):
+                        file.write(chunk)
+    for path, member in chosen.items():
+        if member.info is None:
+            member.place.rename(_made(target / path))
+
+
+def _members(path: Path, name: str, packing: Packing) -> Iterator[tuple[str, tarfile.TarInfo | None]]:
+    """Plain files by name; None = what earlier layers have at that name, or below it if it ends in '/', goes."""
+    bound, most, total = path.stat().st_size * EXPANSION + SMALL, MOST_MEMBERS[packing], 0
     try:
-        with tarfile.open(path) as archive:
+        with tarfile.open(path, tarinfo=_BoundedInfo) as archive:
             for count, member in enumerate(archive, 1):
-                if member.isfile():
-                    check_path(inner := member.name.removeprefix("./"))
-                    found[inner] = member
-                elif not member.isdir():
-                    raise _unfit(name, f"has {member.name[:200]!r}, which is a link or a device: pack plain files")
                 total += member.size
-                if count > MOST_MEMBERS or total > bound:
-                    raise _unfit(name, f"unpacks to more than {MOST_MEMBERS} files or {bound} bytes")
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+                if count > most or total > bound:
+                    raise _unfit(name, f"unpacks to more than {most} files or {bound} bytes")
+                if member.isdir():
+                    continue
+                inner = member.name.removeprefix("./")
+                if not member.isfile():
+                    if packing is Packing.ARCHIVE:
+                        problem = f"has {member.name[:200]!r}, which is a link or a device: pack plain files"
+                        raise _unfit(name, problem)
+                    continue
+                check_path(inner)
+                folder, _, last = inner.rpartition("/")
+                if packing is Packing.LAYER and last.startswith(_REMOVED):
+                    gone = folder if last == _ALL_REMOVED else f"{folder}/{last.removeprefix(_REMOVED)}".lstrip("/")
+                    yield (f"{gone}/" if gone else ""), None
+                else:
+                    yield inner, member
+    except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError) as error:
         raise _unfit(name, f"is no tar that can be read ({type(error).__name__}): pack it again") from error
-    configs = sorted((PurePosixPath(each) for each in found if PurePosixPath(each).name == "config.json"), key=_depth)
-    top = "" if not configs or configs[0].parent == PurePosixPath() else f"{configs[0].parent}/"
-    return {each.removeprefix(top): member for each, member in found.items() if each.startswith(top)}
 
 
-def unpack(path: Path, chosen: dict[str, RemoteFile], found: dict[str, tarfile.TarInfo], target: Path) -> None:
-    """Writes the chosen members below `target`. Raises OSError."""
-    with tarfile.open(path) as archive:
-        for inner in chosen:
-            to = target / inner
-            to.parent.mkdir(parents=True, exist_ok=True)
-            content = archive.extractfile(found[inner])
-            assert content is not None, "only plain files are chosen"
-            with content, to.open("wb") as file:
-                while chunk := content.read(_COPY_BYTES):
-                    file.write(chunk)
+class _BoundedInfo(tarfile.TarInfo):
+    """Refuses headers that would be read into memory whole, or have others without end."""
+
+    def _proc_member(self, archive: Any) -> Any:
+        if self.type in _EXTENDED and self.size > LARGEST_HEADER:
+            raise tarfile.ReadError("header too large")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            self._refuse_sparse()
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+    def _refuse_sparse(self, *_: object) -> NoReturn:
+        """Weights have no holes, and maps of holes have no bound."""
+        raise tarfile.ReadError("sparse file")
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
-def _depth(path: PurePosixPath) -> tuple[int, str]:
-    return len(path.parts), str(path)
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _unfit(name: str, problem: str) -> DownloadError:

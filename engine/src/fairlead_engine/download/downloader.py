@@ -30,7 +30,7 @@ _WAIT_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
 _READ_BYTES = 4 << 20
 _ARCHIVE = ".archive"
-"""Folder of an archive, beside what is unpacked of it."""
+"""Folder of archives, and of what comes with them, beside what is unpacked."""
 
 _log = logging.getLogger("fairlead_engine.download")
 Answer = TypeVar("Answer")
@@ -110,13 +110,14 @@ class _Run:
         """SHA-256 of files that are whole, by path."""
 
     async def run(self) -> Path:
-        files = self._listing.files if self._listing.archive else self._needed(self._listing.files)
-        where = self._staging / _ARCHIVE if self._listing.archive else self._staging
+        packed = self._listing.is_packed
+        files = self._listing.files if packed else self._needed(self._listing.files)
+        where = self._staging / _ARCHIVE if packed else self._staging
         self._keep_what_fits(files, where)
         self._make_room(files, where)
         await self._fetch_all(files, where)
-        if self._listing.archive:
-            await self._unpack(where / files[0].path)
+        if packed:
+            await self._unpack(where)
         await self._convert()
         return await self._complete()
 
@@ -145,7 +146,7 @@ class _Run:
                 _log.info("removed for room", extra={"folder": str(path)})
         self._models.plan(self._orders.source, plan)
         there = sum(path.stat().st_size for path in where.rglob("*") if path.is_file())
-        missing = total - there + (total if self._listing.archive else converters.extra_bytes(files))
+        missing = total - there + (_packed_bytes(files) if self._listing.is_packed else converters.extra_bytes(files))
         free = free_bytes(self._models.path)
         if missing > free:
             raise DownloadError(
@@ -206,25 +207,27 @@ class _Run:
         finally:
             await part.flush()
 
-    async def _unpack(self, path: Path) -> None:
+    async def _unpack(self, where: Path) -> None:
         name = self._orders.source
         self._reporter.stage(DownloadStage.VERIFYING)
-        found = await asyncio.to_thread(archive.members, path, name)
-        chosen = {file.path: file for file in self._needed(tuple(RemoteFile(p, m.size) for p, m in found.items()))}
-        size, free = sum(file.size or 0 for file in chosen.values()), free_bytes(self._models.path)
+        found = await asyncio.to_thread(archive.opened, self._listing.files, where, name)
+        needed = self._needed(tuple(RemoteFile(path, member.size) for path, member in found.items()))
+        chosen = {file.path: found[file.path] for file in needed}
+        size = sum(member.size for member in chosen.values() if member.info is not None)
+        free = free_bytes(self._models.path)
         if size > free:
             raise DownloadError(
                 DownloadFailure.NO_SPACE,
                 f"{name} unpacks to {size} bytes, and {self._models.path} has {free}: make room",
             )
         try:
-            await asyncio.to_thread(archive.unpack, path, chosen, found, self._staging)
+            await asyncio.to_thread(archive.unpack, chosen, self._staging)
         except BaseException:
             for file in chosen:  # of which nobody knows whether they are whole
                 (self._staging / file).unlink(missing_ok=True)
             raise
         self._digests.clear()
-        shutil.rmtree(path.parent)
+        shutil.rmtree(where)
 
     async def _convert(self) -> None:
         for converter in converters.CONVERTERS:
@@ -283,6 +286,11 @@ def free_bytes(folder: Path) -> int:
     """That this user may still write there."""
     figures = os.statvfs(folder)
     return figures.f_bavail * figures.f_frsize
+
+
+def _packed_bytes(files: tuple[RemoteFile, ...]) -> int:
+    """What unpacking takes beside the archives, until those are deleted, if they are not compressed."""
+    return sum(file.size or 0 for file in files if file.packing is not None)
 
 
 async def _patiently(

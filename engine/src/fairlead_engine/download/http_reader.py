@@ -30,7 +30,7 @@ class HttpReader:
     """One session. `authorization`: the header's value for the first origin that is asked, and for no other."""
 
     def __init__(self, authorization: str | None = None) -> None:
-        self._authorization = authorization
+        self.authorization = authorization
         self._session: aiohttp.ClientSession | None = None
         self._has_tls = False
 
@@ -45,8 +45,8 @@ class HttpReader:
             for _ in range(_MAX_REDIRECTS):
                 self._has_tls |= target.scheme == "https"
                 sent = dict(headers or {})
-                if self._authorization and target.origin() == origin.origin():
-                    sent["Authorization"] = self._authorization
+                if self.authorization and target.origin() == origin.origin():
+                    sent["Authorization"] = self.authorization
                 async with self._opened().request(method, target, headers=sent, allow_redirects=False) as answer:
                     location = answer.headers.get("Location")
                     if not (HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST and location):

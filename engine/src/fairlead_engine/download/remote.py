@@ -3,6 +3,7 @@ same for all (what is fetched, in parallel, again, checked and put in its place)
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from fairlead_engine.errors import EngineError
@@ -29,6 +30,15 @@ class Changed(Exception):
     """A file is not the one that was listed: it is to be fetched from its start, of a fresh listing."""
 
 
+class Packing(StrEnum):
+    """What a tar is, whose members are a part of a model."""
+
+    ARCHIVE = "archive"
+    """Made of a model: links and devices in it are refused."""
+    LAYER = "layer"
+    """Of an image's file system: what is no plain file is passed over, and it may take away what earlier ones have."""
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """A file that a source holds."""
@@ -41,6 +51,8 @@ class RemoteFile:
     """Hex; None = the source does not say."""
     git_blob: str | None = None
     """Hex, the SHA-1 by which git knows the content; None = the source does not say."""
+    packing: Packing | None = None
+    """None = the file is itself a part of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,12 @@ class Listing:
     revision: str
     """That cannot move: a commit, a digest, or what stands for one."""
     files: tuple[RemoteFile, ...]
-    archive: bool = False
-    """Whether the one file is a tar whose members are the model."""
+    """No two with one path; of several within archives, the last counts."""
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether what the model has is known only once archives are here."""
+        return any(file.packing is not None for file in self.files)
 
 
 class Remote(Protocol):

@@ -11,6 +11,7 @@ from fairlead_protocol.model_sources import Source
 REMOTES: dict[str, str] = {
     "hf": "fairlead_engine.download.hub:HubRemote",
     "https": "fairlead_engine.download.web:WebRemote",
+    "oci": "fairlead_engine.download.oci_registry:OciRemote",
 }
 """Scheme → `MODULE:CLASS`; the class is called with the `Source`, and takes credentials from the environment."""
 

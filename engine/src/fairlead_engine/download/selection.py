@@ -87,6 +87,17 @@ def check_path(path: str) -> None:
         )
 
 
+def model_folder(paths: Iterable[str]) -> str:
+    """The folder in which the model is, with a '/' at its end: the highest with a `config.json`, else with a GGUF file;
+    empty = the top, or nowhere."""
+    every = [PurePosixPath(path) for path in paths]
+    for pattern in ("config.json", "*.gguf"):
+        fitting = (path for path in every if path.match(pattern))
+        if first := min(fitting, key=lambda path: (len(path.parts), str(path)), default=None):
+            return "" if first.parent == PurePosixPath() else f"{first.parent}/"
+    return ""
+
+
 def _safetensors(paths: Collection[str]) -> list[str]:
     """With their index. Several sets may lie side by side: the one by transformers' names counts."""
     top = [path for path in paths if path.endswith(".safetensors") and "/" not in path]

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from fairlead_engine.download.http_reader import HttpReader, Refused
-from fairlead_engine.download.remote import DownloadError, Listing, RemoteFile
+from fairlead_engine.download.remote import DownloadError, Listing, Packing, RemoteFile
 from fairlead_engine.download.selection import INDEX_FILE, SETTINGS, SINGLE_FILE
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
@@ -51,11 +51,16 @@ class WebRemote:
             files = [file for file in await self._files_of(base) if file is not None]
             sums = _sums(await self._text(f"{base}/{_SUMS}"))
         found = tuple(
-            RemoteFile(file.path, file.size, sums.get(file.path) or sums.get(PurePosixPath(self._urls[file.path]).name))
+            RemoteFile(
+                file.path,
+                file.size,
+                sums.get(file.path) or sums.get(PurePosixPath(self._urls[file.path]).name),
+                packing=Packing.ARCHIVE if is_archive else None,
+            )
             for file in files
             if file is not None
         )
-        return Listing(self._revision(found), found, archive=is_archive)
+        return Listing(self._revision(found), found)
 
     async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = self._urls[file.path]

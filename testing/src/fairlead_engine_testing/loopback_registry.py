@@ -1,0 +1,160 @@
+"""A registry on this machine: what pulling takes of the distribution specification, with tokens and blobs elsewhere.
+
+Like the large ones, it sends who asks for a blob to another origin with a signed query, which refuses a token.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from fairlead_engine_testing.file_server import FileServer, in_a_thread
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+TITLE = "org.opencontainers.image.title"
+ORAS_FILE = "application/vnd.oci.image.layer.v1.tar"
+"""What ORAS calls any file."""
+_SIGNATURE = "sig-77aa"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A blob, and what a manifest says of it."""
+
+    content: bytes
+    media_type: str = ORAS_FILE
+    annotations: dict[str, str] = field(default_factory=dict)
+
+    def descriptor(self) -> dict[str, Any]:
+        told = {"mediaType": self.media_type, "digest": digest_of(self.content), "size": len(self.content)}
+        return told | ({"annotations": self.annotations} if self.annotations else {})
+
+
+@dataclass
+class LoopbackRegistry(FileServer):
+    """`host` is for `oci://HOST/REPOSITORY`. What a test changes counts from the next request on."""
+
+    login: str = ""
+    """"" = nobody needs one; "basic", "bearer": by that challenge."""
+    pair: str = "me:hidden-word"
+    """Name and password that are valid."""
+    uses_of_tokens: int = 1000
+    """Requests after which a token has run out."""
+    manifests: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
+    """Repository → tag or digest → media type and content."""
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """Digest → what `asked` and `flipped` call it."""
+    tokens: dict[str, int] = field(default_factory=dict)
+    """Token → uses that are left."""
+    registry: str = ""
+    storage: str = ""
+    """Addresses."""
+
+    @property
+    def host(self) -> str:
+        return self.registry.partition("://")[2]
+
+    def push(self, repository: str, tag: str, layers: list[Layer], media_type: str = MANIFEST) -> str:
+        """An artifact; returns its digest."""
+        for layer in layers:
+            self.blobs[digest_of(layer.content)] = layer.content
+            self.names[digest_of(layer.content)] = layer.annotations.get(TITLE, digest_of(layer.content))
+        told = {"schemaVersion": 2, "mediaType": media_type, "layers": [each.descriptor() for each in layers]}
+        told["config"] = Layer(b"{}", "application/vnd.oci.empty.v1+json").descriptor()
+        return self.push_manifest(repository, tag, media_type, told)
+
+    def push_manifest(self, repository: str, tag: str, media_type: str, told: dict[str, Any]) -> str:
+        """Returns its digest."""
+        content = json.dumps(told).encode()
+        for reference in (tag, digest_of(content)):
+            self.manifests.setdefault(repository, {})[reference] = (media_type, content)
+        return digest_of(content)
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if not self.login:
+            return None
+        if self.login == "basic":
+            if scheme == "Basic" and base64.b64decode(given).decode() == self.pair:
+                return None
+            challenge = 'Basic realm="registry"'
+        else:
+            if scheme == "Basic":
+                self.problems.append("a password for the registry, which gives tokens for them elsewhere")
+            if scheme == "Bearer" and self.tokens.get(given, 0) > 0:
+                self.tokens[given] -= 1
+                return None
+            scope = f"repository:{request.match_info['repository']}:pull"
+            challenge = f'Bearer realm="{self.registry}/token",service="loopback",scope="{scope}"'
+        return _error(401, "UNAUTHORIZED", {"WWW-Authenticate": challenge})
+
+    async def _token(self, request: web.Request) -> web.Response:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme != "Basic" or base64.b64decode(given).decode() != self.pair:
+            return _error(401, "UNAUTHORIZED")
+        if request.query["service"] != "loopback" or not request.query["scope"].endswith(":pull"):
+            return _error(400, "DENIED")
+        token = f"token-{len(self.tokens)}-hidden"
+        self.tokens[token] = self.uses_of_tokens
+        return web.json_response({"token": token, "expires_in": 60})
+
+    async def _manifest(self, request: web.Request) -> web.Response:
+        if (answer := self.is_unwell() or self._refusal(request)) is not None:
+            return answer
+        if (known := self.manifests.get(request.match_info["repository"])) is None:
+            return _error(404, "NAME_UNKNOWN")
+        if (found := known.get(request.match_info["reference"])) is None:
+            return _error(404, "MANIFEST_UNKNOWN")
+        media_type, content = found
+        if media_type not in request.headers.get("Accept", ""):
+            return _error(404, "MANIFEST_UNKNOWN")
+        digest = digest_of(content)
+        if "manifest" in self.flipped:
+            content = content.replace(b"2", b"3", 1)
+        headers = {"Content-Type": media_type, "Docker-Content-Digest": digest}
+        return web.Response(body=content, headers=headers)
+
+    async def _blob(self, request: web.Request) -> web.Response:
+        if (answer := self.is_unwell() or self._refusal(request)) is not None:
+            return answer
+        digest = request.match_info["digest"]
+        if digest not in self.blobs:
+            return _error(404, "BLOB_UNKNOWN")
+        return web.Response(status=307, headers={"Location": f"{self.storage}/{digest}?signature={_SIGNATURE}"})
+
+    async def _stored(self, request: web.Request) -> web.StreamResponse:
+        if "Authorization" in request.headers:
+            self.problems.append(f"a token for {request.path}")
+            return web.Response(status=400)
+        if request.query.get("signature") != _SIGNATURE:
+            return web.Response(status=403)
+        digest = request.match_info["digest"]
+        return await self.send(request, self.names[digest], self.blobs[digest], {})
+
+
+@contextmanager
+def loopback_registry(registry: LoopbackRegistry) -> Iterator[LoopbackRegistry]:
+    """Runs the registry, its token server and its blob storage in a thread."""
+    api, storage = web.Application(), web.Application()
+    api.router.add_get("/token", registry._token)
+    api.router.add_get("/v2/{repository:.+}/manifests/{reference}", registry._manifest)
+    api.router.add_get("/v2/{repository:.+}/blobs/{digest}", registry._blob)
+    storage.router.add_get("/{digest}", registry._stored)
+    with in_a_thread(registry, {"registry": api, "storage": storage}):
+        yield registry
+
+
+def digest_of(content: bytes) -> str:
+    return "sha256:" + hashlib.sha256(content).hexdigest()
+
+
+def _error(status: int, code: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"errors": [{"code": code, "message": code.lower()}]}, status=status, headers=headers)

@@ -1,0 +1,287 @@
+"""`oci://` against a registry on this machine: artifacts and images, challenges, digests, and what is refused."""
+
+import asyncio
+import base64
+import io
+import json
+import os
+import random
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead_engine.download.downloader import Orders, download
+from fairlead_engine.download.models_folder import ModelsFolder, read_manifest
+from fairlead_engine.download.oci_registry import may_be_plain
+from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.reporting import Reporter
+from fairlead_engine_testing.loopback_registry import (
+    DOCKER_MANIFEST,
+    INDEX,
+    MANIFEST,
+    ORAS_FILE,
+    TITLE,
+    Layer,
+    LoopbackRegistry,
+    loopback_registry,
+)
+from fairlead_protocol.downloads import DownloadFailure
+
+WEIGHTS = random.Random(9).randbytes(700_000)
+MODEL = {"config.json": b"{}", "tokenizer.json": b'{"model": 2}', "model.safetensors": WEIGHTS}
+OCI_GZIP, DOCKER_GZIP = (
+    "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+)
+MODELPACK = "application/vnd.cncf.model"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LoopbackRegistry]:
+    with loopback_registry(LoopbackRegistry()) as registry:
+        yield registry
+
+
+@pytest.fixture
+def registry(running: LoopbackRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LoopbackRegistry:
+    running.behave()
+    running.manifests, running.blobs, running.tokens = {}, {}, {}
+    running.login, running.uses_of_tokens = "", 1000
+    running.push("acme/dinghy", "v1", files(MODEL | {"README.md": b"#"}))
+    for variable in ("OCI_USERNAME", "OCI_PASSWORD", "OCI_INSECURE_REGISTRIES", ".dockerconfigjson"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    return running
+
+
+def files(model: dict[str, bytes], media_type: str = ORAS_FILE) -> list[Layer]:
+    return [Layer(content, media_type, {TITLE: path}) for path, content in model.items()]
+
+
+def tar(members: dict[str, bytes], compression: str = "", links: tuple[str, ...] = ()) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode=f"w:{compression}") as archive:
+        for path in links:
+            info = tarfile.TarInfo(path)
+            info.type, info.linkname = tarfile.SYMTYPE, "/bin/sh"
+            archive.addfile(info)
+        for name, each in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(each)
+            archive.addfile(info, io.BytesIO(each))
+    return content.getvalue()
+
+
+def pull(registry: LoopbackRegistry, models: Path, name: str = "acme/dinghy:v1") -> dict[str, bytes]:
+    source = f"oci://{registry.host}/{name}"
+    folder = asyncio.run(
+        download(Orders(source, ModelsFolder(models), backoff_seconds=0.001, attempts=6), Reporter(source))
+    )
+    found = [each for each in folder.rglob("*") if each.is_file() and each.name != ".fairlead.json"]
+    return {each.relative_to(folder).as_posix(): each.read_bytes() for each in found}
+
+
+def fails(registry: LoopbackRegistry, models: Path, name: str = "acme/dinghy:v1") -> DownloadError:
+    with pytest.raises(DownloadError) as caught:
+        pull(registry, models, name)
+    return caught.value
+
+
+def test_files_that_oras_pushed(registry: LoopbackRegistry, tmp_path: Path) -> None:
+    assert pull(registry, tmp_path) == MODEL
+    assert {each.path for each in registry.asked} == set(MODEL)  # what serving needs
+
+
+@pytest.mark.parametrize("reference", [":v1@{digest}", "@{digest}"])
+def test_a_digest_names_what_no_tag_can_move(registry: LoopbackRegistry, tmp_path: Path, reference: str) -> None:
+    digest = registry.push("acme/dinghy", "v1", files(MODEL))
+    registry.push("acme/dinghy", "v1", files(MODEL | {"config.json": b'{"moved": true}'}))
+    name = f"acme/dinghy{reference.format(digest=digest)}"
+    assert pull(registry, tmp_path, name) == MODEL
+    manifest = read_manifest(ModelsFolder(tmp_path).model(f"oci://{registry.host}/{name}"))
+    assert manifest is not None and manifest.revision == digest
+
+
+def test_without_a_tag_it_is_the_latest(registry: LoopbackRegistry, tmp_path: Path) -> None:
+    registry.push("acme/deep/er", "latest", files({f"model/{path}": each for path, each in MODEL.items()}))
+    assert pull(registry, tmp_path, "acme/deep/er") == MODEL  # of a folder that was pushed by its path
+
+
+SETTINGS = {path: each for path, each in MODEL.items() if path != "model.safetensors"}
+FILEPATH = "org.cncf.model.filepath"
+"""ModelPack's word for a title."""
+
+
+def below(folder: str, model: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{folder}/{path}": content for path, content in model.items()}
+
+
+def image_layer(members: dict[str, bytes], links: tuple[str, ...] = ()) -> Layer:
+    return Layer(tar(members, "gz", links), OCI_GZIP)
+
+
+ARTIFACTS = {
+    "oras folder": [
+        Layer(tar(below("a", MODEL), "gz"), OCI_GZIP, {TITLE: "a", "io.deis.oras.content.unpack": "true"}),
+    ],
+    "oras tar": [Layer(tar(below("a", MODEL), "gz"), ORAS_FILE, {TITLE: "a.tar.gz"})],
+    "modelpack tars": [
+        Layer(tar({"model.safetensors": WEIGHTS}), f"{MODELPACK}.weight.v1.tar", {FILEPATH: "model.safetensors"}),
+        Layer(tar(SETTINGS, "gz"), f"{MODELPACK}.weight.config.v1.tar+gzip"),
+        Layer(b"no tar", f"{MODELPACK}.code.v1.tar"),
+    ],
+    "modelpack files": [
+        Layer(content, f"{MODELPACK}.weight.v1.raw", {FILEPATH: path}) for path, content in MODEL.items()
+    ],
+    "files beside a tar": [
+        *files(SETTINGS),
+        Layer(tar({"model.safetensors": WEIGHTS}), "application/vnd.a.model.v1.tar"),
+    ],
+    "image": [
+        image_layer({"usr/bin/busybox": b"ELF"}, links=("bin", "lib64")),
+        image_layer(below("models", SETTINGS | {"model.safetensors": b"old"})),
+        image_layer(below("models", {"model.safetensors": WEIGHTS, "consolidated.safetensors": b"a"})),
+        image_layer(below("models", {".wh.consolidated.safetensors": b""})),
+    ],
+    "image that begins anew": [
+        image_layer(below("models", {"model-00001-of-00001.safetensors": b"a", "vocab.json": b"a"})),
+        image_layer(below("models", {".wh..wh..opq": b""} | MODEL)),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", ARTIFACTS)
+def test_what_is_packed_is_unpacked(registry: LoopbackRegistry, tmp_path: Path, kind: str) -> None:
+    registry.push("acme/packed", "v1", ARTIFACTS[kind])
+    registry.cut_after = 200_000  # and goes on where it was
+    assert pull(registry, tmp_path, "acme/packed:v1") == MODEL
+
+
+def test_an_image_for_docker_and_an_index(registry: LoopbackRegistry, tmp_path: Path) -> None:
+    layer = Layer(tar({f"models/{path}": each for path, each in MODEL.items()}, "gz"), DOCKER_GZIP)
+    digest = registry.push("acme/image", "docker", [layer], DOCKER_MANIFEST)
+    assert pull(registry, tmp_path, "acme/image:docker") == MODEL
+    other = registry.push("acme/image", "other", files({"config.json": b"{}"}))
+
+    def entry(digest: str, system: str, architecture: str) -> dict[str, object]:
+        platform = {"os": system, "architecture": architecture}
+        return {"mediaType": MANIFEST, "digest": digest, "size": 100, "platform": platform}
+
+    told = [entry(other, "unknown", "unknown"), entry(digest, "linux", "riscv64")]
+    registry.push_manifest("acme/image", "v2", INDEX, {"schemaVersion": 2, "manifests": told})
+    assert pull(registry, tmp_path, "acme/image:v2") == MODEL
+
+
+def test_a_model_of_one_gguf_file_needs_no_name(registry: LoopbackRegistry, tmp_path: Path) -> None:
+    registry.push("ai/small", "v1", [Layer(b"GGUF" + WEIGHTS, "application/vnd.docker.ai.gguf.v3")])
+    assert pull(registry, tmp_path, "ai/small:v1") == {"model.gguf": b"GGUF" + WEIGHTS}
+
+
+@pytest.mark.parametrize("login", ["basic", "bearer"])
+@pytest.mark.parametrize("how", ["pair", "secret", "auth", "folder"])
+def test_credentials_answer_a_challenge_and_go_nowhere_else(
+    registry: LoopbackRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: str, how: str
+) -> None:
+    registry.login, registry.uses_of_tokens = login, 2  # each token runs out on the way
+    denied = fails(registry, tmp_path)
+    assert denied.reason == DownloadFailure.ACCESS_DENIED and "give OCI_USERNAME" in denied.message
+    name, _, password = registry.pair.partition(":")
+    entry = {"username": name, "password": password}
+    if how == "auth":
+        entry = {"auth": base64.b64encode(registry.pair.encode()).decode()}
+    auths = {"elsewhere": {"auth": "eDp5"}, f"https://{registry.host}/v2/": entry, "127.0.0.1": {"auth": "eDp5"}}
+    config = json.dumps({"auths": auths, "credsStore": "desktop"})
+    if how == "pair":
+        monkeypatch.setenv("OCI_USERNAME", name)
+        monkeypatch.setenv("OCI_PASSWORD", password)
+    elif how == "folder":
+        (tmp_path / "docker").mkdir()
+        (tmp_path / "docker" / "config.json").write_text(config)
+    else:
+        monkeypatch.setenv(".dockerconfigjson", config)
+    assert pull(registry, tmp_path) == MODEL and not registry.problems
+    registry.pair = "me:another"
+    refused = fails(registry, tmp_path / "other")
+    registry.pair = f"{name}:{password}"
+    assert refused.reason == DownloadFailure.ACCESS_DENIED and "does not let these credentials" in refused.message
+    assert password not in refused.message
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"OCI_USERNAME": "me"}, "OCI_PASSWORD is not set"),
+        ({".dockerconfigjson": "[]"}, ".dockerconfigjson is no configuration"),
+        (
+            {".dockerconfigjson": '{"auths": {"HOST": {"auth": "hidden word"}}}'},
+            ".dockerconfigjson is no configuration",
+        ),
+    ],
+)
+def test_credentials_that_cannot_be_read(
+    registry: LoopbackRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.replace("HOST", registry.host))
+    error = fails(registry, tmp_path)
+    assert error.reason == DownloadFailure.ACCESS_DENIED and words in error.message and "hidden" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "words"),
+    [
+        ("acme/dingy:v1", DownloadFailure.SOURCE_NOT_FOUND, "has no"),
+        ("acme/dinghy:v9", DownloadFailure.REVISION_NOT_FOUND, "'v9'"),
+        (f"acme/dinghy@sha256:{'0' * 64}", DownloadFailure.REVISION_NOT_FOUND, "0000"),
+    ],
+)
+def test_each_refusal_has_its_sentence(
+    registry: LoopbackRegistry, tmp_path: Path, name: str, reason: DownloadFailure, words: str
+) -> None:
+    error = fails(registry, tmp_path, name)
+    assert error.reason == reason and words in error.message
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ([Layer(b"a", "application/vnd.cncf.model.weight.v1.tar+zstd")], "cannot be unpacked"),
+        ([Layer(tar(MODEL, "gz", ("config.json",)), "application/vnd.a.model.v1.tar+gzip")], "a link or a device"),
+        ([Layer(tar(MODEL | {"../../evil.json": b"{}"}, "gz"), OCI_GZIP)], "no path below a folder"),
+        (files(MODEL | {"../evil.json": b"{}"}), "no path below a folder"),
+        ([Layer(b"a", "text/plain")], "holds no weights"),
+    ],
+    ids=["zstd", "link", "up", "title", "nothing"],
+)
+def test_artifacts_that_are_not_trusted(
+    registry: LoopbackRegistry, tmp_path: Path, layers: list[Layer], words: str
+) -> None:
+    registry.push("acme/odd", "v1", layers)
+    assert words in fails(registry, tmp_path / "models", "acme/odd:v1").message
+    assert not [path for path in tmp_path.rglob("*") if path.name == "evil.json"]
+
+
+@pytest.mark.parametrize("name", ["manifest", "model.safetensors"])
+def test_a_flipped_byte_is_refused_by_name(registry: LoopbackRegistry, tmp_path: Path, name: str) -> None:
+    registry.flipped.add(name)
+    error = fails(registry, tmp_path)
+    assert error.reason == DownloadFailure.DIGEST_MISMATCH and name in error.message
+    registry.behave()
+    assert pull(registry, tmp_path) == MODEL
+
+
+def test_connections_that_break_lose_nothing(registry: LoopbackRegistry, tmp_path: Path) -> None:
+    registry.cut_after, registry.unwell = 200_000, 3
+    assert pull(registry, tmp_path) == MODEL
+    assert registry.file_bytes("model.safetensors") < len(WEIGHTS) * 1.5
+
+
+def test_who_may_be_spoken_to_without_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ("localhost", "localhost:5000", "127.0.0.1:5000", "127.9.9.9", "[::1]:5000", "[::1]")
+    assert all(map(may_be_plain, plain))
+    assert not any(map(may_be_plain, ("ghcr.io", "10.0.0.1:5000", "localhost.evil.io", "127.0.0.1.evil.io", "[::2]")))
+    monkeypatch.setenv("OCI_INSECURE_REGISTRIES", "registry.svc:5000, 10.0.0.1")
+    assert may_be_plain("registry.svc:5000") and may_be_plain("10.0.0.1") and not may_be_plain("registry.svc")
