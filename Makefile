@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-PACKAGES := -e ./protocol -e "./operator[plot,logins]" -e ./engine -e ./local
+PACKAGES := -e ./protocol -e "./operator[plot,logins]" -e "./engine[buckets]" -e ./local
 PINS   := -c requirements/constraints.txt
 PYPROJECTS := protocol/pyproject.toml operator/pyproject.toml engine/pyproject.toml local/pyproject.toml
 # PyTorch's own index has CPU builds for every platform; PyPI's Linux wheels may bring gigabytes of CUDA.

@@ -88,9 +88,16 @@ def test_third_party_leaves_out_our_own_and_adds_extras() -> None:
     assert not any("torch" in line for line in third_party("protocol", "operator"))
 
 
+def test_the_engine_can_download_from_buckets() -> None:
+    """Without a library of its own an init container would say what to install, which nobody can."""
+    assert text("Dockerfile.engine").count("--extra buckets") == 2  # one for each variant
+    assert [line for line in third_party("--extra", "buckets", "engine") if line not in third_party("engine")]
+    assert '"./engine[buckets]"' in text("Makefile")
+
+
 def test_every_requirement_of_the_images_is_pinned() -> None:
     pinned = {line.partition("==")[0] for line in text("requirements/constraints.txt").splitlines() if "==" in line}
-    wanted = third_party("protocol", "engine", "operator")
+    wanted = third_party("--extra", "buckets", "protocol", "engine", "operator")
     names = {re.match(r"[\w-]+", line).group().lower().replace("_", "-") for line in wanted}  # type: ignore[union-attr]
     assert names <= pinned
 

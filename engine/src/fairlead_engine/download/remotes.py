@@ -11,6 +11,9 @@ from fairlead_protocol.model_sources import Source
 REMOTES: dict[str, str] = {
     "hf": "fairlead_engine.download.hub:HubRemote",
     "https": "fairlead_engine.download.web:WebRemote",
+    "s3": "fairlead_engine.download.buckets:BucketRemote",
+    "gs": "fairlead_engine.download.buckets:BucketRemote",
+    "az": "fairlead_engine.download.buckets:BucketRemote",
     "oci": "fairlead_engine.download.oci_registry:OciRemote",
 }
 """Scheme → `MODULE:CLASS`; the class is called with the `Source`, and takes credentials from the environment."""

@@ -5,10 +5,8 @@ has `SHA256SUMS`, or an archive its `ARCHIVE.sha256`, in the form that sha256sum
 HTTPS_AUTHORIZATION is the header's whole value ("Bearer …"), for the source's own host.
 """
 
-import hashlib
 import json
 import os
-import re
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from pathlib import PurePosixPath
@@ -17,6 +15,7 @@ from urllib.parse import quote
 from fairlead_engine.download.http_reader import HttpReader, Refused
 from fairlead_engine.download.remote import DownloadError, Listing, Packing, RemoteFile
 from fairlead_engine.download.selection import INDEX_FILE, SETTINGS, SINGLE_FILE
+from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
 from fairlead_protocol.downloads import DownloadFailure
 from fairlead_protocol.model_sources import Source
 
@@ -24,10 +23,6 @@ ARCHIVES = (".tar", ".tar.gz", ".tgz")
 _WEIGHTS = (".safetensors", ".gguf")
 _OTHER_WEIGHTS = ("pytorch_model.bin",)
 _OTHER_INDEXES = ("pytorch_model.bin.index.json",)
-_SUMS = "SHA256SUMS"
-_SUM_LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(?:\./)?(.+)")
-_LARGEST_LIST = 64 << 20
-"""Bytes of an index or of sums: those of the largest models have a few."""
 
 
 class WebRemote:
@@ -45,11 +40,11 @@ class WebRemote:
         is_archive = self._path.name.endswith(ARCHIVES)
         if is_archive:
             files = [await self._named(self._path.name, self._url, must=True)]
-            sums = _sums(await self._text(f"{self._url}.sha256"))
+            sums = read_sums(await self._text(f"{self._url}.sha256"))
         else:
             base = self._url.rpartition("/")[0] if self._path.suffix in _WEIGHTS else self._url
             files = [file for file in await self._files_of(base) if file is not None]
-            sums = _sums(await self._text(f"{base}/{_SUMS}"))
+            sums = read_sums(await self._text(f"{base}/{SUMS}"))
         found = tuple(
             RemoteFile(
                 file.path,
@@ -60,7 +55,7 @@ class WebRemote:
             for file in files
             if file is not None
         )
-        return Listing(self._revision(found), found)
+        return Listing(revision_of(found, self._etags), found)
 
     async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
         url = self._urls[file.path]
@@ -111,13 +106,9 @@ class WebRemote:
             content = bytearray()
             async for chunk in answer.content.iter_chunked(1 << 16):
                 content += chunk
-                if len(content) > _LARGEST_LIST:
+                if len(content) > LARGEST_LIST:
                     raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} is too long for a list of files")
         return content.decode(errors="replace")
-
-    def _revision(self, files: tuple[RemoteFile, ...]) -> str:
-        facts = [(file.path, file.size, file.sha256, self._etags.get(file.path)) for file in files]
-        return "sha256:" + hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _shards(index: str, url: str) -> list[str]:
@@ -130,12 +121,6 @@ def _shards(index: str, url: str) -> list[str]:
     raise DownloadError(
         DownloadFailure.SOURCE_NOT_SUPPORTED, f"{url} has no weight_map with names of files beside it: write it again"
     )
-
-
-def _sums(text: str) -> dict[str, str]:
-    """File → hex digest, of what sha256sum writes."""
-    found = (_SUM_LINE.fullmatch(line.strip()) for line in text.splitlines())
-    return {match[2]: match[1].lower() for match in found if match}
 
 
 def _refusal(status: int, url: str) -> DownloadError:

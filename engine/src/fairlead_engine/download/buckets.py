@@ -1,0 +1,169 @@
+"""`s3://`, `gs://`, `az://`: a folder of a bucket, or of an Azure container, and of what speaks their protocols.
+
+Credentials and addresses are taken by obstore from the variables that its services' own programs take: AWS_… (also
+AWS_ENDPOINT_URL for MinIO, Ceph and others, AWS_SKIP_SIGNATURE for what is public), GOOGLE_…, AZURE_…. Buckets tell no
+digest that can be relied on; a `SHA256SUMS` in the folder is one, as for `https://`. Each file is read by its ETag, so
+that none is put together of two.
+
+No message of obstore is repeated: they have addresses in them, which may be signed.
+"""
+
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, RemoteFile
+from fairlead_engine.download.sums import LARGEST_LIST, SUMS, read_sums, revision_of
+from fairlead_protocol.downloads import DownloadFailure
+from fairlead_protocol.model_sources import Source
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+EXTRA = "fairlead-engine[buckets]"
+_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "GOOGLE_BASE_URL", "AZURE_ENDPOINT")
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket",
+    "gs": "GOOGLE_SERVICE_ACCOUNT_KEY or GOOGLE_APPLICATION_CREDENTIALS, or GOOGLE_SKIP_SIGNATURE=true",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or "
+    "AZURE_SKIP_SIGNATURE=true for a public container",
+}
+_PLACES = {
+    "s3": "AWS_REGION and AWS_ENDPOINT_URL",
+    "gs": "GOOGLE_BASE_URL",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_ENDPOINT",
+}
+_CONNECT = timedelta(seconds=30)
+_SILENCE = timedelta(seconds=60)
+_WHOLE = timedelta(days=7)
+"""For one file: silence ends a request, not its length."""
+_CHUNK_BYTES = 64 << 10
+"""Which obstore puts together, and throws away where a connection breaks meanwhile."""
+_STATUS = re.compile(r"status code: ([1-5][0-9]{2})\b")
+_CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
+_OF_THE_MACHINE = re.compile(r"169\.254\.169\.254|/latest/(api/token|meta-data)|computeMetadata|metadata/identity")
+"""In messages of those that were asked for credentials because the environment has none."""
+_NOT_SET_UP = re.compile(r"must be specified|[Mm]issing|[Ii]nvalid .*(key|url|credential)|[Uu]nable to parse|decod")
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class BucketRemote:
+    """A folder of a bucket."""
+
+    def __init__(self, source: Source) -> None:
+        self._scheme = source.scheme
+        self._name = f"{source.scheme}://{source.authority}/{source.path}"
+        self._prefix = source.path
+        self._store = self._opened(source)
+        self._keys: dict[str, str] = {}
+        """Of objects, by path below the folder."""
+        self._etags: dict[str, str] = {}
+
+    async def open(self) -> Listing:
+        try:
+            objects = await self._store.list(self._prefix).collect_async()
+        except Exception as error:
+            raise self._failure(error, self._name) from None
+        files = [file for each in objects if (file := self._file(each)) is not None]
+        if not files:
+            raise DownloadError(
+                DownloadFailure.SOURCE_NOT_FOUND,
+                f"there is nothing at {self._name}: name the folder that has config.json and the weights",
+            )
+        listed = next((file for file in files if file.path == SUMS), None)
+        sums = read_sums(await self._text(listed)) if listed is not None else {}
+        found = tuple(RemoteFile(file.path, file.size, sums.get(file.path)) for file in files)
+        return Listing(revision_of(found, self._etags), found)
+
+    async def read(self, file: RemoteFile, start: int) -> AsyncIterator[bytes]:
+        import obstore
+
+        options: Any = {"range": {"offset": start}} if start else {}
+        if etag := self._etags.get(file.path):
+            options["if_match"] = etag
+        try:
+            answer = await obstore.get_async(self._store, self._keys[file.path], options=options)
+            if answer.meta["size"] != file.size:
+                raise Changed
+            async for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
+                yield bytes(chunk)
+        except (Changed, GeneratorExit):
+            raise
+        except Exception as error:
+            raise self._failure(error, f"{self._name}/{file.path}") from None
+
+    async def close(self) -> None:
+        """obstore's connections end by themselves."""
+
+    async def _text(self, file: RemoteFile) -> str:
+        """Of a small file. Raises DownloadError, Interrupted."""
+        if (file.size or 0) > LARGEST_LIST:
+            problem = f"{self._name}/{file.path} is too long for a list of files"
+            raise DownloadError(DownloadFailure.SOURCE_NOT_SUPPORTED, problem)
+        return b"".join([chunk async for chunk in self.read(file, 0)]).decode(errors="replace")
+
+    def _opened(self, source: Source) -> "S3Store | GCSStore | AzureStore":
+        """Raises DownloadError where it cannot be from this environment."""
+        try:
+            from obstore.store import AzureStore, GCSStore, S3Store
+        except ImportError:
+            raise DownloadError(
+                DownloadFailure.SOURCE_NOT_SUPPORTED,
+                f"{source.scheme}:// needs a library that is not installed here: pip install '{EXTRA}'",
+            ) from None
+        kind: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}[source.scheme]
+        plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
+        client = {"timeout": _WHOLE, "connect_timeout": _CONNECT, "read_timeout": _SILENCE, "allow_http": plain}
+        # The downloader tries again itself, and knows what is there already.
+        retries = {"max_retries": 0, "retry_timeout": _CONNECT}
+        try:
+            store: S3Store | GCSStore | AzureStore = kind(source.authority, client_options=client, retry_config=retries)
+        except Exception:  # of any type: what variables have in them is read by then
+            raise self._not_set_up() from None
+        return store
+
+    def _file(self, told: Mapping[str, Any]) -> RemoteFile | None:
+        """None = the folder itself, as some programs note one."""
+        path = told["path"].removeprefix(self._prefix).strip("/")
+        if not path:
+            return None
+        self._keys[path] = told["path"]
+        if etag := told.get("e_tag"):
+            self._etags[path] = etag if etag.startswith(('"', "W/")) else f'"{etag}"'  # as Azure lists them
+        return RemoteFile(path, told["size"])
+
+    def _failure(self, error: Exception, what: str) -> Exception:
+        from obstore.exceptions import PermissionDeniedError, PreconditionError, UnauthenticatedError
+
+        text = str(error).partition("Debug source")[0]
+        found, code = _STATUS.search(text), _CODE.search(text)
+        status = int(found[1]) if found else 0
+        if _OF_THE_MACHINE.search(text):
+            return self._denied(what, "there are no credentials in the environment, and the machine has none either")
+        if isinstance(error, PreconditionError) or status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return Changed()
+        if isinstance(error, FileNotFoundError) or status == HTTPStatus.NOT_FOUND:
+            why = "no such bucket" if code and "Bucket" in code[1] else "nothing by that name"
+            return DownloadError(DownloadFailure.SOURCE_NOT_FOUND, f"there is no {what} ({why}): check the spelling")
+        denied = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+        if denied or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return self._denied(what, f"{code[1] if code else f'HTTP {status}'}")
+        if status in _TRANSIENT:
+            return Interrupted(f"HTTP {status}")
+        if status:
+            told = f"HTTP {status}{f' ({code[1]})' if code else ''}"
+            check = f"check {_PLACES[self._scheme]}"
+            return DownloadError(DownloadFailure.SOURCE_UNREACHABLE, f"the answer for {what} is {told}: {check}")
+        if _NOT_SET_UP.search(text):
+            return self._not_set_up()
+        return Interrupted("no answer")
+
+    def _denied(self, what: str, why: str) -> DownloadError:
+        give = f"give {_CREDENTIALS[self._scheme]}"
+        return DownloadError(DownloadFailure.ACCESS_DENIED, f"{what} may not be read ({why}): {give}")
+
+    def _not_set_up(self) -> DownloadError:
+        return self._denied(self._name, f"the variables for {self._scheme}:// are not complete, or cannot be read")
