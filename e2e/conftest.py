@@ -151,6 +151,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for home in OTHER_HOME:
         config.addinivalue_line("markers", f"{home}_only(reason): needs --home {home}; the reason says why")
+    config.addinivalue_line("markers", "slow_in_local_mode: `make test-slow` runs it there, a cluster with all others")
     config.addinivalue_line("markers", "control_plane: needs a genuine API server and no node; --control-plane runs it")
 
 
@@ -165,6 +166,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.xdist_group("fleet"))
         if home == "kubernetes" and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SCENARIO_SECONDS * max(1, config.getoption("--times"))))
+        if home == "local" and item.get_closest_marker("slow_in_local_mode"):
+            item.add_marker(pytest.mark.slow)
         for only in item.iter_markers(f"{OTHER_HOME[home]}_only"):
             reason = only.kwargs.get("reason") or (only.args[0] if only.args else "")
             if not reason:

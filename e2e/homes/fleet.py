@@ -182,6 +182,10 @@ class Fleet(Kubectl, ABC):
         """Deletes the claim and what it held."""
 
     @abstractmethod
+    def keeping_models_on_nodes(self) -> AbstractContextManager[None]:
+        """Within the block nodes have room for models that engines download (`model.cache.node`)."""
+
+    @abstractmethod
     def serving(
         self, name: str, program: str, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> AbstractContextManager["Served"]:

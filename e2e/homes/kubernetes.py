@@ -5,7 +5,7 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from homes.gateway_access import forwarded, is_reachable
 from homes.kubectl import LABEL_OURS, OURS, Json
 from homes.local import claim, free_port
 from homes.servers import PORT, server
-from homes.volumes import eraser, filler, volume
+from homes.volumes import FOLDER, NODE_MODELS, eraser, filler, opener, volume
 
 RELEASE = "fairlead"
 KEYS_SECRET = "fairlead-e2e-keys"
@@ -52,6 +52,7 @@ def values(revision: int = 0) -> Json:
     return {
         "image": _image(OPERATOR),
         "engineImage": _image(ENGINE),
+        "downloads": {"nodeFolder": f"{FOLDER}/{NODE_MODELS}"},
         "watch": {"namespaces": [KubernetesFleet.namespace]},
         "operator": program,
         "gateway": {**program, "replicas": 2},
@@ -175,9 +176,22 @@ class KubernetesFleet(Fleet):
     def remove_claim(self, name: str) -> None:
         self.delete("pvc", name)
         self.delete("pv", f"{self.namespace}-{name}")
-        pod = eraser(name, self.namespace, ENGINE, self.get("nodes")["items"][0])
+        pod = eraser(f"{self.namespace}-{name}", ENGINE, self.get("nodes")["items"][0])
         self.apply(pod)
         self._finished(pod["metadata"]["name"])
+
+    @contextmanager
+    def keeping_models_on_nodes(self) -> Iterator[None]:
+        self._on_every_node(opener)
+        yield
+        self._on_every_node(eraser)
+
+    def _on_every_node(self, made: Callable[[str, str, Json], Json]) -> None:
+        """Runs a pod after the other to its end."""
+        for node in self.get("nodes")["items"]:
+            pod = made(NODE_MODELS, ENGINE, node)
+            self.apply(pod)
+            self._finished(pod["metadata"]["name"])
 
     @contextmanager
     def serving(

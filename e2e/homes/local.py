@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,9 @@ class LocalFleet(Fleet):
     def remove_claim(self, name: str) -> None:
         self.delete("pvc", name)
         shutil.rmtree(self.folder / "volumes" / self.namespace / name, ignore_errors=True)
+
+    def keeping_models_on_nodes(self) -> AbstractContextManager[None]:
+        return nullcontext()  # local mode always does, in `DIR/models`
 
     @contextmanager
     def serving(

@@ -1,10 +1,13 @@
-"""A PersistentVolumeClaim that holds files, on any cluster that allows hostPath volumes. Pure: objects only."""
+"""Folders of nodes that hold files, claims among them, on any cluster that allows hostPath volumes. Pure: objects
+only."""
 
 from collections.abc import Sequence
 
 from homes.kubectl import OURS, Json
 
 FOLDER = "/var/tmp/fairlead-e2e-volumes"
+NODE_MODELS = "node-models"
+"""Below FOLDER: where nodes keep the models that they download."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 FILL = """
 import shutil, sys
@@ -49,10 +52,19 @@ def filler(claim: str, image: str, program: str, arguments: Sequence[str]) -> Js
     return _pod(f"{claim}-filler", image, ["python", "-c", program, "/volume", *arguments], source)
 
 
-def eraser(claim: str, namespace: str, image: str, node: Json) -> Json:
-    """A pod of the engine's image that removes the claim's folder from the node."""
-    source = {"hostPath": {"path": FOLDER, "type": "DirectoryOrCreate"}}
-    pod = _pod(f"{claim}-eraser", image, ["python", "-c", ERASE, f"{namespace}-{claim}"], source)
+def opener(folder: str, image: str, node: Json) -> Json:
+    """A pod of the engine's image that makes a folder below FOLDER of that node, for the user that engines run as."""
+    return _on_the_node(f"{folder}-opener", image, MAKE_WRITABLE, f"{FOLDER}/{folder}", "/volume", node)
+
+
+def eraser(folder: str, image: str, node: Json) -> Json:
+    """A pod of the engine's image that removes a folder below FOLDER from that node."""
+    return _on_the_node(f"{folder}-eraser", image, ERASE, FOLDER, folder, node)
+
+
+def _on_the_node(name: str, image: str, program: str, path: str, argument: str, node: Json) -> Json:
+    source = {"hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    pod = _pod(name, image, ["python", "-c", program, argument], source)
     pod["spec"]["nodeName"] = node["metadata"]["name"]
     return pod
 

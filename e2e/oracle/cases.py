@@ -59,13 +59,16 @@ RULES = (
     ),
     RuleCase(
         "model.credentials is for sources that are downloaded",
-        "spec.model",
+        "<nil>",
         deployment(model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}}),
-        deployment(model={"source": "hf://o/name", "credentials": {"secretName": "hub"}}),
+        deployment(
+            model={"source": "demo://dinghy", "credentials": {"secretName": "hub"}},
+            engine={"speculative": {"method": "draft", "source": "hf://o/name"}},
+        ),
     ),
     RuleCase(
         "model.cache is for sources that are downloaded",
-        "spec.model",
+        "<nil>",
         deployment(model={"source": "pvc://models/a", "cache": {"node": True}}),
         deployment(model={"source": "s3://bucket/a", "cache": {"node": True}}),
     ),
@@ -156,8 +159,8 @@ RULES = (
     RuleCase(
         "engine.speculative.source must look like",
         "spec.engine.speculative.source",
-        deployment(engine={"speculative": {"method": "draft", "source": "hf://org/name"}}),
-        deployment(engine={"speculative": {"method": "draft", "source": "pvc://claim"}}),
+        deployment(engine={"speculative": {"method": "draft", "source": "hf://only-a-name"}}),
+        deployment(engine={"speculative": {"method": "draft", "source": "hf://o/name@r"}}),
     ),
     RuleCase(
         "engine.speculative.source must not contain '..'",

@@ -119,6 +119,17 @@ def test_each_rule_is_what_its_case_breaks_and_just_keeps(case: RuleCase) -> Non
         ({"model": {"source": "demo://a", "credentials": {"secretName": "s"}}}, "model.credentials is for sources"),
         ({"model": {"source": "pvc://a", "cache": {"claim": "c"}}}, "model.cache is for sources"),
         ({"model": {"source": "pvc://models/../secrets"}}, "must not contain '..'"),
+        (
+            {"engine": {"speculative": {"method": "draft", "source": "hf://name-only"}}},
+            "engine.speculative.source must look like",
+        ),
+        (
+            {
+                "model": {"source": "demo://a", "cache": {"node": True}},
+                "engine": {"speculative": {"method": "draft", "source": "pvc://hf/a"}},
+            },
+            "model.cache is for sources that are downloaded",
+        ),
     ],
 )
 def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> None:
@@ -156,6 +167,10 @@ def test_a_broken_rule_says_what_to_do(spec: dict[str, Any], sentence: str) -> N
             )
         ),
         {"model": {"source": "hf://o/n", "credentials": {"secretName": "hub"}, "cache": {"size": "100Gi"}}},
+        {
+            "model": {"source": "demo://a", "credentials": {"secretName": "hub"}, "cache": {"size": "100Gi"}},
+            "engine": {"speculative": {"method": "medusa", "source": "hf://o/n@r"}},
+        },
     ],
 )  # fmt: skip
 def test_what_is_meant_to_be_possible_breaks_no_rule(spec: dict[str, Any]) -> None:
@@ -188,7 +203,16 @@ targets = st.fixed_dictionaries(
     {}, optional={"tolerance": replicas, "timeToFirstToken": durations, "queueDepth": st.integers(1, 2)}
 )
 boats = st.sampled_from(["a", "b", "-"])
-models = st.fixed_dictionaries({}, optional={"servedName": boats, "aliases": st.lists(boats, max_size=2)})
+sources = st.sampled_from(["hf://o/n", "demo://a", "az://a/b", "", "hf:/"])
+models = st.fixed_dictionaries(
+    {"source": sources},
+    optional={
+        "servedName": boats,
+        "aliases": st.lists(boats, max_size=2),
+        "credentials": st.just({"secretName": "s"}),
+        "cache": st.just({"node": True}),
+    },
+)
 values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
     "object": (
         rules.OBJECT,
@@ -200,7 +224,12 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
                 optional={
                     "resources": st.fixed_dictionaries({}, optional={"gpus": replicas}),
                     "engine": st.fixed_dictionaries(
-                        {}, optional={"tensorParallelSize": st.integers(1, 3), "maxLoras": st.integers(0, 1)}
+                        {},
+                        optional={
+                            "tensorParallelSize": st.integers(1, 3),
+                            "maxLoras": st.integers(0, 1),
+                            "speculative": st.fixed_dictionaries({}, optional={"source": sources}),
+                        },
                     ),
                     "adapters": st.lists(st.fixed_dictionaries({}, optional={"servedName": boats}), max_size=2),
                 },
@@ -238,13 +267,6 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
         rules.CACHE,
         st.fixed_dictionaries({}, optional={"claim": st.just("c"), "node": st.booleans()}),
     ),
-    "model": (
-        rules.MODEL,
-        st.fixed_dictionaries(
-            {"source": st.sampled_from(["hf://o/n", "demo://a", "az://a/b", "", "hf:/"])},
-            optional={"credentials": st.just({"secretName": "s"}), "cache": st.just({"node": True})},
-        ),
-    ),
     "adapter source": (
         rules.ADAPTER_SOURCE,
         st.builds(
@@ -260,7 +282,10 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
         rules.SPECULATIVE_SOURCE,
         st.builds(
             "".join,
-            st.lists(st.sampled_from(["file:///", "pvc://", "demo://", "a", "/", "..", ".", "-", "\n"]), max_size=6),
+            st.lists(
+                st.sampled_from(["file:///", "pvc://", "demo://", "hf://", "a", "/", "..", ".", "-", "@", "\n"]),
+                max_size=6,
+            ),
         ),
     ),
     "speculative": (

@@ -81,6 +81,10 @@ def test_a_start_is_told_by_stages() -> None:
     assert start_stages(downloaded("a", 20, 0)) == {"schedule": 1.0, "image": 3.0, "download": 0.0, "load": 16.0}
     assert "download" not in (start_stages(pod("p", 95)) or {})
     assert start_stages(pod("p", None)) is None
+    both = downloaded("a", 90, 60)
+    ended = {"terminated": {"startedAt": "2026-06-01T00:01:03Z", "finishedAt": "2026-06-01T00:01:13Z"}}
+    both["status"]["initContainerStatuses"].append({"name": "download-speculative", "state": ended})
+    assert (start_stages(both) or {})["download"] == 70.0, "of both"
 
 
 def test_the_next_start_is_spared_a_download_that_is_kept() -> None:

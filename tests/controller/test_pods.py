@@ -285,6 +285,17 @@ def test_a_download_that_failed_says_why_in_its_own_words() -> None:
     assert diagnose(again, progress=progress()).reason == "Downloading"
 
 
+def test_a_download_of_what_guesses_tokens_names_its_field() -> None:
+    message = json.dumps({"reason": "SourceNotFound", "message": "https://hub has no model org/head"})
+    found = diagnose(
+        downloading(name="download-speculative", state={"terminated": {"exitCode": 1, "message": message}})
+    )
+    assert (found.stage, found.reason) == (Stage.FAILING, "SourceNotFound")
+    assert found.message == "engine.speculative.source: https://hub has no model org/head"
+    runs = diagnose(downloading(name="download-speculative"), progress=progress(bytes=1500))
+    assert (runs.reason, runs.message) == ("Downloading", "downloading hf://org/name: 1.5 kB")
+
+
 def test_a_download_without_its_secret_names_the_field() -> None:
     missing = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}}
     found = diagnose(downloading(state=missing))

@@ -420,6 +420,37 @@ def test_a_model_from_elsewhere_is_downloaded_before_the_engine_starts(source: s
     assert set(deadlines) == {3600 + 86400}
 
 
+def test_what_guesses_tokens_is_downloaded_beside_the_model_with_its_secret_into_its_cache() -> None:
+    model = {"source": "hf://org/llama", "credentials": {"secretName": "hub"}, "cache": {"claim": "models"}}
+    spec = pod(model=model, engine=speculative("hf://org/head@v1"))["spec"]
+    first, second = spec["initContainers"]
+    assert (first["name"], second["name"]) == ("download", "download-speculative")
+    assert (first["args"][1], second["args"][1]) == ("hf://org/llama", "hf://org/head@v1")
+    alike = ("env", "envFrom", "image", "resources", "securityContext", "volumeMounts")
+    assert [first[part] for part in alike] == [second[part] for part in alike]
+    assert [volume["name"] for volume in spec["volumes"]] == ["config", "scratch", "downloads"], "one volume for both"
+    engine = spec["containers"][0]
+    assert [each["name"] for each in engine["volumeMounts"]] == ["config", "scratch", "downloads"]
+    assert engine["args"][3:7] == [
+        "--model", f"/downloads/{folder_name('hf://org/llama')}",
+        "--speculative-model", f"/downloads/{folder_name('hf://org/head@v1')}",
+    ]  # fmt: skip
+    assert "envFrom" not in engine
+
+
+def test_either_may_be_downloaded_and_the_other_not() -> None:
+    """And what is both is downloaded once."""
+    spec = pod(model={"source": "demo://dinghy"}, engine=speculative("https://host/head"))["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["download-speculative"]
+    assert spec["volumes"][-1] == {"name": "downloads", "emptyDir": {}}
+    spec = pod(model={"source": "hf://o/n"}, engine=speculative("pvc://heads/a"))["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["download"]
+    spec = pod(model={"source": "hf://o/n"}, engine=speculative("hf://o/n", "draft"))["spec"]
+    assert [each["name"] for each in spec["initContainers"]] == ["download"]
+    with pytest.raises(CannotBuild, match=r"engine\.speculative\.source: oci:// is written oci://REGISTRY"):
+        build(engine=speculative("oci://host/Upper/case"))
+
+
 @pytest.mark.parametrize("cache", [None, {"claim": "models", "size": "1Gi"}, {"node": True}, {"size": "1Gi"}])
 def test_kubernetes_schemas_know_every_field_of_a_download(cache: dict[str, Any] | None) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")

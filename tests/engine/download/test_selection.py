@@ -23,6 +23,8 @@ def chosen(*paths: str, suffixes: frozenset[str] = ALL) -> set[str]:
         (["config.json", "pytorch_model.bin"], ["training_args.bin", "optimizer.pt", "scheduler.pt"]),
         (["config.json", "pytorch_model.bin.index.json", "pytorch_model-00001-of-00001.bin"], ["x.gguf", "LICENSE"]),
         (["config.json", "consolidated.safetensors"], ["params.json"]),
+        (["config.json", "medusa_lm_head.pt"], ["README.md", "training_args.bin"]),
+        (["config.json", "medusa_lm_head.safetensors"], ["medusa_lm_head.pt"]),
         (["model-q4_0.gguf"], ["README.md", "imatrix.dat"]),
         (["model-q4_0.gguf"], ["config.json", "tokenizer.json"]),
         (["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors", "model.safetensors"],

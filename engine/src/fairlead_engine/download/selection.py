@@ -42,7 +42,7 @@ OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf")
 _MODULE = re.compile(r"[0-9]+_[A-Za-z]+/(config\.json|model\.safetensors)")
 """Of sentence-transformers: what is done with the hidden states."""
 _TEMPLATES = re.compile(r"additional_chat_templates/[^/]+\.jinja")
-_CHECKPOINT = re.compile(r"(pytorch_model|model|consolidated)([-.].*)?")
+_CHECKPOINT = re.compile(r"(pytorch_model|model|consolidated|medusa_lm_head)([-.].*)?")
 """Names of files with weights, other than an optimiser's or a trainer's."""
 _MODEL_SHARD = re.compile(r"model-[0-9]+-of-[0-9]+\.safetensors")
 _GGUF_SHARD = re.compile(r"(.*)-[0-9]+-of-[0-9]+\.gguf")

@@ -1,4 +1,9 @@
-"""The gates of gated feed-forward layers in one pass: Triton. Reads gate and up once and writes their product once."""
+"""The gates of gated feed-forward layers in one pass: Triton.
+
+Bytes: gate and up are read once and their product written once, 6 x size for a row in 16 bits: 72 KiB at a size of
+12,288, where two operations of torch move 10 x size. Operations: about six per output, an exponential among them, and
+twelve with gelu: two a byte, so the time is the memory's, or that of one launch.
+"""
 
 import torch
 import triton

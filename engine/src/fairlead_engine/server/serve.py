@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import uvloop
@@ -41,9 +42,7 @@ def run(
     allow_descriptors(server.max_connections, per_connection=1)
     try:
         folder = folder or resolve_model(engine.model)
-        model = Path(engine.model).expanduser()
-        held = hold_model(model if model.is_dir() else model.parent)
-        with held or contextlib.nullcontext(), _listening(server.host, server.port) as listener:
+        with _held(engine.model, engine.speculative_model), _listening(server.host, server.port) as listener:
             uvloop.run(_serve(engine, server, core_module, folder, listener, began))
             # The loop hears them no longer, and a repeated one must not change the exit status.
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -52,6 +51,16 @@ def run(
         termination.report(error)
         return 1
     return 0
+
+
+@contextlib.contextmanager
+def _held(*models: str | None) -> Iterator[None]:
+    """Nobody removes what was downloaded of these within the block: a container that is restarted reads it again."""
+    with contextlib.ExitStack() as stack:
+        for path in (Path(each).expanduser() for each in models if each):
+            if (held := hold_model(path if path.is_dir() else path.parent)) is not None:
+                stack.enter_context(held)
+        yield
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -1,7 +1,7 @@
 """A hub with one model, for `hf://` where there is no internet: a folder, served by the hub's HTTP API as fast as one
 says. With the standard library alone, so that this file is also a program: `python loopback_hub.py HOST PORT NAME
 BYTES_PER_SECOND` serves the dinghy that comes with the engine, to whoever has the token whose SHA-256 is in
-HUB_TOKEN_SHA256.
+HUB_TOKEN_SHA256; the one of HUB_STRANGER_SHA256 is told to accept the model's terms first.
 """
 
 import hashlib
@@ -33,6 +33,8 @@ class Shelf:
     """Of one file."""
     token_sha256: str = ""
     """Of the token that requests must bear, in hex; empty = none."""
+    stranger_sha256: str = ""
+    """Of the token of an account that has not accepted the model's terms; empty = there is none."""
     tells: bool = False
     """Whether each request is a line of stderr."""
 
@@ -46,10 +48,14 @@ class Shelf:
     def files(self) -> list[Path]:
         return sorted(path for path in self.folder.iterdir() if path.is_file())
 
-    def lets_in(self, authorization: str) -> bool:
-        """Whether a request with this header may read."""
-        token = authorization.removeprefix("Bearer ")
-        return not self.token_sha256 or hashlib.sha256(token.encode()).hexdigest() == self.token_sha256
+    def refusal(self, authorization: str) -> tuple[int, str, str] | None:
+        """Status, code and message for a request with this header; None = it may read."""
+        bears = hashlib.sha256(authorization.removeprefix("Bearer ").encode()).hexdigest()
+        if not self.token_sha256 or bears == self.token_sha256:
+            return None
+        if bears == self.stranger_sha256:
+            return 403, "GatedRepo", "Access to this model is restricted"
+        return 401, "", "Invalid credentials in Authorization header"
 
     def described(self) -> bytes:
         """The answer to a question for the model's files."""
@@ -77,8 +83,8 @@ def _handler(shelf: Shelf) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             path = unquote(urlsplit(self.path).path)
-            if not shelf.lets_in(self.headers.get("Authorization", "")):
-                return self._refuse(401, "", "Invalid credentials in Authorization header")
+            if (refusal := shelf.refusal(self.headers.get("Authorization", ""))) is not None:
+                return self._refuse(*refusal)
             if path == f"/api/models/{shelf.name}/revision/{REVISION}":
                 return self._answer(shelf.described())
             if path.startswith(f"/api/models/{shelf.name}/revision/"):
@@ -147,9 +153,13 @@ def bundled_dinghy() -> Path:
 
 
 def _main(host: str, port: str, name: str, bytes_per_second: str) -> None:
-    token = os.environ.get("HUB_TOKEN_SHA256", "")
     shelf = Shelf(
-        name=name, folder=bundled_dinghy(), bytes_per_second=float(bytes_per_second), token_sha256=token, tells=True
+        name=name,
+        folder=bundled_dinghy(),
+        bytes_per_second=float(bytes_per_second),
+        token_sha256=os.environ.get("HUB_TOKEN_SHA256", ""),
+        stranger_sha256=os.environ.get("HUB_STRANGER_SHA256", ""),
+        tells=True,
     )
     ThreadingHTTPServer((host, int(port)), _handler(shelf)).serve_forever()
 

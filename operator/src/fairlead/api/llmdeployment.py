@@ -111,10 +111,10 @@ Name = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCredentials:
-    """A Secret for the download of a model."""
+    """A Secret for downloads."""
 
     secret_name: Annotated[str, Constraints(pattern=DNS_SUBDOMAIN_PATTERN, max_length=253)]
-    """Name of a Secret in the same namespace. Its keys become environment variables of the download alone: HF_TOKEN,
+    """Name of a Secret in the same namespace. Its keys become environment variables of downloads alone: HF_TOKEN,
     AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, OCI_USERNAME and OCI_PASSWORD, HTTPS_AUTHORIZATION, and the like."""
 
 
@@ -144,12 +144,12 @@ class Model:
     file:///FOLDER for a folder on the machine (only where the operator's settings allow it).
     """
     credentials: Annotated[ModelCredentials | None, Constraints(default_text="none")] = None
-    """With what the download is allowed. The engine never sees it."""
+    """With what downloads are allowed: the model's, and that of engine.speculative. The engine never sees it."""
     cache: Annotated[
         ModelCache | None,
         Constraints(rules=rules.CACHE, default_text="each pod has a copy of its own, and downloads it"),
     ] = None
-    """Where a downloaded model is kept."""
+    """Where what is downloaded is kept."""
     served_name: Annotated[Name, Constraints(default_text="metadata.name")] = ""
     """The name clients put into the `model` field of their requests."""
     aliases: Annotated[tuple[Name, ...], Constraints(max_items=16, list_type="set")] = ()
@@ -195,9 +195,10 @@ class Speculative:
     source: Annotated[
         str | None, Constraints(min_length=1, max_length=1024, rules=rules.SPECULATIVE_SOURCE, default_text="none")
     ] = None
-    """Where the folder of the smaller model or of the heads is; needed for all but ngram: pvc://CLAIM/FOLDER for a
-    folder on a PersistentVolumeClaim of the same namespace, which may be the model's, file:///FOLDER for a folder on
-    the machine (only where the operator's settings allow it), demo://NAME for a model that comes with the engine."""
+    """Where the smaller model or the heads are; needed for all but ngram. As model.source: hf://ORGANISATION/NAME and
+    the like are downloaded before the engine starts, with model.credentials into model.cache; pvc://CLAIM/FOLDER is a
+    folder on a PersistentVolumeClaim of the same namespace, which may be the model's, file:///FOLDER a folder on the
+    machine (only where the operator's settings allow it), demo://NAME a model that comes with the engine."""
     num_tokens: Annotated[int | None, Constraints(minimum=1, maximum=32, default_text="4")] = None
     """Most guesses for one sequence in one step; there are fewer where fewer turn out right."""
 
@@ -453,7 +454,7 @@ class Template:
 class LLMDeploymentSpec:
     """The model to serve, and how."""
 
-    model: Annotated[Model, Constraints(rules=rules.MODEL)]
+    model: Model
     """Which model is served, and under which names."""
     adapters: Annotated[
         tuple[Adapter, ...],

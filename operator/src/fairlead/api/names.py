@@ -59,6 +59,13 @@ OPERATOR_IMAGE = "fairlead/operator"
 ENGINE_CONTAINER = "engine"
 DOWNLOAD_CONTAINER = "download"
 """The init container that downloads the model, and tells of it at the engine's port."""
+DOWNLOAD_SPECULATIVE_CONTAINER = "download-speculative"
+"""The same for what guesses tokens beside it."""
+DOWNLOAD_CONTAINERS = {
+    DOWNLOAD_CONTAINER: "model.source",
+    DOWNLOAD_SPECULATIVE_CONTAINER: "engine.speculative.source",
+}
+"""Init containers that download something, and the field of the spec that names what."""
 ENGINE_CONFIG_KEY = "engine.yaml"
 ENGINE_CONFIG_FOLDER = "/etc/fairlead"
 MODEL_FOLDER = "/models"

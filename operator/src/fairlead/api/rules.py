@@ -70,18 +70,31 @@ def _names_of_model(body: Mapping[str, Any]) -> list[str]:
     return [served, *(model.get("aliases") or ())]
 
 
+def _downloads(spec: Mapping[str, Any]) -> bool:
+    """Whether there is a source that is downloaded."""
+    guesser = (spec.get("engine") or {}).get("speculative") or {}
+    sources = ((spec.get("model") or {}).get("source"), guesser.get("source"))
+    return any(matches(_DOWNLOADED, each) for each in sources if each is not None)
+
+
 def _in_order(value: Mapping[str, Any], lower: str, upper: str) -> bool:
     return not _has(value, lower) or not _has(value, upper) or bool(value[lower] <= value[upper])
 
 
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
-_SOURCE = (
-    "^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|"
-    "hf://[^/@?#]+/[^/@?#]+(@[^@?#]+)?|(s3|gs|az|https|oci)://[^/@?#]+/[^?#]+)$"
-)
+_DOWNLOADED_FORMS = "hf://[^/@?#]+/[^/@?#]+(@[^@?#]+)?|(s3|gs|az|https|oci)://[^/@?#]+/[^?#]+"
+_SOURCE = f"^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?|{_DOWNLOADED_FORMS})$"
 _DOWNLOADED = "^(hf|s3|gs|az|https|oci)://"
+_ANY_DOWNLOADED = (
+    f"self.spec.model.source.matches('{_DOWNLOADED}') || "
+    "(has(self.spec.engine) && has(self.spec.engine.speculative) && has(self.spec.engine.speculative.source) && "
+    f"self.spec.engine.speculative.source.matches('{_DOWNLOADED}'))"
+)
 _ADAPTER_SOURCE = "^(file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?/.+)$"
-_SPECULATIVE_SOURCE = "^(demo://[a-z0-9-]+|file:///.+|pvc://[a-z0-9]([-.a-z0-9]*[a-z0-9])?(/.*)?)$"
+_DOWNLOADED_LOOK = (
+    "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, "
+    "https://HOST/PATH or oci://REGISTRY/NAME, without credentials: those belong into model.credentials"
+)
 _NO_WAY_UP = "(^|.*/)[.][.](/.*|$)"
 _EXTERNAL_EXCLUDES = ("minReplicas", "maxReplicas", "targets", "scaleUp", "scaleDown", "scaleToZeroAfter")
 
@@ -117,6 +130,16 @@ OBJECT = (
         lambda self: not self["spec"].get("adapters") or (self["spec"].get("engine") or {}).get("maxLoras") != 0,
         "engine.maxLoras must not be 0 where adapters are listed: no engine would have room for them",
     ),
+    Rule(
+        f"!has(self.spec.model.credentials) || {_ANY_DOWNLOADED}",
+        lambda self: not _has(self["spec"].get("model") or {}, "credentials") or _downloads(self["spec"]),
+        "model.credentials is for sources that are downloaded: leave it out",
+    ),
+    Rule(
+        f"!has(self.spec.model.cache) || {_ANY_DOWNLOADED}",
+        lambda self: not _has(self["spec"].get("model") or {}, "cache") or _downloads(self["spec"]),
+        "model.cache is for sources that are downloaded: leave it out",
+    ),
 )
 """On the whole object."""
 
@@ -134,9 +157,7 @@ SOURCE = (
     Rule(
         f"self.matches('{_SOURCE}')",
         lambda self: matches(_SOURCE, self),
-        "model.source must look like demo://NAME, file:///FOLDER, pvc://CLAIM/FOLDER, "
-        "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, "
-        "https://HOST/PATH or oci://REGISTRY/NAME, without credentials: those belong into model.credentials",
+        f"model.source must look like demo://NAME, file:///FOLDER, pvc://CLAIM/FOLDER, {_DOWNLOADED_LOOK}",
     ),
     Rule(
         "!self.matches('(^|.*/)[.][.](/.*|$)')",
@@ -154,20 +175,6 @@ CACHE = (
     ),
 )
 """On `spec.model.cache`."""
-
-MODEL = (
-    Rule(
-        f"!has(self.credentials) || self.source.matches('{_DOWNLOADED}')",
-        lambda self: not _has(self, "credentials") or matches(_DOWNLOADED, self["source"]),
-        "model.credentials is for sources that are downloaded: leave it out",
-    ),
-    Rule(
-        f"!has(self.cache) || self.source.matches('{_DOWNLOADED}')",
-        lambda self: not _has(self, "cache") or matches(_DOWNLOADED, self["source"]),
-        "model.cache is for sources that are downloaded: leave it out",
-    ),
-)
-"""On `spec.model`."""
 
 ADAPTER_SOURCE = (
     Rule(
@@ -196,9 +203,9 @@ ADAPTERS = (
 
 SPECULATIVE_SOURCE = (
     Rule(
-        f"self.matches('{_SPECULATIVE_SOURCE}')",
-        lambda self: matches(_SPECULATIVE_SOURCE, self),
-        "engine.speculative.source must look like pvc://CLAIM/FOLDER, file:///FOLDER or demo://NAME",
+        f"self.matches('{_SOURCE}')",
+        lambda self: matches(_SOURCE, self),
+        f"engine.speculative.source must look like pvc://CLAIM/FOLDER, file:///FOLDER, demo://NAME, {_DOWNLOADED_LOOK}",
     ),
     Rule(
         f"!self.matches('{_NO_WAY_UP}')",

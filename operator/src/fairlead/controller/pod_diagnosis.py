@@ -39,7 +39,7 @@ WARNINGS = {
 """What a warning about a pod whose containers are being created comes to: a reason, and what to do."""
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 _STEP_TIMEOUT = "--step-timeout"
-_SPEAKING = (names.ENGINE_CONTAINER, names.DOWNLOAD_CONTAINER)
+_SPEAKING = (names.ENGINE_CONTAINER, *names.DOWNLOAD_CONTAINERS)
 """Containers that leave a reason and a sentence where they cannot do what they are for."""
 _HAS_RUN = ("running", "terminated")
 """States of a container whose node has prepared its pod."""
@@ -142,10 +142,10 @@ def _hanging(name: str, pod: Mapping[str, Any], since: str) -> Diagnosis:
 
 
 def is_downloading(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod's init container that downloads the model runs."""
+    """Whether an init container of the pod runs that downloads."""
     found = (pod.get("status") or {}).get("initContainerStatuses") or ()
     return any(
-        each.get("name") == names.DOWNLOAD_CONTAINER and "running" in (each.get("state") or {}) for each in found
+        each.get("name") in names.DOWNLOAD_CONTAINERS and "running" in (each.get("state") or {}) for each in found
     )
 
 
@@ -212,7 +212,7 @@ def _failure(pod: str, container: Mapping[str, Any]) -> Diagnosis | None:
         message = f"{image} cannot be pulled; check engine.image and the registry's credentials. {detail or reason}"
         return Diagnosis(pod, Stage.FAILING, Reason.IMAGE_PULL_BACK_OFF, _shorten(message))
     if reason in CREATE_REASONS:
-        suspect = "model.credentials" if container.get("name") == names.DOWNLOAD_CONTAINER else "engine.env"
+        suspect = "model.credentials" if container.get("name") in names.DOWNLOAD_CONTAINERS else "engine.env"
         message = f"the container cannot be created ({reason}); check {suspect} and template. {detail}"
         return Diagnosis(pod, Stage.FAILING, Reason.CREATE_CONTAINER_ERROR, _shorten(message))
     if "running" in state and (container.get("started") or not container.get("restartCount")):
@@ -237,6 +237,8 @@ def _ended(pod: str, container: Mapping[str, Any], ended: Mapping[str, Any]) -> 
         return Diagnosis(pod, Stage.FAILING, Reason.OUT_OF_MEMORY, message + suffix)
     if container.get("name") in _SPEAKING and (told := start_failure(text)) is not None:
         reason, message = told
+        if container.get("name") == names.DOWNLOAD_SPECULATIVE_CONTAINER:
+            message = f"{names.DOWNLOAD_CONTAINERS[names.DOWNLOAD_SPECULATIVE_CONTAINER]}: {message}"
         return Diagnosis(pod, Stage.FAILING, reason, _shorten(message) + suffix, model_failed=True)
     code = f"signal {ended['signal']}" if ended.get("signal") else f"exit code {ended.get('exitCode', 'unknown')}"
     last_line = text.strip().rpartition("\n")[2]

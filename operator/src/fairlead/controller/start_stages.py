@@ -19,7 +19,7 @@ class StartStage(StrEnum):
     IMAGE = "image"
     """Until its containers run: images pulled, volumes mounted."""
     DOWNLOAD = "download"
-    """Of the model; absent where none is downloaded."""
+    """Of the model, and of what guesses tokens beside it; absent where none is downloaded."""
     LOAD = "load"
     """Until the engine answers: weights, compilation, warm-up. The engine's own metrics take it apart."""
 
@@ -34,9 +34,8 @@ def start_seconds(pod: Mapping[str, Any]) -> float | None:
 
 
 def download_seconds(pod: Mapping[str, Any]) -> float:
-    """What the last attempt at the download took; 0 where there was none."""
-    began, ended = _download(pod)
-    return _between(began, ended) or 0.0
+    """What the last attempts at its downloads took; 0 where there was none."""
+    return sum(_between(began, ended) or 0.0 for began, ended in _downloads(pod))
 
 
 def start_stages(pod: Mapping[str, Any]) -> dict[StartStage, float] | None:
@@ -57,15 +56,17 @@ def start_stages(pod: Mapping[str, Any]) -> dict[StartStage, float] | None:
         StartStage.DOWNLOAD: download,
         StartStage.LOAD: load,
     }
-    if _download(pod)[1] is None:
+    if not any(ended for _, ended in _downloads(pod)):
         del stages[StartStage.DOWNLOAD]
     return stages
 
 
-def _download(pod: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    container = _container(pod.get("status") or {}, "initContainerStatuses", names.DOWNLOAD_CONTAINER)
-    ended = (container.get("state") or {}).get("terminated") or {}
-    return ended.get("startedAt"), ended.get("finishedAt")
+def _downloads(pod: Mapping[str, Any]) -> list[tuple[str | None, str | None]]:
+    """When each began and ended."""
+    status = pod.get("status") or {}
+    containers = (_container(status, "initContainerStatuses", name) for name in names.DOWNLOAD_CONTAINERS)
+    ended = [(each.get("state") or {}).get("terminated") or {} for each in containers]
+    return [(each.get("startedAt"), each.get("finishedAt")) for each in ended]
 
 
 def _container(status: Mapping[str, Any], field: str, name: str) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.overlay import merge
-from fairlead.manifests.source import DOWNLOADS_VOLUME, CannotBuild, ModelSource
+from fairlead.manifests.source import DOWNLOADS_VOLUME, CannotBuild, Download, ModelSource
 from fairlead.operator_settings import OperatorSettings, Profile
 from fairlead_protocol.downloads import DOWNLOAD_PORT
 
@@ -184,8 +184,8 @@ def engine_pod(
         "containers": [_container(deployment, settings, profile, source.arguments, mounts)],
         "volumes": volumes,
     }
-    if source.download is not None:
-        pod["initContainers"] = [download_container(deployment, settings, profile, source.download)]
+    if source.downloads:
+        pod["initContainers"] = [download_container(deployment, settings, profile, each) for each in source.downloads]
     # Replicas on different nodes where there is a choice: a node that goes takes as few of them along as it can.
     spread = {
         "maxSkew": 1,
@@ -298,14 +298,14 @@ def _container(
 
 
 def download_container(
-    deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, source: str
+    deployment: LLMDeployment, settings: OperatorSettings, profile: Profile, download: Download
 ) -> dict[str, Any]:
-    """The init container that downloads a model, with the Secret for it, which the engine does not get. It may use what
+    """An init container that downloads a model, with the Secret for it, which the engine does not get. It may use what
     the engine may, but for GPUs, so that it makes the pod no larger."""
     model = deployment.spec.model
     size = () if model.cache is None or model.cache.size is None else ("--size-limit", str(model.cache.size))
     # `$(` would have the kubelet put a variable there, which may be a credential.
-    arguments = ["download", source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER, *size]
+    arguments = ["download", download.source.replace("$", "$$"), "--to", names.DOWNLOADS_FOLDER, *size]
     arguments += ["--host", "$(POD_IP)", "--progress-port", str(DOWNLOAD_PORT)]
     resources = {
         kind: {name: quantity for name, quantity in quantities.items() if not GPU.search(name)}
@@ -313,7 +313,7 @@ def download_container(
     }
     secret = () if model.credentials is None else ({"secretRef": {"name": model.credentials.secret_name}},)
     container = {
-        "name": names.DOWNLOAD_CONTAINER,
+        "name": download.container,
         "image": deployment.spec.engine.image or settings.engine_image,
         "imagePullPolicy": str(settings.engine_image_pull_policy),
         "args": arguments,

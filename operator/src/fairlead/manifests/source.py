@@ -26,6 +26,14 @@ class CannotBuild(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Download:
+    """A source that an init container downloads into the volume mounted at `names.DOWNLOADS_FOLDER`."""
+
+    container: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """What becomes of `spec.model.source`, and of the source of what guesses tokens beside it."""
 
@@ -38,17 +46,18 @@ class ModelSource:
     """For the pod."""
     mounts: tuple[dict[str, Any], ...] = ()
     """For the engine's container."""
-    download: str | None = None
-    """The source that an init container downloads into the volume mounted at `names.DOWNLOADS_FOLDER`; None = none."""
+    downloads: tuple[Download, ...] = ()
+    """Of the pod, in this order; no source twice."""
 
     def beside(self, other: "ModelSource") -> "ModelSource":
-        """Both in one pod."""
+        """Both in one pod, where a volume is mounted once and a source is downloaded once."""
+        known = {each.source for each in self.downloads}
         return ModelSource(
             self.flags | other.flags,
             self.arguments + other.arguments,
-            self.volumes + other.volumes,
-            self.mounts + other.mounts,
-            self.download or other.download,
+            self.volumes + tuple(each for each in other.volumes if each not in self.volumes),
+            self.mounts + tuple(each for each in other.mounts if each not in self.mounts),
+            self.downloads + tuple(each for each in other.downloads if each.source not in known),
         )
 
 
@@ -62,9 +71,10 @@ class _Use:
     """Of the engine."""
     volume: str
     mount_path: str
+    container: str
+    """That downloads it."""
     fallback: str = ""
     """What else its user may try."""
-    may_download: bool = False
 
     @property
     def on_a_claim(self) -> str:
@@ -72,9 +82,13 @@ class _Use:
 
 
 _MODEL = _Use(
-    "model.source", "model", MODEL_VOLUME, names.MODEL_FOLDER, ", or try the bundled demo://dinghy", may_download=True
-)
-_GUESSER = _Use("engine.speculative.source", "speculative-model", SPECULATIVE_VOLUME, names.SPECULATIVE_FOLDER)
+    "model.source", "model", MODEL_VOLUME, names.MODEL_FOLDER, names.DOWNLOAD_CONTAINER,
+    ", or try the bundled demo://dinghy",
+)  # fmt: skip
+_GUESSER = _Use(
+    "engine.speculative.source", "speculative-model", SPECULATIVE_VOLUME, names.SPECULATIVE_FOLDER,
+    names.DOWNLOAD_SPECULATIVE_CONTAINER,
+)  # fmt: skip
 
 
 def claim_of(source: str) -> str | None:
@@ -107,7 +121,7 @@ def _placed(source: str, use: _Use, spec: LLMDeploymentSpec, settings: OperatorS
     """Raises CannotBuild."""
     scheme = source.partition("://")[0]
     place = _PLACES.get(scheme)
-    if place is None or (place is _downloaded and not use.may_download):
+    if place is None:
         message = f"{scheme}:// is not supported by this version: {use.on_a_claim}{use.fallback}"
         raise CannotBuild(message, Reason.SOURCE_NOT_SUPPORTED)
     return place(source, use, spec, settings)
@@ -141,7 +155,7 @@ def _downloaded(source: str, use: _Use, spec: LLMDeploymentSpec, settings: Opera
         arguments=(f"--{use.flag}", f"{names.DOWNLOADS_FOLDER}/{folder_name(source)}"),
         volumes=(_cache_volume(spec.model.cache, settings),),
         mounts=({"name": DOWNLOADS_VOLUME, "mountPath": names.DOWNLOADS_FOLDER, "readOnly": True},),
-        download=source,
+        downloads=(Download(use.container, source),),
     )
 
 

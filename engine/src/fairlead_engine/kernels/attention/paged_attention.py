@@ -6,6 +6,13 @@ group. A tile walks over its visible context with the running softmax of FlashAt
 are too few tiles to fill the device, several programs share a tile's context and a second kernel puts their parts
 together (split KV, as in FlashDecoding). Values that are a part of keys are read once, with them. Nothing is ever
 masked by a tensor: what a query may see follows from its position.
+
+Bytes: keys and values that a tile may see, once: 2 x key heads x head_dim x context in what the cache holds, with 4
+bytes of scale for each head where that is 8 bits; half where values are a part of keys. Queries are read and outputs
+written once, 4 x query heads x head_dim a token in 16 bits; where a context is shared, each program's part is written
+and read in float32. A decode at 2,048 tokens of 8 key heads of 128 in bfloat16 reads 8 MiB. Operations: 4 x query heads
+x head_dim x context a query: 4 a byte for that decode with 32 query heads, up to 16 as tensor cores pad them, so the
+time is the memory's; a prefill's tile of 64 and more rows does as many a byte, and its time is that of the products.
 """
 
 from dataclasses import dataclass

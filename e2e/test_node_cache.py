@@ -1,0 +1,71 @@
+"""A node keeps what its pods download: a gated model, once for two pods that start together, whatever ends them."""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import fairlead_local.demo.loopback_hub
+
+HUB = Path(fairlead_local.demo.loopback_hub.__file__).read_text()
+MODEL = "fairlead/skiff"
+TOKEN, STRANGER = "hf_theaccountthataccepted", "hf_theaccountthatdidnot"
+BYTES_PER_SECOND = 1_000_000
+"""The dinghy has 7 MB: some seconds, in which a download can be killed."""
+WHOLE, RANGE = (rf'"GET /{MODEL}/resolve/\w+/model\.safetensors HTTP/1\.1" {status}' for status in (200, 206))
+"""Lines of the hub's log: the weights from their first byte, and from a later one."""
+
+
+@pytest.mark.slow_in_local_mode
+def test_two_pods_of_a_node_download_a_gated_model_once_and_go_on_after_a_kill(fleet, deployed: Any, name: str) -> None:
+    keys = {"HUB_TOKEN_SHA256": sha256(TOKEN), "HUB_STRANGER_SHA256": sha256(STRANGER)}
+    with (
+        fleet.keeping_models_on_nodes(),
+        fleet.serving(f"{name}-hub", HUB, [MODEL, str(BYTES_PER_SECOND)], keys) as hub,
+    ):
+        fleet.apply(secret(name, hub.url, TOKEN), secret(f"{name}-stranger", hub.url, STRANGER))
+        cache, other = {"node": True}, {"secretName": f"{name}-stranger"}
+        gated = deployed(f"{name}-gated", f"hf://{MODEL}", model={"cache": cache, "credentials": other})
+        deployed(name, f"hf://{MODEL}", replicas=2, model={"cache": cache, "credentials": {"secretName": name}})
+        fleet.wait("the weights to be on their way", lambda: re.search(WHOLE, hub.log()))
+        downloads = [each for pod in fleet.pods(name).values() for each in fleet.processes(pod)]
+        for each in downloads:
+            kill(each)
+        seen = fleet.wait_condition(gated, "ModelAvailable", "False", "SourceGated")
+        assert f"hf://{MODEL} is gated: accept its terms on {hub.url}/{MODEL}" in seen["message"]
+        fleet.kubectl("delete", "llm", gated)
+        fleet.wait_ready(name, 2)
+
+        nodes = {pod["spec"]["nodeName"] for pod in fleet.pods(name).values()}
+        assert len(re.findall(WHOLE, hub.log())) <= len(nodes), "two pods of a node download once"
+        if downloads:  # they cannot be seen on a cluster elsewhere
+            assert re.search(RANGE, hub.log()), "what was fetched before the kill is not fetched again"
+        question = [{"role": "user", "content": "What is 7 plus 5?"}]
+        body = {"model": name, "messages": question, "temperature": 0, "max_tokens": 16}
+        assert fleet.post("/v1/chat/completions", body)["choices"][0]["message"]["content"].strip() == "12"
+        fleet.kubectl("delete", "llm", name)
+        fleet.wait("its engines to go", lambda: not fleet.pods(name) and not fleet.pods(gated))
+    fleet.kubectl("delete", "secret", name, f"{name}-stranger")
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def secret(name: str, url: str, token: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "stringData": {"HF_ENDPOINT": url, "HF_TOKEN": token},
+    }
+
+
+def kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        pass
