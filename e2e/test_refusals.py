@@ -11,6 +11,8 @@ import pytest
 import yaml
 from hopeless import HOPELESS, MIN_ABOVE_MAX, MIN_ABOVE_MAX_SENTENCE, Hopeless
 
+from fairlead_testing.measured_profiles import measured_profile, profile_config_map
+
 LOCAL_COMMAND = "`fairlead local up -f` applies to local mode only"
 
 
@@ -136,6 +138,21 @@ def test_a_spec_that_cannot_be_satisfied_ends_in_a_condition_that_says_what_to_d
     for word in hopeless.words:
         assert word in seen["message"]
     assert fleet.condition(name, "Ready")["status"] == "False"
+
+
+def test_a_profile_of_another_model_ends_in_a_condition_with_what_differs(
+    fleet, deployed: Callable[..., str], name: str
+) -> None:
+    config_map = profile_config_map(measured_profile(architecture="OtherForCausalLM"), name=name)
+    fleet.apply(config_map)
+    try:
+        deployed(name, engine={"profile": {"configMap": name}})
+        seen = fleet.wait_condition(name, "Ready", "False", "InvalidConfig")
+        assert (
+            "was measured with architecture OtherForCausalLM, and this engine has LlamaForCausalLM" in seen["message"]
+        )
+    finally:
+        fleet.delete("configmap", name)
 
 
 def test_a_folder_of_the_engine_s_machine_is_served_in_local_mode_only(

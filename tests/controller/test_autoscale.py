@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.signals_message import ModelSignals, SignalsLine, count_seconds
 from fairlead.autoscaler.readings import GatewayWindow, Readings
 from fairlead.controller.autoscale import PAUSE_SECONDS, REPORT_SECONDS, Autoscaler
@@ -18,8 +19,11 @@ from fairlead.controller.observe import Cluster
 from fairlead.controller.operator_metrics import OperatorMetrics
 from fairlead.kube.client import JsonObject, KubeError
 from fairlead.kube.resources import DEPLOYMENTS, EVENTS, LLMDEPLOYMENTS, PODS
+from fairlead.manifests.children import children
+from fairlead_protocol.profiles import EngineProfile
 from fairlead_testing.clock import run_in_virtual_time
 from fairlead_testing.fake_gateway import FakeGateway
+from fairlead_testing.measured_profiles import measured_profile, profile_config_map
 from fairlead_testing.operators import (
     NAMESPACE,
     READY,
@@ -64,7 +68,9 @@ class World:
     def __init__(self, deployment: JsonObject) -> None:
         self.body = deployment
         self.pods = [pod("a")]
+        self.children: list[JsonObject] = []
         self.waiting = 0
+        self.waiting_tokens = 0
         self.ttft: float | None = None
         """What twenty first tokens have taken."""
         self.num_missing = 0
@@ -88,7 +94,7 @@ class World:
 
     def readings(self) -> Readings:
         """One gateway, which has been running for as long as the clock."""
-        model = ModelSignals(waiting=self.waiting)
+        model = ModelSignals(waiting=self.waiting, waiting_uncached_tokens=self.waiting_tokens)
         for _ in range(20 if self.ttft is not None else 0):
             count_seconds(model.ttft, self.ttft or 0.0)
         line = SignalsLine(gateway="g", uptime_seconds=self.time, models={"/".join(KEY): model})
@@ -119,7 +125,8 @@ class World:
 
     def bind(self) -> None:
         """What kopf has seen."""
-        indexes = {"llmdeployments": {KEY: [self.body]}, "pods": {KEY: self.pods}, "children": {}, "name_claims": {}}
+        indexes = {"llmdeployments": {KEY: [self.body]}, "pods": {KEY: self.pods}}
+        indexes |= {"children": {KEY: self.children}, "name_claims": {}}
         self.autoscaler.cluster.bind(indexes)
 
     def metric(self, name: str, **labels: str) -> float | None:
@@ -135,6 +142,21 @@ async def test_replicas_follow_the_queue_up_at_once_and_down_after_the_window() 
     assert world.scales == [3], "more were needed a moment ago"
     await world.tick(seconds=11.0)
     assert world.scales == [3, 1]
+
+
+@pytest.mark.parametrize(("profile", "wanted"), [(None, 1), (measured_profile(), 8)])
+async def test_a_measured_profile_tells_what_the_first_replicas_will_bear(
+    profile: EngineProfile | None, wanted: int
+) -> None:
+    """800 tokens wait, of which a replica computes a hundred a second; nobody has told so but the profile."""
+    scaled = {"maxReplicas": 8, "minReplicas": 0, "scaleUp": {"maxStep": 8}, "targets": {"timeToFirstToken": "1200ms"}}
+    named = {"profile": {"configMap": "measured"}} if profile else {}
+    world = World(body(scaled, replicas=0, engine=named))
+    world.pods = []
+    config_map = profile_config_map(profile) if profile else None
+    world.children = [*children(LLMDeployment.from_body(world.body), SETTINGS, profile=config_map)]
+    await world.tick(waiting=8, waiting_tokens=800)
+    assert world.scales == [wanted]
 
 
 async def test_a_replica_that_hangs_is_no_capacity() -> None:

@@ -151,6 +151,14 @@ async def test_a_claim_of_what_guesses_tokens_is_asked_for_too() -> None:
     assert seen.missing_claims == {"engine.speculative.source": "heads"}
 
 
+async def test_a_profile_is_asked_for_where_one_is_named() -> None:
+    begun = body("a")
+    begun["spec"]["engine"] = {"profile": {"configMap": "measured"}}
+    for api, profile in ((Claims(("ns", "measured")), {}), (Claims(), None)):
+        seen = await cluster(begun, api=api).observe(("ns", "a"))
+        assert seen is not None and seen.profile == profile
+
+
 async def test_an_api_that_cannot_say_is_no_missing_claim() -> None:
     api = Claims(error=KubeError(503, "ServiceUnavailable", "soon"))
     with pytest.raises(KubeError):

@@ -106,13 +106,20 @@ class EngineProfile(msgspec.Struct, kw_only=True, frozen=True):
 def read_profile(path: Path) -> EngineProfile:
     """The profile in a JSON file. Raises ProfileUnreadable, naming what is wrong."""
     try:
-        profile = msgspec.json.decode(path.read_bytes(), type=EngineProfile)
+        content = path.read_bytes()
     except OSError as error:
         raise ProfileUnreadable(f"{path} cannot be read: {error.strerror}") from error
+    return decode_profile(content, str(path))
+
+
+def decode_profile(content: bytes, name: str) -> EngineProfile:
+    """The profile in JSON, of which messages speak as `name`. Raises ProfileUnreadable, naming what is wrong."""
+    try:
+        profile = msgspec.json.decode(content, type=EngineProfile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProfileUnreadable(f"{path} is no engine profile: {error}") from error
+        raise ProfileUnreadable(f"{name} is no engine profile: {error}") from error
     if profile.profile_version != PROFILE_VERSION:
-        raise ProfileUnreadable(f"{path} has profile_version {profile.profile_version}, not {PROFILE_VERSION}")
+        raise ProfileUnreadable(f"{name} has profile_version {profile.profile_version}, not {PROFILE_VERSION}")
     return profile
 
 

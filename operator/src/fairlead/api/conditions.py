@@ -68,6 +68,9 @@ class Reason(StrEnum):
     """A field or a rule between fields is broken; the message names it."""
     UNKNOWN_PROFILE = "UnknownProfile"
     """`resources.profile` is not in the operator's settings; the message lists those that are."""
+    PROFILE_NOT_USABLE = "ProfileNotUsable"
+    """The ConfigMap that `engine.profile` names does not exist, holds no profile, or one of other number formats than
+    `engine` asks for; the message says which."""
     SOURCE_NOT_SUPPORTED = "SourceNotSupported"
     """`model.source` is of a kind that is not served here."""
     MODEL_SOURCE_NOT_FOUND = "ModelSourceNotFound"

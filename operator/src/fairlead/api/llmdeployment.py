@@ -204,6 +204,16 @@ class Speculative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredProfile:
+    """What `fairlead-engine characterise` has measured of this model on this kind of machine."""
+
+    config_map: Annotated[str, Constraints(min_length=1, max_length=253, pattern=DNS_SUBDOMAIN_PATTERN)]
+    """A ConfigMap of the same namespace that holds the profile."""
+    key: Annotated[str, Constraints(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "profile.json"
+    """Under which it is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentVariable:
     """One environment variable of the engine's container."""
 
@@ -247,6 +257,9 @@ class Engine:
     """Most prompt tokens that wait in one engine before it sends requests back to the gateway."""
     kv_cache: KvCache = field(default_factory=KvCache)
     """The paged key-value cache."""
+    profile: Annotated[MeasuredProfile | None, Constraints(default_text="none")] = None
+    """A measured profile: engines begin with its step cost and admit by its maximum batch weight, and the autoscaler
+    knows what a replica bears before there is any. One of another model, number format or device is refused."""
     enable_prefix_caching: bool = True
     """Whether prompts share what was computed for an earlier prompt with the same beginning."""
     speculative: Annotated[Speculative | None, Constraints(rules=rules.SPECULATIVE)] = None

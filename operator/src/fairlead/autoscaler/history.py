@@ -72,6 +72,10 @@ class History:
             known = replace(known, step_cost=self.capacity.step_cost)
         return replace(signals, demand=replace(signals.demand, capacity=known))
 
+    def begun_with(self, capacity: Capacity | None) -> "History":
+        """With what a replica takes by a measured profile, until the first one says it."""
+        return self if capacity is None or self.capacity is not None else replace(self, capacity=capacity)
+
     def covers(self, now: float, window: float) -> bool:
         """Whether one full window of so many seconds was seen."""
         return now - self.since >= window

@@ -13,6 +13,7 @@ from fairlead.api.signals_message import ReplicaSignals
 from fairlead.autoscaler.arrivals import NO_SURGE, Surge
 from fairlead.autoscaler.buckets import Buckets
 from fairlead_protocol.messages import StepCost
+from fairlead_protocol.profiles import EngineProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,18 @@ class Capacity:
             token_budget=min(load.token_budget for load in known),
             max_num_seqs=min(load.max_num_seqs for load in known),
             kv_blocks=min(load.kv_blocks_total for load in known),
+        )
+
+    @classmethod
+    def measured(cls, profile: EngineProfile, max_num_seqs: int | None, token_budget: int | None) -> Self:
+        """Of a replica that begins with a profile, with these limits of its own: it runs as many requests as the
+        maximum batch weight has room for, of the mean size that was measured."""
+        weight = profile.max_batch_weight
+        return cls(
+            step_cost=profile.step_cost,
+            token_budget=token_budget or profile.max_num_batched_tokens,
+            max_num_seqs=max(1, min(max_num_seqs or profile.max_num_seqs, weight.most // weight.request_weight)),
+            kv_blocks=profile.num_kv_blocks,
         )
 
 

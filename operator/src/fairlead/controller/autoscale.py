@@ -25,7 +25,7 @@ from fairlead.autoscaler.policy import demand_window, targets_of
 from fairlead.autoscaler.readings import Readings
 from fairlead.autoscaler.recommend import recommend
 from fairlead.autoscaler.recommendation import Recommendation
-from fairlead.autoscaler.signals import Signals
+from fairlead.autoscaler.signals import Capacity, Signals
 from fairlead.controller.events import Announcement, EventRecorder, EventType
 from fairlead.controller.observe import Cluster, Observed
 from fairlead.controller.operator_metrics import OperatorMetrics
@@ -36,6 +36,7 @@ from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import GatewayFollower
 from fairlead.fleet.pods import became_ready
 from fairlead.kube.client import KubeError
+from fairlead.manifests.measured_profile import mounted_profile
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +124,15 @@ class Memory:
     """When that was; -inf = it has to be told at once."""
 
 
+def measured_capacity(target: Target) -> Capacity | None:
+    """What a replica will take, by the profile that the engine's pods are to begin with; None = they have none."""
+    config, engine = target.observed.engine_config, target.deployment.spec.engine
+    profile = None if config is None else mounted_profile(config)
+    if profile is None:
+        return None
+    return Capacity.measured(profile, engine.max_num_seqs, engine.max_num_batched_tokens)
+
+
 class Autoscaler:
     """`run()` ticks until cancelled."""
 
@@ -186,6 +196,8 @@ class Autoscaler:
     async def look(self, target: Target, readings: Readings) -> None:
         """One look at one LLMDeployment. Raises KubeError."""
         memory = self.memory(target)
+        if memory.history.capacity is None:
+            memory.history = memory.history.begun_with(measured_capacity(target))
         signals = self.signals(target, readings)  # what is asked, how it is borne, by what
         recommendation = recommend(signals, target.autoscaling, memory.history)  # pure; stabilised and limited
         memory.history = memory.history.remember(recommendation, signals, target.autoscaling)

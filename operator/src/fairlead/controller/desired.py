@@ -58,7 +58,7 @@ def desired(observed: Observed, settings: OperatorSettings, capabilities: Capabi
         return Desired(deployment, obstacle=Problem(Reason.MODEL_SOURCE_NOT_FOUND, message))
     try:
         claims = sorted(observed.adapter_claims)
-        manifests = children(deployment, settings, capabilities.wanted, claims)
+        manifests = children(deployment, settings, capabilities.wanted, claims, observed.profile)
     except CannotBuild as e:
         return Desired(deployment, obstacle=Problem(e.reason, e.message))
     adapters = placed_adapters(deployment, settings, observed.adapter_claims)

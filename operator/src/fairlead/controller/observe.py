@@ -16,7 +16,7 @@ from fairlead.controller.pod_warnings import PodWarnings
 from fairlead.controller.worker import Key
 from fairlead.fleet.gateways import Hanging
 from fairlead.kube.client import JsonObject, KubeClient
-from fairlead.kube.resources import PERSISTENT_VOLUME_CLAIMS
+from fairlead.kube.resources import CONFIGMAPS, PERSISTENT_VOLUME_CLAIMS
 from fairlead.manifests.adapter_folders import mounted_claims
 from fairlead.manifests.source import claim_of
 from fairlead_protocol.downloads import DownloadProgress
@@ -60,6 +60,8 @@ class Observed:
     """The PersistentVolumeClaims of its sources that do not exist, by the field that names each."""
     adapter_claims: frozenset[str] = frozenset()
     """The PersistentVolumeClaims that its adapters are on, or were on and are mounted still, as far as they exist."""
+    profile: JsonObject | None = None
+    """The ConfigMap that its `engine.profile` names; None = it names none, or one that does not exist."""
     warnings: Mapping[str, PodWarning] = field(default_factory=dict)
     """What keeps pods from being created that have been for long, by the pod's uid."""
     running: Mapping[str, int] = field(default_factory=dict)
@@ -79,6 +81,13 @@ class Observed:
         )
 
     @property
+    def engine_config(self) -> JsonObject | None:
+        """The ConfigMap that the engine's Deployment has pods read, if it is there."""
+        pod = (((self.engine or {}).get("spec") or {}).get("template") or {}).get("spec") or {}
+        mounted = (str((volume.get("configMap") or {}).get("name")) for volume in pod.get("volumes") or ())
+        return next((found for name in mounted if (found := self.children.get(("ConfigMap", name)))), None)
+
+    @property
     def engine(self) -> JsonObject | None:
         """The engine's Deployment, if it is ours."""
         found = self.children.get(("Deployment", names.engine_child(self.body["metadata"]["name"])))
@@ -92,7 +101,7 @@ def is_owned(child: Mapping[str, Any], uid: str) -> bool:
 
 
 class Cluster:
-    """Reads kopf's indexes, and asks the API for what is not watched: claims, and warnings about slow pods."""
+    """Reads kopf's indexes, and asks the API for what is not watched: claims, profiles, warnings about slow pods."""
 
     def __init__(
         self,
@@ -155,10 +164,12 @@ class Cluster:
         }
         wanted = {*adapter_claims(observed.body), *mounted_claims(observed.engine)}
         found = [claim for claim in sorted(wanted) if await self._is_there(claim, key[0])]
+        profile = profile_config_map(observed.body)
         return replace(
             observed,
             missing_claims=missing,
             adapter_claims=frozenset(found),
+            profile=None if profile is None else await self._client.find(CONFIGMAPS, profile, key[0]),
             warnings=self._warnings.known(observed.pods),
         )
 
@@ -211,6 +222,12 @@ def source_claims(body: Mapping[str, Any]) -> dict[str, str]:
     cache = (spec.get("model") or {}).get("cache") or {}
     claims["model.cache.claim"] = cache.get("claim") or None
     return {name: claim for name, claim in claims.items() if claim is not None}
+
+
+def profile_config_map(body: Mapping[str, Any]) -> str | None:
+    """The ConfigMap that `engine.profile` names."""
+    profile = ((body.get("spec") or {}).get("engine") or {}).get("profile") or {}
+    return str(profile["configMap"]) if profile.get("configMap") else None
 
 
 def adapter_claims(body: Mapping[str, Any]) -> set[str]:

@@ -1,12 +1,14 @@
 """All children of an LLMDeployment, in the order in which they are to be applied; the small ones are made here."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from fairlead.api import names
 from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.manifests.adapter_folders import adapter_folder
 from fairlead.manifests.common import Manifest, child, selector_labels
 from fairlead.manifests.engine import config_map, engine_cpus, engine_deployment, engine_flags, engine_pod
+from fairlead.manifests.measured_profile import profile_file
 from fairlead.manifests.source import model_source
 from fairlead.operator_settings import OperatorSettings, equality_selector
 
@@ -18,19 +20,22 @@ def children(
     settings: OperatorSettings,
     optional_kinds: Collection[str] = (),
     adapter_claims: Collection[str] = (),
+    profile: Mapping[str, Any] | None = None,
 ) -> tuple[Manifest, ...]:
     """ConfigMap, Deployment, Service, and of NetworkPolicy, PodDisruptionBudget and PodMonitor those in
     `optional_kinds`. `adapter_claims`: the claims of adapters that pods are to mount.
+    `profile`: the ConfigMap that `engine.profile` names, if it is there.
 
     Raises CannotBuild, with a reason, for a spec that cannot be built here.
     """
     source = model_source(deployment.spec, settings)
-    pod = engine_pod(deployment, settings, source, adapter_claims)
+    measured = profile_file(deployment, profile)
+    pod = engine_pod(deployment, settings, source, adapter_claims, measured)
     flags = engine_flags(deployment, source, engine_cpus(pod), adapter_folder(deployment, settings))
     manifests = (
-        config_map(deployment, flags),
+        config_map(deployment, flags, measured),
         network_policy(deployment, settings),  # before the pods, so that they are never open to everybody
-        engine_deployment(deployment, pod, flags),
+        engine_deployment(deployment, pod, flags, measured),
         service(deployment, settings),
         pod_disruption_budget(deployment),
         pod_monitor(deployment, settings),

@@ -18,6 +18,7 @@ from fairlead.api.llmdeployment import LLMDeployment
 from fairlead.api.quantities import parse_quantity
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
+from fairlead.manifests.measured_profile import ProfileFile
 from fairlead.manifests.overlay import merge
 from fairlead.manifests.source import DOWNLOADS_VOLUME, CannotBuild, Download, ModelSource
 from fairlead.operator_settings import OperatorSettings, Profile
@@ -51,9 +52,11 @@ _CONTAINED: Mapping[str, Any] = {
 """What all containers have in common: no rights, and a word about how they ended."""
 
 
-def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any]) -> Manifest:
-    """The Deployment of pods with this spec, whose engine reads these flags from its configuration file. Labels and
-    annotations of ours win over those of `spec.template`; a template may bring its own volume for the file."""
+def engine_deployment(
+    deployment: LLMDeployment, pod: Mapping[str, Any], flags: Mapping[str, Any], profile: ProfileFile | None = None
+) -> Manifest:
+    """The Deployment of pods with this spec, whose engine reads these flags, and the profile, from the ConfigMap.
+    Labels and annotations of ours win over those of `spec.template`; a template may bring its own volume for it."""
     rollout, overlay = deployment.spec.rollout, deployment.spec.template
     annotations = {
         **overlay.metadata.annotations,
@@ -63,7 +66,7 @@ def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: 
     with _template_must_fit():
         volumes: list[dict[str, Any]] = list(pod.get("volumes") or [])
         if all(volume["name"] != CONFIG_VOLUME for volume in volumes):
-            volumes.insert(0, {"name": CONFIG_VOLUME, "configMap": {"name": config_name(deployment, flags)}})
+            volumes.insert(0, {"name": CONFIG_VOLUME, "configMap": {"name": config_name(deployment, flags, profile)}})
     spec = {
         "replicas": deployment.desired_replicas,
         "revisionHistoryLimit": 3,
@@ -84,17 +87,18 @@ def engine_deployment(deployment: LLMDeployment, pod: Mapping[str, Any], flags: 
     return child(deployment, "apps/v1", "Deployment", {"spec": spec})
 
 
-def config_map(deployment: LLMDeployment, flags: dict[str, Any]) -> Manifest:
-    """The ConfigMap with the engine's configuration file."""
+def config_map(deployment: LLMDeployment, flags: dict[str, Any], profile: ProfileFile | None = None) -> Manifest:
+    """The ConfigMap with the engine's configuration file, and the profile beside it, if any."""
     text = yaml.safe_dump(flags, sort_keys=False, allow_unicode=True)
-    body = {"data": {names.ENGINE_CONFIG_KEY: text}}
-    return child(deployment, "v1", "ConfigMap", body, name=config_name(deployment, flags))
+    body = {"data": {names.ENGINE_CONFIG_KEY: text, **({} if profile is None else {profile.key: profile.text})}}
+    return child(deployment, "v1", "ConfigMap", body, name=config_name(deployment, flags, profile))
 
 
-def config_name(deployment: LLMDeployment, flags: Mapping[str, Any]) -> str:
-    """Of the ConfigMap with these flags. Others have other names: a container that starts again in the middle of a
-    rollout must not find the configuration of its successors."""
-    return f"{names.engine_child(deployment.metadata.name)}-{fingerprint(flags)}"
+def config_name(deployment: LLMDeployment, flags: Mapping[str, Any], profile: ProfileFile | None) -> str:
+    """Of the ConfigMap with these flags and this profile. Others have other names: a container that starts again in the
+    middle of a rollout must not find the configuration of its successors."""
+    content = flags if profile is None else {**flags, "profile": profile.key}
+    return f"{names.engine_child(deployment.metadata.name)}-{fingerprint(content)}"
 
 
 def engine_flags(
@@ -148,9 +152,14 @@ def _unless_auto(value: StrEnum) -> str | None:
 
 
 def engine_pod(
-    deployment: LLMDeployment, settings: OperatorSettings, source: ModelSource, adapter_claims: Iterable[str] = ()
+    deployment: LLMDeployment,
+    settings: OperatorSettings,
+    source: ModelSource,
+    adapter_claims: Iterable[str] = (),
+    measured: ProfileFile | None = None,
 ) -> dict[str, Any]:
     """The pods' spec, with `spec.template.spec` laid over it. `adapter_claims`: claims to mount for adapters.
+    `measured`: what the engine is to begin with.
 
     Raises CannotBuild for an unknown profile, for another number of GPUs than the engine computes on, or for a template
     that does not fit onto a pod.
@@ -170,6 +179,7 @@ def engine_pod(
         medium = {"medium": "Memory", "sizeLimit": profile.shared_memory}
         volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": medium})
         mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})
+    arguments = [*source.arguments, *(() if measured is None else ("--profile", measured.path))]
     pod: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -181,7 +191,7 @@ def engine_pod(
             "fsGroup": USER_ID,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [_container(deployment, settings, profile, source.arguments, mounts)],
+        "containers": [_container(deployment, settings, profile, arguments, mounts)],
         "volumes": volumes,
     }
     if source.downloads:
