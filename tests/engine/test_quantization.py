@@ -13,7 +13,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.profile import identity
 from fairlead_engine.errors import ConfigError, ModelLoadError, ModelLoadReason
-from fairlead_engine.model import load_model, read_config
+from fairlead_engine.model import load_model, read_config, weights
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.model.shard import Shard
@@ -23,6 +23,7 @@ from fairlead_engine_testing.checkpoints import FAMILIES, gpt_oss_fields, llama_
 from fairlead_engine_testing.quantized_checkpoints import (
     WEIGHTS,
     is_quantized,
+    write_awq,
     write_compressed_tensors,
     write_dequantized,
     write_finegrained_fp8,
@@ -104,6 +105,59 @@ def check_rounded(reference, meant: Path, outputs: list, name: str, columns: int
         gaps.append(logits.amax(1) - chosen)
     assert float(torch.cat(gaps).max()) < 0.6
     assert float((torch.cat(gaps) < 0.02).float().mean()) > 0.85
+
+
+def feed_forwards(folder: Path, is_grouped: bool, name: str | None, shard: Shard, monkeypatch) -> tuple[int, list]:
+    """The model's size, and what rows become in each layer, some and none of them."""
+    monkeypatch.setattr(weights, "groups_experts", lambda device: is_grouped)
+    monkeypatch.setattr(Shard, "sum", lambda shard, part: part)
+    config = read_config(folder)
+    model = load_model(folder, config, torch.float32, torch.device("cpu"), name, shard)
+    assert (model.why_not_captured is None) is is_grouped
+    x = torch.randn(23, config.hidden_size, generator=torch.Generator().manual_seed(1))
+    return model.num_parameters, [(layer.feed_forward(x), layer.feed_forward(x[:0])) for layer in model.layers]
+
+
+def check_grouped(folder: Path, name: str | None, shard: Shard, monkeypatch) -> None:
+    """One product for all experts is what each alone computes."""
+    (num, each), (num_together, together) = (
+        feed_forwards(folder, is_grouped, name, shard, monkeypatch) for is_grouped in (False, True)
+    )
+    assert num == num_together
+    for (found, none), (wanted, _) in zip(together, each, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+        assert not len(none)
+
+
+ONE, SECOND_OF_TWO = Shard(), Shard(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "shard"),
+    [
+        *((family, name, ONE) for family in WITH_EXPERTS for name in FORMATS),
+        *((family, name, SECOND_OF_TWO) for family in ("gpt_oss", "mixtral") for name in ("int8", "int8-weight-only")),
+    ],
+)
+def test_experts_in_one_product_are_what_each_computes_alone(family, name, shard, tmp_path, monkeypatch) -> None:
+    """As on CUDA, where the host does not know who goes where."""
+    folder = write_random_checkpoint(tmp_path, FAMILIES[family]())
+    check_grouped(folder, name, shard, monkeypatch)
+
+
+STORED: dict[str, Callable[[Path, Path], Path]] = {
+    "gptq": lambda floats, to: write_gptq(floats, to / "stored", to / "meant", act_order=True, has_zeros=True),
+    "awq": lambda floats, to: write_awq(floats, to / "stored", to / "meant"),
+    "compressed-tensors": lambda floats, to: write_compressed_tensors(floats, to / "stored", "int8"),
+    "fp8": lambda floats, to: write_finegrained_fp8(floats, to / "stored", (32, 32)),
+    "mxfp4": lambda floats, to: write_mxfp4(floats, to / "stored"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_experts_in_one_product_are_what_each_computes_alone(name, tmp_path, monkeypatch) -> None:
+    floats = write_random_checkpoint(tmp_path / "floats", FAMILIES["gpt_oss" if name == "mxfp4" else "mixtral"]())
+    check_grouped(STORED[name](floats, tmp_path), None, ONE, monkeypatch)
 
 
 @pytest.mark.parametrize("name", FORMATS)

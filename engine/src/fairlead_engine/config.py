@@ -110,7 +110,8 @@ class EngineConfig:
     enforce_eager: bool = False
     """Whether every step is launched operation by operation. Otherwise steps are captured as CUDA graphs at the start,
     on CUDA, and repeated: that takes time and memory, which the log tells, and saves the host most of what a step costs
-    it. Nothing is captured on a CPU, of models with quantised experts, or where attention does not run in Triton."""
+    it. Nothing is captured on a CPU, of models whose experts are quantised in different ways, or where attention does
+    not run in Triton."""
     compile_cache: str | None = None
     """Folder for compiled kernels and what was timed, on CUDA, so that only the first start on a kind of GPU does it:
     engines may share it, at the same time too. None = where the environment's TRITON_CACHE_DIR says, or `.triton` in

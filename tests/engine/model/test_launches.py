@@ -18,10 +18,12 @@ from fairlead_engine.kernels import (
     gates_kernel,
     norm_rope_store_kernel,
     penalise_kernel,
+    quantized_expert_product_kernel,
     rms_norm_kernel,
 )
 from fairlead_engine.kernels.attention import paged_attention, triton_paged
-from fairlead_engine.model import layers, load_model, read_config, weights
+from fairlead_engine.model import expert_products, layers, load_model, read_config, weights
+from fairlead_engine.model.quantization.formats import FORMATS
 from fairlead_engine.runner import (
     ModelRunner,
     drawing,
@@ -47,6 +49,8 @@ pytestmark = [
 
 MOST_LAUNCHES = 9
 MOST_EXPERT_LAUNCHES = 16
+MOST_ROUNDING_LAUNCHES = 10
+"""Of a product that rounds its rows, beside it."""
 
 
 @pytest.fixture
@@ -59,6 +63,7 @@ def launches(monkeypatch) -> Launches:
         (rms_norm_kernel, ("normalise_kernel",)),
         (gates_kernel, ("gate_kernel",)),
         (expert_product_kernel, ("expert_product_kernel",)),
+        (quantized_expert_product_kernel, ("quantized_expert_product_kernel",)),
         (draw_kernel, ("draw_kernel",)),
         (penalise_kernel, ("count_kernel", "change_kernel")),
     ):
@@ -112,7 +117,7 @@ def test_experts_are_computed_in_two_launches_and_nobody_waits_for_who_goes_wher
     num_tokens, launches, monkeypatch, tmp_path: Path
 ) -> None:
     """Beside them: the router and its choice, the pairs in order, the gates, and the weighted sum."""
-    monkeypatch.setattr(layers, "expert_product", expert_product_kernel.expert_product)
+    monkeypatch.setattr(expert_products, "expert_product", expert_product_kernel.expert_product)
     monkeypatch.setattr(weights, "groups_experts", lambda device: True)
     folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields())
     device = torch.device("cpu")
@@ -123,6 +128,25 @@ def test_experts_are_computed_in_two_launches_and_nobody_waits_for_who_goes_wher
     assert launches.by_name["expert_product_kernel"] == 2, launches.by_name
     assert not WAITING & launches.by_name.keys(), launches.by_name
     assert launches.by_name.total() <= MOST_EXPERT_LAUNCHES, launches.by_name
+
+
+@pytest.mark.parametrize("num_tokens", [1, 5])
+@pytest.mark.parametrize("name", FORMATS)
+def test_quantised_experts_take_two_launches_too_and_what_rounds_their_rows(
+    name, num_tokens, launches, monkeypatch, tmp_path: Path
+) -> None:
+    kernel = quantized_expert_product_kernel.quantized_expert_product
+    monkeypatch.setattr(expert_products, "quantized_expert_product", kernel)
+    monkeypatch.setattr(weights, "groups_experts", lambda device: True)
+    folder = write_random_checkpoint(tmp_path / "model", qwen3_moe_fields())
+    model = load_model(folder, read_config(folder), torch.float32, torch.device("cpu"), name)
+    x = torch.randn(num_tokens, model.config.hidden_size)
+    with torch.inference_mode(), host_reads(allowed=False), launches:
+        model.layers[0].feed_forward(x)
+    assert launches.by_name["quantized_expert_product_kernel"] == 2, launches.by_name
+    assert not WAITING & launches.by_name.keys(), launches.by_name
+    most = MOST_EXPERT_LAUNCHES + 2 * MOST_ROUNDING_LAUNCHES * (FORMATS[name].rounding is not None)
+    assert launches.by_name.total() <= most, launches.by_name
 
 
 SAMPLINGS = {

@@ -20,6 +20,7 @@ from fairlead_engine.types import EngineRequest, Pooling
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import (
     deepseek_v3_fields,
+    gpt_oss_fields,
     llama_fields,
     mixtral_fields,
     qwen2_moe_fields,
@@ -214,13 +215,24 @@ def test_random_traffic_gets_the_tokens_of_steps_that_are_launched(
         assert len(captures) == 1 and captures[0].num_replays > 10
 
 
-@pytest.mark.parametrize("fields", [mixtral_fields, qwen2_moe_fields, qwen3_moe_fields, deepseek_v3_fields])
+@pytest.mark.parametrize(
+    ("fields", "quantization"),
+    [
+        (mixtral_fields, None),
+        (qwen2_moe_fields, None),
+        (qwen3_moe_fields, None),
+        (deepseek_v3_fields, None),
+        (mixtral_fields, "int8-weight-only"),
+        (gpt_oss_fields, "int4-weight-only"),
+    ],
+)
 def test_models_with_experts_are_captured_and_give_the_tokens_of_each_expert_alone(
-    fields: Any, tmp_path: Path, captures: list[CPUGraphs], monkeypatch: pytest.MonkeyPatch
+    fields: Any, quantization: str | None, tmp_path: Path, captures: list[CPUGraphs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model_folder = write_random_checkpoint(tmp_path / "model", fields(vocab_size=VOCAB_SIZE))
     settings: dict[str, Any] = {
-        "dtype": "float32", "device": "cpu", "block_size": 4, "num_threads": 1, "attention_backend": "block_tables"
+        "dtype": "float32", "device": "cpu", "block_size": 4, "num_threads": 1, "attention_backend": "block_tables",
+        "quantization": quantization,
     }  # fmt: skip
     answers = []
     for is_grouped in (False, True):

@@ -77,7 +77,7 @@ class Decoder:
         """What keeps a step from being repeated as it is, in words; None = it is launched without a look at what it
         computes."""
         looks = any(layer.feed_forward.waits_for_device for layer in self.layers)
-        return "the host looks at which quantised experts tokens go to" if looks else None
+        return "the host looks at which experts tokens go to, since no two need be stored alike" if looks else None
 
     def __call__(
         self,

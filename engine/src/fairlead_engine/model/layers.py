@@ -14,11 +14,12 @@ from torch import Tensor
 from fairlead_engine.kernels.add_rms_norm import add_rms_norm
 from fairlead_engine.kernels.attention.backend import AttentionBackend, LayerCache
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
-from fairlead_engine.kernels.expert_product import expert_product, pair_up
+from fairlead_engine.kernels.expert_product import pair_up
 from fairlead_engine.kernels.gates import silu_mul
 from fairlead_engine.kernels.norm_rope import HeadNorm, HeadTurn
 from fairlead_engine.kernels.rms_norm import rms_norm
 from fairlead_engine.kernels.route_top_k import Routing, route_top_k
+from fairlead_engine.model.expert_products import ExpertProduct
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.lora.adapted_linear import AdaptedRows
 from fairlead_engine.model.shard import Shard
@@ -145,20 +146,20 @@ class GroupedExperts:
     """The same without a look at who goes where, for a device whose host runs ahead of it."""
 
     router: Linear
-    gate_up: Tensor
-    """[experts, 2 x inner, hidden]."""
-    down: Tensor
-    """[experts, hidden, inner]."""
+    gate_up: ExpertProduct
+    down: ExpertProduct
     routing: Routing
     shard: Shard
+    combine: Callable[[Tensor], Tensor] | None = None
+    """As `GatedFeedForward` has it."""
     waits_for_device: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
         if not len(x):
             return x
         weights, experts = route_top_k(self.router(x), self.routing)
-        pairs = pair_up(experts, len(self.gate_up))
-        outputs = expert_product(silu_mul(expert_product(x, self.gate_up, pairs)), self.down, pairs)
+        pairs = pair_up(experts, self.gate_up.num_experts)
+        outputs = self.down((self.combine or silu_mul)(self.gate_up(x, pairs)), pairs)
         return self.shard.sum((outputs.view(*weights.shape, -1) * weights.unsqueeze(-1).to(x.dtype)).sum(1))
 
 

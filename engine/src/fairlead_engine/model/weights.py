@@ -4,20 +4,27 @@ A family's `build` says which it takes and with what; names, shapes and what was
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.kernels.attention.scoring import Scoring
-from fairlead_engine.kernels.dispatch import triton_lacks
 from fairlead_engine.kernels.norm_rope import HeadNorm
 from fairlead_engine.kernels.route_top_k import Routing
 from fairlead_engine.model.checkpoint import WHOLE, Checkpoint
 from fairlead_engine.model.classifier import Classifier
 from fairlead_engine.model.decoder import Decoder, TokenEmbedding
+from fairlead_engine.model.expert_products import (
+    ExpertProduct,
+    ExpertProjections,
+    FloatExperts,
+    QuantizedExperts,
+    decodes_within,
+    groups_experts,
+    put_together,
+)
 from fairlead_engine.model.layers import (
     Attention,
     AttentionLayer,
@@ -42,6 +49,7 @@ from fairlead_engine.model.shard import ALONE, Shard, scaled
 from fairlead_engine.model.side_by_side_linear import SideBySideLinear
 from fairlead_engine.model.summed_linear import SummedLinear
 from fairlead_engine.model.vision.vision_tower import VisionTower
+from fairlead_engine.model.weight_stack import WeightStack
 
 _HEAD = "lm_head"
 _SCORE = "score"
@@ -61,36 +69,10 @@ class NormNames(NamedTuple):
 _BEFORE_BOTH = NormNames()
 
 
+_OfEach = tuple[Sequence[Mapping[str, int]], int, bool, Sequence[slice], slice]
+"""What `_of_all` takes."""
 Watch = Callable[[Sequence[str], Linear, bool], Linear]
 """Gets the names that a linear layer's weights have in the checkpoint, the layer, and whether it is sensitive."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """Weights below one another, which become one product."""
-
-    weight_format: WeightFormat | None
-    """None = floats."""
-    weights: list[Any]
-    """Of one format and groups, or of floats."""
-
-    def takes(self, weight_format: WeightFormat | None, weight: QuantizedWeight | Tensor) -> bool:
-        """Whether another can go below those that are here."""
-        if weight_format is None or self.weight_format is None:
-            return weight_format is self.weight_format
-        return weight_format == self.weight_format and bool(self.weights[0].can_be_below(weight))
-
-    @property
-    def num_rows(self) -> int:
-        return sum(len(each if self.weight_format is None else each.values) for each in self.weights)
-
-    def linear(self, bias: Tensor | None, dtype: torch.dtype) -> tuple[Linear, int]:
-        """The product, and the bytes that its weight takes."""
-        if self.weight_format is None:
-            weight = torch.cat(self.weights)
-            return make_linear(weight, bias), weight.nbytes
-        layer = self.weight_format.linear(QuantizedWeight.stacked(self.weights), bias, dtype)
-        return layer, layer.weight_bytes
 
 
 class Weights:
@@ -311,41 +293,79 @@ class Weights:
     ) -> Experts:
         """The experts of that name and their router; the rest is as `feed_forward` takes it."""
         router = self.linear({f"{prefix}.gate": num_experts}, self._config.hidden_size, is_sensitive=True)
-        experts = [f"{prefix}.experts.{index}" for index in range(num_experts)]
-        projections = [f"{expert}.{name}" for expert in experts for name in (gate, up, down)]
-        are_floats = not any(self._format_of(name, False) for name in projections)
-        if are_floats and self._watch is None and groups_experts(self._checkpoint.device):
-            hidden, inner = self._config.hidden_size, inner or self._config.intermediate_size
-            part = self.shard.part(inner)
-            gates = [f"{expert}.{name}" for expert in experts for name in (gate, up)]
-            return GroupedExperts(
-                router,
-                gate_up=self._floats(gates, inner, hidden, rows=part).view(num_experts, -1, hidden),
-                down=self._floats([f"{expert}.{down}" for expert in experts], hidden, inner, columns=part).view(
-                    num_experts, hidden, -1
-                ),
-                routing=routing,
-                shard=self.shard,
-            )
-        layer: dict[str, Any] = {"inner": inner, "gate": gate, "up": up, "down": down}
-        return SparseExperts(
-            router,
-            experts=tuple(self.feed_forward(expert, sums=False, **layer) for expert in experts),
-            routing=routing,
-            shard=self.shard,
-        )
+        inner = inner or self._config.intermediate_size
+        part = self.shard.part(inner)
+        names = [f"{prefix}.experts.{index}" for index in range(num_experts)]
+        projections = [ExpertProjections({f"{x}.{gate}": inner, f"{x}.{up}": inner}, f"{x}.{down}") for x in names]
+        return self.expert_layer(router, routing, projections, inner, row_parts=[part, part])
 
-    def _floats(
-        self, names: Sequence[str], out_features: int, in_features: int, *, rows: slice = WHOLE, columns: slice = WHOLE
-    ) -> Tensor:
-        """Weights of one shape below one another: of each the same part."""
-        num = len(names)
-        weights = self._checkpoint.stacked(
-            [f"{name}.weight" for name in names], [out_features] * num, in_features,
-            row_parts=[rows] * num, column_part=columns,
-        )  # fmt: skip
-        self._count(weights, num * out_features * in_features)
-        return weights
+    def expert_layer(
+        self,
+        router: Linear,
+        routing: Routing,
+        experts: Sequence[ExpertProjections],
+        inner: int,
+        *,
+        row_parts: Sequence[slice],
+        bias: bool = False,
+        combine: Callable[[Tensor], Tensor] | None = None,
+    ) -> Experts:
+        """The layer of these experts, `inner` wide; `row_parts` of what is before `combine` are this rank's."""
+        hidden, part = self._config.hidden_size, self.shard.part(inner)
+        ups: _OfEach = [each.gate_up for each in experts], hidden, bias, row_parts, WHOLE
+        downs: _OfEach = [{each.down: hidden} for each in experts], inner, bias, [WHOLE], part
+        gate_up = self._of_all(*ups)
+        down = None if gate_up is None else self._of_all(*downs)
+        if gate_up is not None and down is not None:
+            for product, (layers, in_features, *_) in ((gate_up, ups), (down, downs)):
+                self._weight_bytes += product.weight_bytes
+                self._num_parameters += sum(sum(layer.values()) for layer in layers) * (in_features + bias)
+            return GroupedExperts(router, gate_up, down, routing, self.shard, combine)
+        each = tuple(
+            GatedFeedForward(
+                gate_up=self.linear(up, hidden, bias=bias, row_parts=row_parts, sums=False),
+                down=self.linear(down, inner, bias=bias, column_part=part, sums=False),
+                combine=combine,
+            )
+            for up, down in zip(ups[0], downs[0], strict=True)
+        )
+        return SparseExperts(router, each, routing, self.shard)
+
+    def _of_all(
+        self,
+        layers: Sequence[Mapping[str, int]],
+        in_features: int,
+        bias: bool,
+        row_parts: Sequence[slice],
+        column_part: slice,
+    ) -> ExpertProduct | None:
+        """One product for a layer of each expert, given as `linear` takes it; None where there is none."""
+        formats = {self._format_of(name, False) for layer in layers for name in layer}
+        if len(formats) > 1 or self._watch is not None or not groups_experts(self._checkpoint.device):
+            return None
+        names = [name for layer in layers for name in layer]
+        rows = [size for layer in layers for size in layer.values()]
+        parts = list(row_parts) * len(layers)
+        offset = None
+        if bias:
+            offset = self._checkpoint.stacked([f"{name}.bias" for name in names], rows, row_parts=parts)
+            offset = offset.view(len(layers), -1)
+            if column_part != WHOLE and self.shard.rank:
+                offset = None  # or each rank would add it
+        (weight_format,) = formats
+        if weight_format is None:
+            weights = self._checkpoint.stacked(
+                [f"{name}.weight" for name in names], rows, in_features, row_parts=parts, column_part=column_part
+            )
+            return FloatExperts(weights.view(len(layers), len(weights) // len(layers), -1), offset)
+        if not decodes_within(weight_format, self._checkpoint.device):
+            return None
+        each = (
+            self._groups(dict.fromkeys(layer, weight_format), layer, in_features, row_parts, column_part)
+            for layer in layers
+        )
+        integers = put_together(each, len(layers))
+        return None if integers is None else QuantizedExperts(integers, weight_format.rounding, offset)
 
     def linear(
         self,
@@ -407,9 +427,9 @@ class Weights:
         in_features: int,
         row_parts: Sequence[slice],
         column_part: slice,
-    ) -> "list[_Stack]":
+    ) -> list[WeightStack]:
         """The weights of projections of one input, those of neighbours together that can be one product."""
-        stacks: list[_Stack] = []
+        stacks: list[WeightStack] = []
         for (name, size), rows in zip(out_features.items(), row_parts, strict=True):
             weight_format = formats[name]
             weight: QuantizedWeight | Tensor
@@ -420,11 +440,11 @@ class Weights:
             else:
                 weight = self._part_of(name, size, in_features, rows, column_part)
             if not stacks or not stacks[-1].takes(weight_format, weight):
-                stacks.append(_Stack(weight_format, []))
+                stacks.append(WeightStack(weight_format, []))
             stacks[-1].weights.append(weight)
         return stacks
 
-    def _side_by_side(self, stacks: "Sequence[_Stack]", bias: Tensor | None) -> Linear:
+    def _side_by_side(self, stacks: Sequence[WeightStack], bias: Tensor | None) -> Linear:
         """One product for each."""
         sizes = [stack.num_rows for stack in stacks]
         biases = [None] * len(stacks) if bias is None else torch.split(bias, sizes)
@@ -505,11 +525,6 @@ class Weights:
         """A tensor that is this rank's part of so many parameters."""
         self._num_parameters += num_parameters
         self._weight_bytes += tensor.nbytes
-
-
-def groups_experts(device: torch.device) -> bool:
-    """Whether a model's experts are computed there by one product for all, not by one for each."""
-    return device.type == "cuda" and triton_lacks() is None
 
 
 def layer_index(prefix: str) -> int:

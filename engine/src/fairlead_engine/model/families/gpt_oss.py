@@ -7,9 +7,10 @@ from functools import partial
 from fairlead_engine.kernels.gates import clamped_swiglu
 from fairlead_engine.kernels.route_top_k import Routing
 from fairlead_engine.model.decoder import Decoder
+from fairlead_engine.model.expert_products import ExpertProjections
 from fairlead_engine.model.families.family import ModelFamily
 from fairlead_engine.model.json_fields import JsonFields
-from fairlead_engine.model.layers import GatedFeedForward, SparseExperts
+from fairlead_engine.model.layers import Experts
 from fairlead_engine.model.model_config import ModelConfig, parse_shape
 from fairlead_engine.model.shard import scaled
 from fairlead_engine.model.weights import Weights
@@ -48,23 +49,17 @@ def build(weights: Weights, config: GptOssConfig) -> Decoder:
     part = weights.shard.part(inner)
     combine = partial(clamped_swiglu, alpha=config.gate_alpha, limit=config.gate_limit)
 
-    def expert(prefix: str) -> GatedFeedForward:
-        """Rows of gate and up lie by turns."""
-        gate_up, down = {f"{prefix}.gate_up_proj": 2 * inner}, {f"{prefix}.down_proj": hidden}
-        return GatedFeedForward(
-            gate_up=weights.linear(gate_up, hidden, bias=True, row_parts=[scaled(part, 2)], sums=False),
-            down=weights.linear(down, inner, bias=True, column_part=part, sums=False),
-            combine=combine,
-        )
-
-    def experts(prefix: str) -> SparseExperts:
+    def experts(prefix: str) -> Experts:
         each = [f"{prefix}.mlp.experts.{index}" for index in range(config.num_experts)]
         for name in ("gate_up_proj", "down_proj"):
             layers = [f"{one}.{name}" for one in each]
             weights.unstack(f"{prefix}.mlp.experts.{name}", layers, is_transposed=True)
         router = weights.linear({f"{prefix}.mlp.router": config.num_experts}, hidden, bias=True, is_sensitive=True)
         routing = Routing(config.num_experts_per_token)
-        return SparseExperts(router, tuple(expert(one) for one in each), routing, weights.shard)
+        projections = [ExpertProjections({f"{one}.gate_up_proj": 2 * inner}, f"{one}.down_proj") for one in each]
+        return weights.expert_layer(  # rows of gate and up lie by turns
+            router, routing, projections, inner, row_parts=[scaled(part, 2)], bias=True, combine=combine
+        )
 
     return weights.decoder(
         attention=lambda prefix: weights.attention(prefix, qkv_bias=bias, output_bias=bias, has_sinks=True),

@@ -11,7 +11,7 @@ from fairlead_engine.model.product_trial import is_right
 from fairlead_engine.model.quantization.dequantized_linear import DequantizedLinear, decode, tell_decoding
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight, quantize_weight
 from fairlead_engine.model.quantization.scaled_rows import scaled_rows
-from fairlead_engine.model.quantization.weight_format import QuantizedLinear
+from fairlead_engine.model.quantization.weight_format import QuantizedLinear, Rounding
 
 LARGEST = 448.0
 """The largest number that e4m3 has."""
@@ -24,6 +24,10 @@ class Fp8:
     """For GPUs that multiply 8-bit floats; elsewhere weights are decoded for each product."""
 
     name = "fp8"
+
+    @property
+    def rounding(self) -> Rounding:
+        return _rounding
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
         return quantize_weight(weight, torch.float8_e4m3fn, largest=LARGEST, low=-LARGEST, high=LARGEST)
@@ -61,15 +65,23 @@ class DecodedFp8Linear(DequantizedLinear):
     def product(self, x: Tensor) -> Tensor:
         if not x.numel():
             return super().product(x)
-        if self._weight.has_scale_per_row:
-            rows, scales = scaled_rows(x, LARGEST)
-            return super().product(decode(_rounded(rows), x.dtype)).mul_(scales)
-        # The last block of columns may be narrower; zeros beside it change no scale.
-        size, columns = self._weight.group_size, x.shape[1]
-        blocks = torch.nn.functional.pad(x, (0, -columns % size)).view(-1, size)
-        rows, scales = scaled_rows(blocks, LARGEST)
-        rounded = decode(_rounded(rows), torch.float32).mul_(scales)
-        return super().product(rounded.view(len(x), -1)[:, :columns].to(x.dtype))
+        rows, scales = _rounding(x, None if self._weight.has_scale_per_row else self._weight.group_size)
+        if scales is None:
+            return super().product(rows)
+        return super().product(decode(rows, x.dtype)).mul_(scales)
+
+
+def _rounding(x: Tensor, size: int | None) -> tuple[Tensor, Tensor | None]:
+    """Each row to 8-bit floats; or each so many columns of it, and back."""
+    if size is None:
+        rows, scales = scaled_rows(x, LARGEST)
+        return _rounded(rows), scales
+    columns = x.shape[1]
+    # The last block of columns may be narrower; zeros beside it change no scale.
+    blocks = torch.nn.functional.pad(x, (0, -columns % size)).view(-1, size)
+    rows, scales = scaled_rows(blocks, LARGEST)
+    rounded = decode(_rounded(rows), torch.float32).mul_(scales)
+    return rounded.view(len(x), -1)[:, :columns].to(x.dtype), None
 
 
 def _rounded(x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """What a format of quantised weights brings."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -7,6 +8,10 @@ from torch import Tensor
 
 from fairlead_engine.model.linear import Linear
 from fairlead_engine.model.quantization.quantized_weight import QuantizedWeight
+
+Rounding = Callable[[Tensor, int | None], tuple[Tensor, Tensor | None]]
+"""What becomes of rows [rows, in_features] before a product whose weight has scales for so many columns each, or for
+whole rows (None): rows in 8 bits with their scales, float32 [rows, 1], or without scales in the format they came in."""
 
 
 class QuantizedLinear(Linear, Protocol):
@@ -22,6 +27,11 @@ class WeightFormat(Protocol):
     @property
     def name(self) -> str:
         """As the setting `quantization` spells it."""
+        ...
+
+    @property
+    def rounding(self) -> Rounding | None:
+        """None = rows stay as they are."""
         ...
 
     def quantize(self, weight: Tensor) -> QuantizedWeight:
