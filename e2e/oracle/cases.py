@@ -157,6 +157,18 @@ RULES = (
         deployment(engine={"speculative": {"method": "draft", "source": "demo://dinghy"}}),
     ),
     RuleCase(
+        "engine.speculative.tree is for methods medusa and eagle3",
+        "spec.engine.speculative",
+        deployment(engine={"speculative": {"method": "ngram", "tree": "4x24"}}),
+        deployment(engine={"speculative": {"method": "medusa", "source": "pvc://a/heads", "tree": "[[0],[0,0]]"}}),
+    ),
+    RuleCase(
+        "engine.speculative.tree must be WIDTHxNODES",
+        "spec.engine.speculative",
+        deployment(engine={"speculative": {"method": "eagle3", "source": "pvc://a/head", "tree": "[[0],[0,0]]"}}),
+        deployment(engine={"speculative": {"method": "eagle3", "source": "pvc://a/head", "tree": "4x24"}}),
+    ),
+    RuleCase(
         "engine.speculative.source must look like",
         "spec.engine.speculative.source",
         deployment(engine={"speculative": {"method": "draft", "source": "hf://only-a-name"}}),
@@ -279,6 +291,9 @@ def _limits() -> Iterator[LimitCase]:
     yield LimitCase(
         "spec.engine.speculative.numTokens", {"engine": {"speculative": {"method": "ngram", "numTokens": 33}}}
     )
+    for tree in ("4by24", "", "[0]]x", "100x9"):
+        speculative = {"method": "medusa", "source": "pvc://a/heads", "tree": tree}
+        yield LimitCase("spec.engine.speculative.tree", {"engine": {"speculative": speculative}})
     yield LimitCase("spec.engine.env[0].name", {"engine": {"env": [{"name": "1A"}]}})
     yield LimitCase("spec.engine.speculative.method", {"engine": {"speculative": {"method": "magic"}}})
     yield LimitCase(
@@ -331,7 +346,7 @@ FULL = deployment(
         "maxImages": 4,
         "maxImagePixels": 1003520,
         "allowedMediaDomains": ["images.example.test", "10.0.0.7:8080"],
-        "speculative": {"method": "eagle3", "source": "pvc://heads/a", "numTokens": 3},
+        "speculative": {"method": "eagle3", "source": "pvc://heads/a", "numTokens": 3, "tree": "4x24"},
         "extraArgs": ["--seed", "7"],
         "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
     },

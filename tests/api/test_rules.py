@@ -292,7 +292,10 @@ values: dict[str, tuple[tuple[Rule, ...], st.SearchStrategy[Any]]] = {
         rules.SPECULATIVE,
         st.fixed_dictionaries(
             {"method": st.sampled_from(["ngram", "draft", "medusa", "eagle3"])},
-            optional={"source": st.none() | st.sampled_from(["demo://a", "pvc://a/demo://"])},
+            optional={
+                "source": st.none() | st.sampled_from(["demo://a", "pvc://a/demo://"]),
+                "tree": st.none() | st.sampled_from(["4x24", "[[0],[1]]", "x", "4x24\n"]),
+            },
         ),
     ),
     "engine": (

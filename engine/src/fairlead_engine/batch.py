@@ -97,8 +97,22 @@ class Batch:
         """For each token that the step chooses, in order, a share that ends before it."""
         found = []
         for item in self.items:
-            if item.drafts:
+            if item.parents:
+                found += _choices_of_tree(item)
+            elif item.drafts:
                 found += [ScheduledSequence(item.sequence, 1, end) for end in range(item.start + 1, item.end + 1)]
             elif item.samples:
                 found.append(item)
         return found
+
+
+def _choices_of_tree(item: ScheduledSequence) -> list[ScheduledSequence]:
+    """Behind the last known token and behind each guess, which ends where its way does."""
+    ways: list[list[int]] = [[]]
+    for node, parent in enumerate(item.parents, start=1):
+        ways.append([*ways[parent], node])
+    found = []
+    for way in ways:
+        found.append(ScheduledSequence(item.sequence, 1, item.start + 1 + len(way)))
+        found[-1].way = way
+    return found

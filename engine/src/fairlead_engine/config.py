@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fairlead_engine.errors import ConfigError
+from fairlead_engine.speculative.tree_shape import StaticTree, TreeError, TreeShape, parse_tree
 from fairlead_protocol.logs import LogFormat
 from fairlead_protocol.settings import BYTES, SECONDS
 
@@ -32,6 +33,7 @@ _SPECULATIVE_SETTINGS = {
     "prompt_lookup_min": ("ngram",),
     "prompt_lookup_max": ("ngram",),
     "speculative_model": ("draft", "medusa", "eagle3"),
+    "speculative_tree": ("medusa", "eagle3"),
 }
 """Settings that one of these methods must be set for."""
 _HOST = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
@@ -127,7 +129,15 @@ class EngineConfig:
     of the heads, for medusa, or of the head, for eagle3. Keys and values of a smaller model, and of eagle3's head, take
     their part of the cache's memory."""
     num_speculative_tokens: int | None = None
-    """Guesses for one sequence in one step, at most; fewer where fewer turn out right, none where none does. None = 4.
+    """Places of one sequence that are guessed in one step, at most; fewer where fewer turn out right, none where none
+    does. None = 4, or as many as the paths of `speculative_tree` have.
+    """
+    speculative_tree: str | None = None
+    """Guesses for medusa and eagle3 to make where that is not one for each place: a tree of them, all of which a step
+    verifies. A list of paths such as [[0],[0,0],[1]] (Medusa's medusa_choices: the likeliest token, the likeliest
+    behind it, the second likeliest; medusa alone), or WIDTHxNODES such as 4x24: at each place the 4 likeliest guesses
+    are followed by 4 each, and of all those the 24 are verified that are likeliest as a whole. At most 63. None = a
+    chain.
     """
     prompt_lookup_min: int | None = None
     """Tokens that must have stood there before for ngram to guess what follows them. None = 2."""
@@ -224,6 +234,7 @@ class EngineConfig:
                 )
         if self.num_speculative_tokens is not None:
             _within("num_speculative_tokens", self.num_speculative_tokens, 1, 32)
+        self._check_tree()
         for name, value in (
             ("prompt_lookup_min", self.lookup_lengths[0]),
             ("prompt_lookup_max", self.lookup_lengths[1]),
@@ -236,10 +247,38 @@ class EngineConfig:
                 "lower it, or raise the other",
             )
 
+    def _check_tree(self) -> None:
+        if self.speculative_tree is None:
+            return
+        try:
+            tree = parse_tree(self.speculative_tree, self.num_speculative_tokens, _DEFAULT_SPECULATIVE_TOKENS)
+        except TreeError as error:
+            hint = "give a list of paths such as [[0],[0,0],[1]], or WIDTHxNODES such as 4x24"
+            raise ConfigError("speculative_tree", str(error), hint) from error
+        if self.speculative_method == "eagle3" and isinstance(tree, StaticTree):
+            problem = "is a list of paths, and an EAGLE head follows the guesses that turn out likeliest"
+            raise ConfigError("speculative_tree", problem, "say how many: WIDTHxNODES, such as 4x24")
+
+    @property
+    def tree(self) -> TreeShape | None:
+        """`speculative_tree`, read."""
+        if self.speculative_tree is None:
+            return None
+        return parse_tree(self.speculative_tree, self.num_speculative_tokens, _DEFAULT_SPECULATIVE_TOKENS)
+
+    @property
+    def most_places(self) -> int:
+        """`num_speculative_tokens`, or its default, and no more than a tree has; 0 where nobody guesses."""
+        if self.speculative_method is None:
+            return 0
+        if self.tree is not None:
+            return self.tree.depth
+        return self.num_speculative_tokens or _DEFAULT_SPECULATIVE_TOKENS
+
     @property
     def most_drafts(self) -> int:
-        """`num_speculative_tokens`, or its default; 0 where nobody guesses."""
-        return 0 if self.speculative_method is None else self.num_speculative_tokens or _DEFAULT_SPECULATIVE_TOKENS
+        """Guesses for one sequence in one step."""
+        return self.most_places if self.tree is None else self.tree.num_nodes(self.tree.depth)
 
     @property
     def lookup_lengths(self) -> tuple[int, int]:
@@ -294,7 +333,7 @@ class EngineConfig:
             max_num_seqs=int(num_seqs),
             max_num_batched_tokens=int(batched),
             async_scheduling=overlaps if self.async_scheduling is None else self.async_scheduling,
-            num_speculative_tokens=self.most_drafts or None,
+            num_speculative_tokens=self.most_places or None,
             max_num_queued_tokens=self.max_num_queued_tokens or _QUEUE_STEPS * int(batched),
         )
 

@@ -14,6 +14,7 @@ from fairlead_protocol.blocks import NO_EXTRA, BlockHash
 
 _NOWHERE = range(0)
 NO_DRAFTS: list[int] = []
+NO_PARENTS: list[int] = []
 UNKNOWN = -1
 """In place of a draft that the runner will make: all of a share are, or none."""
 _OVER_ALL = (Pooling.MEAN, Pooling.MAX)
@@ -125,16 +126,30 @@ class ScheduledSequence:
     """
 
     __slots__ = (
-        "block_table", "chosen", "drafts", "embedding", "end", "num_tokens", "pools", "prompt_logprobs",
-        "reads_prompt", "samples", "scores", "sequence", "start",
+        "block_table", "chosen", "depth", "drafts", "embedding", "end", "num_tokens", "parents", "pools",
+        "prompt_logprobs", "reads_prompt", "samples", "scores", "sequence", "start", "token_row", "way",
     )  # fmt: skip
 
     def __init__(
-        self, sequence: Sequence, num_tokens: int, decode_end: int | None = None, drafts: "list[int] | None" = None
+        self,
+        sequence: Sequence,
+        num_tokens: int,
+        decode_end: int | None = None,
+        drafts: "list[int] | None" = None,
+        depth: int = 0,
     ) -> None:
         """`decode_end`: where it ends, of a decode (`Decodes.ends`); others go on from where their sequence is.
-        `drafts`: its last tokens, of a sequence that goes on by guesses behind its last known token."""
+        `drafts`: its last tokens, of a sequence that goes on by guesses behind its last known token. `depth`: places
+        that they are guesses for, where that is a tree of them, of which one way stands; 0 = each is for a place."""
         self.sequence = sequence
+        self.depth = depth
+        self.parents = NO_PARENTS
+        """Of a tree's guesses, once they are made, the node that each hangs on: 0 = the last known token, or a guess
+        before it, from 1 on."""
+        self.token_row = sequence.slot
+        """Which row of the tokens on the device has its own up to `end`,"""
+        self.way: list[int] = NO_PARENTS
+        """and of one that ends with a tree's guess the guesses on the way to it, from 1 on, that one included."""
         self.num_tokens = num_tokens
         self.drafts = drafts or NO_DRAFTS
         """Tokens that are computed before anybody knows whether they will be chosen."""

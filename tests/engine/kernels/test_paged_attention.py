@@ -246,6 +246,7 @@ from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
 
 types = {**dict.fromkeys(("output", "query", "sinks"), "*bf16"), "table_rows": "*i64"}
 types |= dict.fromkeys(("slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"), "*i32")
+types |= dict.fromkeys(("tree_limits", "tree_bits"), "*i64")
 types |= {"scale": "fp32", "soft_cap": "fp32", "query_stride": "i32", "table_stride": "i32", "grid_row": "i32"}
 types |= dict.fromkeys(("key_scales", "value_scales"), "*fp32")
 found = {}
@@ -264,7 +265,7 @@ for name, rows, splits, shape, dims, formats in (
         types |= dict.fromkeys(("keys", "values"), "*" + stored)
         constants = dict(
             **dims, BLOCK_SIZE=16, TILE_ROWS=rows, TILE_TOKENS=shape.tokens, WINDOW=0,
-            HAS_SOFT_CAP=False, HAS_SINKS=False, HAS_SCALES=stored_in[stored] > 0, NUM_SPLITS=splits,
+            HAS_SOFT_CAP=False, HAS_SINKS=False, HAS_SCALES=stored_in[stored] > 0, NUM_SPLITS=splits, HAS_TREES=False,
         )
         found[f"{name}, {stored}"] = compile_for_gpu(
             paged_attention.paged_attention_kernel, types, constants, num_warps=shape.num_warps,

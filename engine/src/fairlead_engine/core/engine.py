@@ -588,7 +588,7 @@ def _drafting(config: EngineConfig) -> Drafting | None:
     assert config.num_speculative_tokens is not None
     is_ngram = config.speculative_method == "ngram"
     proposer = NGramProposer(*config.lookup_lengths) if is_ngram else RunnerProposer()
-    return Drafting(proposer, config.num_speculative_tokens)
+    return Drafting(proposer, config.num_speculative_tokens, config.tree)
 
 
 def _device_memory(runner: Runner[Any], config: EngineConfig) -> int | None:

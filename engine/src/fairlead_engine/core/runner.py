@@ -174,6 +174,7 @@ def load_runner(config: EngineConfig) -> Runner[Any]:
         max_loras=config.num_adapter_slots,
         max_lora_rank=config.max_lora_rank,
         most_drafts=config.most_drafts,
+        tree=config.tree,
         medusa_folder=medusa_folder,
         eagle_folder=eagle_folder,
         max_image_pixels=config.max_image_pixels,

@@ -389,13 +389,14 @@ class Scheduler:
             num_blocks = len(sequence.block_table)
             room = (num_blocks + max(0, num_spare)) * self.blocks.block_size - end
             drafts = drafting.propose(sequence, min(budget, room, most - 1 - end))
-            if not drafts:
+            if not drafts.token_ids:
                 plain.append(row)
                 continue
-            self._extend(sequence, end + len(drafts))
+            number = len(drafts.token_ids)
+            self._extend(sequence, end + number)
             num_spare -= len(sequence.block_table) - num_blocks
-            budget -= len(drafts)
-            drafted.append(ScheduledSequence(sequence, 1 + len(drafts), drafts=drafts))
+            budget -= number
+            drafted.append(ScheduledSequence(sequence, 1 + number, drafts=drafts.token_ids, depth=drafts.depth))
         if drafted:
             batch.decodes = decodes.pick(plain)
             first = sum(item.num_tokens == 1 for item in batch.chunks)

@@ -42,12 +42,12 @@ def largest_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATE
     return Batch([_item(slot, share, share, _EVERYTHING, block_size, task) for slot, share in shares])
 
 
-def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, draft: int) -> Batch:
+def largest_drafted_step(limits: StepLimits, block_size: int, most_drafts: int, draft: int, depth: int = 0) -> Batch:
     """As many sequences as a step may have, each with as many drafts as it may, all of them the token `draft`: a row of
-    logits, and a choice, behind each token. Comes behind `largest_step`."""
+    logits, and a choice, behind each token; for `depth` places, of a tree. Comes behind `largest_step`."""
     shares = enumerate(_shares(limits, 1 + most_drafts))
     sampling = msgspec.structs.replace(_EVERYTHING, prompt_logprobs=None)
-    return Batch([_drafted(slot, share, sampling, draft, block_size) for slot, share in shares])
+    return Batch([_drafted(slot, share, sampling, draft, block_size, depth) for slot, share in shares])
 
 
 def every_kind_of_step(limits: StepLimits, block_size: int, task: ModelTask = GENERATES) -> Iterator[Batch]:
@@ -80,7 +80,9 @@ def _shares(limits: StepLimits, most: int | None = None) -> list[int]:
     return [total * (index + 1) // num - total * index // num for index in range(num)]
 
 
-def _drafted(slot: int, num_tokens: int, sampling: SamplingParams, draft: int, block_size: int) -> ScheduledSequence:
+def _drafted(
+    slot: int, num_tokens: int, sampling: SamplingParams, draft: int, block_size: int, depth: int
+) -> ScheduledSequence:
     """A token and drafts behind it."""
     sequence = Sequence(
         request_id=f"dummy-{slot}",
@@ -90,7 +92,7 @@ def _drafted(slot: int, num_tokens: int, sampling: SamplingParams, draft: int, b
         slot=slot,
         block_table=[0] * -(-num_tokens // block_size),
     )
-    return ScheduledSequence(sequence, num_tokens, drafts=[draft] * (num_tokens - 1))
+    return ScheduledSequence(sequence, num_tokens, drafts=[draft] * (num_tokens - 1), depth=depth)
 
 
 def _item(

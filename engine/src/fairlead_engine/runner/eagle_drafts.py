@@ -13,15 +13,20 @@ import torch
 from torch import Tensor
 
 from fairlead_engine.batch import Batch, Numbers
+from fairlead_engine.errors import ConfigError
+from fairlead_engine.kernels.attention.tree_rows import TreeRows
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.eagle_head import EagleHead
+from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, put_drafts
 from fairlead_engine.runner.guesser import next_tokens
 from fairlead_engine.runner.model_part import Computed, ModelPart
 from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import NewTokens, SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan, plan_of
+from fairlead_engine.runner.tree_step import TreeStep
 from fairlead_engine.sequences import ScheduledSequence
+from fairlead_engine.speculative.tree_shape import DynamicTree, StaticTree, TreeShape
 
 
 class _TokensBehind(SlotTokens):
@@ -38,10 +43,16 @@ class _TokensBehind(SlotTokens):
 
 
 class EagleDrafts:
-    """Guesses for one model, as a chain; of one rank, and launched operation by operation."""
+    """Guesses for one model, as a chain or a tree; of one rank, and launched operation by operation."""
 
-    def __init__(self, head: EagleHead, part: ModelPart) -> None:
-        """`part`: the model that it guesses for, which hands out what the head sees from here on."""
+    def __init__(self, head: EagleHead, part: ModelPart, tree: TreeShape | None = None) -> None:
+        """`part`: the model that it guesses for, which hands out what the head sees from here on. Raises ConfigError
+        for a `tree` that it cannot make."""
+        if isinstance(tree, StaticTree):
+            problem = "is a list of paths, and an EAGLE head follows the guesses that turn out likeliest"
+            raise ConfigError("speculative_tree", problem, "say how many: WIDTHxNODES, such as 4x24")
+        check_width(tree, len(head.targets))
+        self._tree = tree
         self._head = head
         self._backend = part.backend
         self._device = part.device
@@ -74,6 +85,8 @@ class EagleDrafts:
         if not items:
             return None
         self._tokens.add(plan.new_tokens)
+        if self._tree is not None:
+            return self._guess_trees(items, self._tree, sampler)
         left, hidden = items, self._hidden[self._on_device([item.sequence.slot for item in items])]
         for place in range(max(len(item.drafts) for item in items)):
             rows = [row for row, item in enumerate(left) if len(item.drafts) > place]
@@ -87,6 +100,50 @@ class EagleDrafts:
         places = [(item.sequence.slot, position) for item in items for position in range(_known(item), item.end)]
         slots, positions = self._on_device(places).T
         return self._tokens.rows[slots, positions]
+
+    def _guess_trees(self, items: list[ScheduledSequence], tree: DynamicTree, sampler: Sampler) -> Tensor:
+        """Guesses that are followed lie in the head's cache place by place, as a tree of their own, behind what it
+        knows of the text; a tree's drafts have room for them (`fill_dynamic`)."""
+        growth = _Growth(self._hidden[self._on_device([item.sequence.slot for item in items])].unsqueeze(1))
+
+        def logits(front: Frontier) -> Tensor:
+            if front.place:
+                self._grow(growth, front)
+            hidden = growth.hidden[front.rows] if front.place else growth.hidden
+            width = hidden.shape[1]
+            ends = [_known(item) + front.place for item in front.items for _ in range(width)]
+            sequences = [item.sequence for item in front.items for _ in range(width)]
+            shares = Batch([ScheduledSequence(sequence, 1, end) for sequence, end in zip(sequences, ends, strict=True)])
+            found = sampler.changed(self._head.logits(hidden.flatten(0, 1)), shares, self._tokens.rows)
+            return found.view(len(front.items), width, -1)
+
+        drafts = fill_dynamic(items, tree, logits)
+        put_drafts(items, drafts, self._tokens)
+        return drafts
+
+    def _grow(self, growth: "_Growth", front: Frontier) -> None:
+        """Computes the guesses that are followed: what the next ones are made of."""
+        num_items, width = front.token_ids.shape
+        num_before = (front.place - 1) * width
+        knowns = np.array([_known(item) for item in front.items], np.int64)
+        slots = np.array([item.sequence.slot for item in front.items], np.int64)
+        columns = knowns[:, None] + num_before + np.arange(width)
+        places = np.array((slots.repeat(width), columns.ravel(), (knowns + front.place - 2).repeat(width)))
+        of_slots, positions, turned_by = to_device(places, self._device).unbind()
+        self._tokens.put(of_slots, positions, front.token_ids.flatten())
+        own = torch.arange(num_before, num_before + width, device=self._device)
+        bits = (torch.ones_like(own) << own).expand(num_items, -1)
+        if front.place > 1:
+            bits = bits | growth.bits[front.rows].gather(1, front.came_from)
+            before = growth.hidden[front.rows]
+            hidden = before.gather(1, front.came_from.unsqueeze(-1).expand(-1, -1, before.shape[-1]))
+        else:
+            hidden = growth.hidden[front.rows].expand(-1, width, -1)
+        limits = to_device(knowns - 1, self._device).repeat_interleave(width)
+        ends, widths = knowns - 1 + num_before + width, np.full(num_items, width)
+        trees = TreeStep(turned_by, TreeRows(limits, bits.flatten()))
+        found = self._compute(plan_of(slots, widths, ends, widths), hidden.flatten(0, 1), trees)
+        growth.add(front.rows, found.view(num_items, width, -1), bits)
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:
         """Computes the same tokens, behind each of which stands what was chosen; where that is no draft's successor,
@@ -105,13 +162,31 @@ class EagleDrafts:
         ones = np.ones(len(items), np.int64)
         return self._compute(plan_of(slots, ones, ends, ones), hidden)
 
-    def _compute(self, plan: StepPlan, hidden: Tensor) -> Tensor:
+    def _compute(self, plan: StepPlan, hidden: Tensor, trees: TreeStep | None = None) -> Tensor:
         """hidden [tokens, hidden] → [tokens that are chosen, hidden]."""
-        step, _, _ = prepare(plan, self._backend, self._tables, self._tokens_behind, self._device)
+        step, _, _ = prepare(plan, self._backend, self._tables, self._tokens_behind, self._device, trees=trees)
         return self._head(step, hidden, self._cache)
 
     def _on_device(self, numbers: list[int] | list[tuple[int, int]]) -> Tensor:
         return to_device(np.array(numbers, np.int64), self._device)
+
+
+class _Growth:
+    """What the head has computed of the guesses that were followed last, of all items."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        """hidden [items, 1, hidden]: of the last known tokens, with which it begins."""
+        self.hidden = hidden
+        """[items, width, hidden]."""
+        self.bits = torch.zeros(hidden.shape[:2], dtype=torch.int64, device=hidden.device)
+        """int64 [items, width]: which of those that were followed are on the way to each, itself included."""
+
+    def add(self, rows: Tensor, hidden: Tensor, bits: Tensor) -> None:
+        """Of these items; what is there of others stays behind, as they are not followed any more."""
+        if hidden.shape[1] != self.hidden.shape[1]:
+            self.hidden = self.hidden.expand(-1, hidden.shape[1], -1).clone()
+            self.bits = self.bits.expand(-1, hidden.shape[1]).clone()
+        self.hidden[rows], self.bits[rows] = hidden, bits
 
 
 def _known(item: ScheduledSequence) -> int:

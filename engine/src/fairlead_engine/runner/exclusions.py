@@ -39,7 +39,7 @@ def rule_out_bad_words(logits: Tensor, rows: Many[int], items: Many[ScheduledSeq
         return
     most = max(len(word) - 1 for _, _, word in found)
     padded = [
-        (row, item.sequence.slot, item.end, word[-1], *[-1] * (most - len(word) + 1), *word[:-1])
+        (row, item.token_row, item.end, word[-1], *[-1] * (most - len(word) + 1), *word[:-1])
         for row, item, word in found
     ]
     numbers = to_device(np.array(padded, np.int64), logits.device)

@@ -26,7 +26,8 @@ class Guesser(Protocol):
         ...
 
     def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
-        """The batch's drafts, int32 [drafts], item by item; None where there are none."""
+        """The batch's drafts, int32 [drafts], item by item; None where there are none. Of items whose drafts are a tree
+        `parents` and `depth` are written."""
         ...
 
     def follow(self, plan: StepPlan, computed: Computed) -> Tensor | None:

@@ -16,11 +16,14 @@ from fairlead_engine.batch import Batch, Numbers
 from fairlead_engine.errors import ConfigError, ModelLoadError
 from fairlead_engine.kernels.staging import to_device
 from fairlead_engine.model.loose_tensors import read_tensors, refused
+from fairlead_engine.runner.draft_trees import Frontier, check_width, fill_dynamic, fill_static, put_drafts
 from fairlead_engine.runner.guesser import fitted, next_tokens
 from fairlead_engine.runner.model_part import Computed
 from fairlead_engine.runner.sampler import Sampler
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import StepPlan
+from fairlead_engine.sequences import ScheduledSequence
+from fairlead_engine.speculative.tree_shape import StaticTree, TreeShape
 
 _WHAT = "Medusa heads"
 _FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt")
@@ -28,15 +31,26 @@ _FILES = ("medusa_lm_head.safetensors", "model.safetensors", "medusa_lm_head.pt"
 
 class MedusaHeads:
     """Guesses for one model, as a chain: each head's likeliest token behind the one before it (or the one that is drawn
-    with the random number of its place). It has no cache; of every slot it keeps one hidden state."""
+    with the random number of its place); or as a tree of each head's likeliest tokens. It has no cache; of every slot
+    it keeps one hidden state."""
 
     bytes_per_block = 0
 
     def __init__(
-        self, folder: Path, *, hidden_size: int, vocab_size: int, most_drafts: int, dtype: torch.dtype, device: Any
+        self,
+        folder: Path,
+        *,
+        hidden_size: int,
+        vocab_size: int,
+        most_drafts: int,
+        dtype: torch.dtype,
+        device: Any,
+        tree: TreeShape | None = None,
     ) -> None:
         """Raises ModelLoadError where the folder has no heads for such a model, and ConfigError where they are fewer
-        than `most_drafts`."""
+        than `most_drafts`, or than `tree` has places, or tell of fewer tokens than it is wide."""
+        num_places, self._tree = most_drafts if tree is None else tree.depth, tree
+        check_width(tree, vocab_size)
         tensors = {
             name.removeprefix("medusa_head."): tensor.to(device, dtype)
             for name, tensor in read_tensors(folder, _FILES, _WHAT).items()
@@ -51,8 +65,8 @@ class MedusaHeads:
             found = f"{next(iter(tensors))} is of no head" if tensors else "there is no head 0"
             raise _refused(folder, f"{found}; a head i has i.0.linear.weight, i.0.linear.bias, … and i.1.weight")
 
-        if len(self._outputs) < most_drafts:
-            problem = f"is {most_drafts}, and {folder} has {len(self._outputs)} heads, each of which guesses one token"
+        if len(self._outputs) < num_places:
+            problem = f"is {num_places}, and {folder} has {len(self._outputs)} heads, each of which guesses one token"
             raise ConfigError("num_speculative_tokens", problem, "set as many as there are heads, or fewer")
 
     def allocate(self, num_blocks: int, num_slots: int, blocks_per_slot: int, tokens: SlotTokens) -> None:
@@ -72,6 +86,8 @@ class MedusaHeads:
         if not items:
             return None
         self._tokens.add(plan.new_tokens)
+        if self._tree is not None:
+            return self._guess_trees(items, self._tree, sampler)
         for place in range(max(len(item.drafts) for item in items)):
             following = next_tokens(items, place)
             numbers = [(share.sequence.slot, share.end) for share in following.chunks]
@@ -81,6 +97,27 @@ class MedusaHeads:
         places = [(item.sequence.slot, end) for item in items for end in range(item.end - len(item.drafts), item.end)]
         slots, positions = to_device(np.array(places, np.int64).T.copy(), self._device)
         return self._tokens.rows[slots, positions]
+
+    def _guess_trees(self, items: list[ScheduledSequence], tree: TreeShape, sampler: Sampler) -> Tensor:
+        """A head sees nothing of the guesses before its own: it says the same behind all of them."""
+        hidden = self._hidden[to_device(np.array([item.sequence.slot for item in items]), self._device)]
+
+        def logits(place: int, some: list[ScheduledSequence], rows: Tensor) -> Tensor:
+            shares = Batch([ScheduledSequence(item.sequence, 1, item.end - len(item.drafts)) for item in some])
+            found = fitted(self.logits(place, hidden[rows]), self._vocab_size)
+            return sampler.changed(found, shares, self._tokens.rows)
+
+        if isinstance(tree, StaticTree):
+            every = torch.arange(len(items), device=self._device)
+            num_places = max(item.depth for item in items)
+            likeliest = [logits(place, items, every).topk(tree.width).indices for place in range(num_places)]
+            drafts = fill_static(items, tree, likeliest)
+        else:
+            drafts = fill_dynamic(
+                items, tree, lambda front: _repeated(logits(front.place, front.items, front.rows), front)
+            )
+        put_drafts(items, drafts, self._tokens)
+        return drafts
 
     def logits(self, head: int, hidden: Tensor) -> Tensor:
         """hidden [rows, hidden] → [rows, vocab], of the token so many behind the next one, from 1 on."""
@@ -101,6 +138,11 @@ class MedusaHeads:
             raise _refused(folder, f"{name} is missing, or does not fit a model of hidden size {hidden_size}")
         self._blocks.append(blocks)
         self._outputs.append(output)
+
+
+def _repeated(logits: Tensor, front: Frontier) -> Tensor:
+    """[items, vocab] behind all nodes of a frontier."""
+    return logits.unsqueeze(1).expand(-1, max(1, front.token_ids.shape[1]), -1)
 
 
 def _refused(folder: Path, problem: str) -> ModelLoadError:

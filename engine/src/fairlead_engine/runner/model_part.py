@@ -39,6 +39,7 @@ from fairlead_engine.runner.prepared_batch import prepare
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_graphs import StepGraphs, foreseen_bytes
 from fairlead_engine.runner.step_plan import StepPlan
+from fairlead_engine.runner.tree_step import Standing, tree_step
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,8 @@ class Computed(NamedTuple):
     tapped: Tensor | None
     """[tokens, layers x hidden]: what went into the layers of `ModelPart.tapped_layers`, of all tokens in the order of
     their rows; None where nobody wants it. It stays until the next step."""
+    attention: Any = None
+    """What attention was prepared with, of a step that is no captured one."""
 
 
 class ModelPart:
@@ -227,18 +230,21 @@ class ModelPart:
             return computed
         images = None if self.images is None else self.images.rows(plan.images)
         step, sample_slots, sample_ends = prepare(
-            plan, self.backend, self._tables, self.tokens, self.device, self.model.slots, images
-        )
+            plan, self.backend, self._tables, self.tokens, self.device, self.model.slots, images,
+            tree_step(plan, self.device) if plan.trees else None,
+        )  # fmt: skip
         between = None
         if self._graphs is not None and step.adapted is None and step.given is None:
             between = self._graphs.between_attentions(len(step.positions))
         if not self.tapped_layers:
-            return self._read(plan, self.model(step, self._caches, between), sample_slots, sample_ends, None)
+            hidden = self.model(step, self._caches, between)
+            return self._read(plan, hidden, sample_slots, sample_ends, None)._replace(attention=step.attention)
         assert isinstance(self.model, Decoder), "others hand out nothing"
         shape = len(step.positions), len(self.tapped_layers) * self.config.hidden_size
         taps = Taps(self.tapped_layers, torch.empty(shape, dtype=self.dtype, device=self.device))
         hidden = self.model(step, self._caches, between, taps)
-        return self._read(plan, hidden, sample_slots, sample_ends, taps.streams)
+        found = self._read(plan, hidden, sample_slots, sample_ends, taps.streams)
+        return found._replace(attention=step.attention)
 
     def _decode(self, graphs: StepGraphs, plan: StepPlan) -> Computed | None:
         """A step that computes one token of each sequence, if there is a graph for it."""
@@ -264,6 +270,15 @@ class ModelPart:
         """Hidden states [rows, hidden] are of those that sample, then of those that score, then of those that pool."""
         sampled, scored, pooled = torch.split(hidden, [len(sample_slots), len(plan.score_rows), len(plan.pool_rows)])
         return Computed(self.model.logits(sampled), scored, pooled, sample_slots, sample_ends, sampled, tapped)
+
+    def straighten(self, computed: Computed, standing: Standing) -> Computed:
+        """Makes of a step's trees chains: keys and values of what stands go where it belongs, and what comes out is in
+        that order, but for logits."""
+        if len(standing.sources):
+            for cache in self._caches:
+                self.backend.move(cache, computed.attention, standing.sources, standing.targets)
+        tapped = None if computed.tapped is None else computed.tapped[standing.row_order]
+        return computed._replace(hidden=computed.hidden[standing.order], tapped=tapped)
 
     def settle(self, computed: Computed, token_ids: Tensor) -> None:
         """Writes what rank 0 has chosen, int64 [items that sample], where the next step begins with it."""

@@ -41,7 +41,9 @@ from fairlead_engine.runner.ranks import Ranks
 from fairlead_engine.runner.readback import Readback
 from fairlead_engine.runner.sampler import Chosen, Logprobs, Sampler, rank_tokens
 from fairlead_engine.runner.step_plan import SentSlots, StepPlan, plan_step
+from fairlead_engine.runner.tree_step import find_standing, planned_trees
 from fairlead_engine.sequences import UNKNOWN, SampledToken, ScheduledSequence
+from fairlead_engine.speculative.tree_shape import TreeShape
 from fairlead_engine.speculative.verification import verified
 
 _MAX_SCORED_LOGITS = 2**23
@@ -61,6 +63,8 @@ class Launched:
     """float32 [hidden] of the items that embed."""
     drafts: Tensor | None
     """int32 [drafts] that a model made, of all items in order."""
+    order: Tensor | None
+    """int64 [choices]: which of `chosen` comes at each place once trees are chains; None = they are in order."""
     followed: Tensor | None
     """[choices, hidden], on the device: what drafts are made of (`Guesser.follow`)."""
     readback: Readback
@@ -97,11 +101,12 @@ class ModelRunner:
         medusa_folder: Path | None = None,
         eagle_folder: Path | None = None,
         most_drafts: int = 0,
+        tree: TreeShape | None = None,
         max_image_pixels: int | None = None,
     ) -> None:
         """Loads the model; settings as in `EngineConfig`. The cache comes separately. `draft_folder`: the model that
         makes the drafts that are `UNKNOWN`; `medusa_folder`, `eagle_folder`: the heads that do.
-        `most_drafts`: of one sequence in one step."""
+        `most_drafts`: of one sequence in one step, as heads guess them in a `tree`, or else in a chain."""
         settings = PartSettings(
             folder=str(model_folder),
             dtype=dtype,
@@ -138,6 +143,7 @@ class ModelRunner:
         self._sampler = Sampler(self.model_config.vocab_size, self.model_config.eos_token_ids, seed)
         self._pooler = Pooler(part.model.classifier)
         self._most_drafts = most_drafts if self.model_config.task.generates else 0
+        self._tree = tree
         self._guesser: Guesser | None = None
         if part.images is not None and (draft_folder or medusa_folder or eagle_folder):
             problem = "is set, and what guesses with a model sees no images"
@@ -151,7 +157,7 @@ class ModelRunner:
             config = self.model_config
             self._guesser = MedusaHeads(
                 medusa_folder, hidden_size=config.hidden_size, vocab_size=config.vocab_size,
-                most_drafts=most_drafts, dtype=self.dtype, device=self.device,
+                most_drafts=most_drafts, tree=tree, dtype=self.dtype, device=self.device,
             )  # fmt: skip
         elif eagle_folder is not None:
             if not isinstance(part.model, Decoder):
@@ -163,7 +169,7 @@ class ModelRunner:
                 )
             embedding = part.model.embedding.weight
             head = load_eagle_head(eagle_folder, self.model_config, embedding, self.dtype, self.device)
-            self._guesser = EagleDrafts(head, part)
+            self._guesser = EagleDrafts(head, part, tree)
         self._num_ahead = int(eagle_folder is not None)
         """Tokens behind those that a step computes which the guesser sees with it."""
         self._most_scored = max(1, _MAX_SCORED_LOGITS // self.model_config.vocab_size)
@@ -206,7 +212,8 @@ class ModelRunner:
         self._try(largest_step(limits, block_size, self.model_config.task))
         if self._most_drafts:
             draft = 0 if self._guesser is None else UNKNOWN
-            self._try(largest_drafted_step(limits, block_size, self._most_drafts, draft))
+            depth = 0 if self._tree is None else self._tree.depth
+            self._try(largest_drafted_step(limits, block_size, self._most_drafts, draft, depth))
         del seen
         if self._ranks is not None:
             self._ranks.measure(utilization, limits)
@@ -278,9 +285,16 @@ class ModelRunner:
         part, readback, drafts = self._part, Readback(), None
         if self._guesser is not None:
             drafts = self._guesser.guess(batch, plan, self._sampler)
+            if trees := planned_trees(batch):
+                plan = msgspec.structs.replace(plan, trees=trees)
         computed = part.compute(plan)
         chosen = self._sampler.sample(computed.logits, batch, part.tokens.rows)
-        part.settle(computed, chosen.token_ids)
+        token_ids, order = chosen.token_ids, None
+        if plan.trees and drafts is not None:
+            standing = find_standing(plan, drafts, token_ids)
+            drafts, order = standing.drafts, standing.order
+            computed, token_ids = part.straighten(computed, standing), token_ids[order]
+        part.settle(computed, token_ids)
         followed = None if self._guesser is None else self._guesser.follow(plan, computed)
         scores = self._scores(batch, part.scored_logits(plan, computed))
         vectors = self._pooler.pool([item for item in batch.chunks if item.pools], computed.pooled)
@@ -290,6 +304,7 @@ class ModelRunner:
             [(item, logprobs.to(readback)) for item, logprobs in scores],
             [(item, readback(vector)) for item, vector in vectors],
             None if drafts is None else readback(drafts),
+            None if order is None else readback(order),
             followed,
             readback,
         )
@@ -308,6 +323,8 @@ class ModelRunner:
             item.prompt_logprobs += logprobs.read()
         write_vectors(launched.vectors)
         sampled, batch = launched.chosen.read(), launched.batch
+        if launched.order is not None:
+            sampled = [sampled[place] for place in launched.order.tolist()]
         if launched.drafts is not None:
             drafts = iter(launched.drafts.tolist())
             for item in batch.chunks:

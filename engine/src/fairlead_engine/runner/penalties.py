@@ -70,7 +70,7 @@ def _told(rows: Many[int], items: Many[ScheduledSequence]) -> tuple[npt.NDArray[
     frequency and presence [rows, 3]."""
     numbers = np.array(
         [
-            (row, item.sequence.slot, item.end, item.sequence.num_prompt_tokens)
+            (row, item.token_row, item.end, item.sequence.num_prompt_tokens)
             for row, item in zip(rows, items, strict=True)
         ]
     )

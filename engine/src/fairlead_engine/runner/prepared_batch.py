@@ -15,6 +15,7 @@ from fairlead_engine.model.lora.adapted_linear import AdaptedRows
 from fairlead_engine.model.lora.adapter_slots import AdapterSlots
 from fairlead_engine.runner.slot_tokens import SlotTokens
 from fairlead_engine.runner.step_plan import SoftRows, StepPlan
+from fairlead_engine.runner.tree_step import TreeStep
 
 
 class PreparedBatch(NamedTuple):
@@ -35,9 +36,11 @@ def prepare(
     device: torch.device,
     adapter_slots: AdapterSlots | None = None,
     images: GivenEmbeddings | None = None,
+    trees: TreeStep | None = None,
 ) -> PreparedBatch:
     """Flattens a batch's tokens in item order; `tables` are the backend's, which are brought up to date as `tokens`
-    are. All numbers but the backend's go to the device in one copy. `images`: what stands in place of tokens.
+    are. All numbers but the backend's go to the device in one copy. `images`: what stands in place of tokens. `trees`:
+    where rows are, and what they see, where some of them are in trees.
 
     Hidden states are wanted of the rows that choose a token, in item order, then of those that score prompts, then of
     those that go into vectors.
@@ -67,10 +70,13 @@ def prepare(
     row_slots_on_device, positions_on_device, logit_rows, slots_on_device, ends_on_device, *others = torch.split(
         numbers, [len(column) for column in columns]
     )
-    device_batch = DeviceBatch(slots, num_queries, ends, row_slots_on_device, positions_on_device, plan.new_blocks)
+    device_batch = DeviceBatch(
+        slots, num_queries, ends, row_slots_on_device, positions_on_device, plan.new_blocks,
+        None if trees is None else trees.seen,
+    )  # fmt: skip
     forward = ForwardInput(
         token_ids=tokens.at(row_slots_on_device, positions_on_device),
-        positions=positions_on_device,
+        positions=positions_on_device if trees is None else trees.places,
         logit_rows=logit_rows,
         backend=backend,
         attention=backend.prepare(device_batch, tables),

@@ -67,7 +67,7 @@ def _penalise(logits: Tensor, rows: Many[int], items: Many[ScheduledSequence], s
     device = logits.device
     numbers = np.array(
         [
-            (row, item.sequence.slot, item.end - 1, width, each.dry_allowed_length)
+            (row, item.token_row, item.end - 1, width, each.dry_allowed_length)
             for row, item, width, each in zip(rows, items, widths, params, strict=True)
         ],
         np.int64,

@@ -21,6 +21,7 @@ from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.kernels.staging import is_on_host, to_device
 from fairlead_engine.runner.drawing import draw
 from fairlead_engine.runner.exclusions import rule_out_bad_words, rule_out_far, rule_out_others, rule_out_top
+from fairlead_engine.runner.node_tokens import with_ways
 from fairlead_engine.runner.penalties import is_penalised, penalise
 from fairlead_engine.runner.randomness import draw_key, uniforms
 from fairlead_engine.runner.repetitions import avoids_repetitions, penalise_repetitions
@@ -137,6 +138,14 @@ class Sampler:
         }
         return Chosen(token_ids, logprobs)
 
+    def changed(self, logits: Tensor, batch: Batch, slot_tokens: Tensor) -> Tensor:
+        """Logits as `sample` gets them as they are before a token is chosen from them; what a grammar rules out is
+        still there."""
+        self._note(batch)
+        if self._unchanged.issuperset(item.sequence.slot for item in batch.chunks):
+            return logits
+        return self._adjust(logits.float(), batch.choices, slot_tokens)
+
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drops what is kept of these requests."""
         for request_id in request_ids:
@@ -172,6 +181,9 @@ class Sampler:
                 bound += [row] if params.grammar is not None else []
         if not (biases or wanted or suppressed):
             return logits
+
+        if wanted:
+            slot_tokens = with_ways([items[row] for row in sorted(set().union(*wanted.values()))], slot_tokens)
 
         def make(changes: Many[tuple[Any, Change]]) -> None:
             for _, change in changes:

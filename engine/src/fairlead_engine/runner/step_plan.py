@@ -27,6 +27,15 @@ class PlannedImage(NamedTuple):
     """Of the step, of the first of them."""
 
 
+class PlannedTree(NamedTuple):
+    """Rows of an item that are a tree of guesses: its last known token and those behind it."""
+
+    first_row: int
+    """Of the step, that of the root."""
+    parents: list[int]
+    """Of each guess the node that it hangs on: 0 = the root, or a guess before it, from 1 on."""
+
+
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """A batch's items in order, and the rows of all their tokens one after the other. All arrays are int64."""
 
@@ -53,6 +62,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """Whose tokens are computed, in the order of their rows."""
     places: Numbers = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """[3 x rows]: all in time, then all by row, then by column; empty where all are as positions are."""
+    trees: list[PlannedTree] = []
+    """Of items whose drafts are no chain."""
 
 
 class SoftRows(msgspec.Struct, frozen=True, array_like=True):

@@ -4,13 +4,26 @@ The scheduler asks for each sequence that goes on by a token, and tells what sto
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fairlead_engine.sequences import UNKNOWN, ScheduledSequence, Sequence
 from fairlead_engine.speculative.draft_length import DraftLength
+from fairlead_engine.speculative.tree_shape import TreeShape
 
 _FADING = 0.98
 """Of what earlier steps say about how many tokens a step brings."""
+
+
+class Drafts(NamedTuple):
+    """What a sequence goes on by."""
+
+    token_ids: list[int]
+    """None where there are none, or `UNKNOWN`."""
+    depth: int = 0
+    """Places that they are guesses for, of a tree; 0 = each is for a place."""
+
+
+_NO_DRAFTS = Drafts([])
 
 
 class Proposer(Protocol):
@@ -40,9 +53,11 @@ class Drafting:
     """One engine's drafts. A sequence that keeps to a grammar, or may reason for so long and no longer, has
     none: its masks follow its tokens one by one."""
 
-    def __init__(self, proposer: Proposer, most: int) -> None:
-        """`most`: drafts of one sequence in one step."""
+    def __init__(self, proposer: Proposer, most: int, tree: TreeShape | None = None) -> None:
+        """`most`: places of one sequence that are guessed in one step; how many guesses that are says `tree`, or there
+        is one for each."""
         self.proposer = proposer
+        self._tree = tree
         self._most = most
         self._lengths: dict[Sequence, DraftLength] = {}
         self.num_drafts = 0
@@ -50,18 +65,21 @@ class Drafting:
         self.num_draft_tokens = 0
         """how many those were together,"""
         self.num_accepted_per_position = [0] * most
-        """and how many stood, of the first of each, of the second …"""
+        """and how many stood, for the first place of each, for the second …"""
         self._num_decodes = self._num_rows = self._num_tokens = 0.0
 
-    def propose(self, sequence: Sequence, most: int) -> list[int]:
+    def propose(self, sequence: Sequence, most: int) -> Drafts:
         """Drafts for the next step, at most so many."""
         if sequence.sampling.grammar is not None or sequence.sampling.thinking is not None:
-            return []
+            return _NO_DRAFTS
         length = self._lengths.get(sequence)
         if length is None:
             length = self._lengths[sequence] = DraftLength(self._most)
-        wanted = min(length.next(), most)
-        return self.proposer.propose(sequence, wanted) if wanted > 0 else []
+        depth = length.next()
+        wanted = min(depth if self._tree is None else self._tree.num_nodes(depth), most)
+        if depth <= 0 or wanted <= 0:
+            return _NO_DRAFTS
+        return Drafts(self.proposer.propose(sequence, wanted), 0 if self._tree is None else depth)
 
     def observe(self, num_decodes: int, drafted: list[ScheduledSequence]) -> None:
         """A step was committed, in which so many went on by a token, and these by what was chosen for them."""
@@ -75,7 +93,7 @@ class Drafting:
             for position in range(num_accepted):
                 self.num_accepted_per_position[position] += 1
             if (length := self._lengths.get(item.sequence)) is not None:
-                length.observe(len(item.drafts), num_accepted)
+                length.observe(item.depth or len(item.drafts), num_accepted)
 
     def forget(self, sequences: Iterable[Sequence]) -> None:
         """They have ended."""

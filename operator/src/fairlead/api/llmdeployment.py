@@ -185,6 +185,9 @@ class KvCache:
     tokens of half precision, and err a little, int8 less than fp8."""
 
 
+_SPECULATIVE_TREE = r"^([1-9][0-9]?x[1-9][0-9]?|\[[\[\]0-9, ]+\])$"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculative:
     """Guesses of the tokens that come next, which a step computes beside the next one. Answers stay the same."""
@@ -200,7 +203,13 @@ class Speculative:
     folder on a PersistentVolumeClaim of the same namespace, which may be the model's, file:///FOLDER a folder on the
     machine (only where the operator's settings allow it), demo://NAME a model that comes with the engine."""
     num_tokens: Annotated[int | None, Constraints(minimum=1, maximum=32, default_text="4")] = None
-    """Most guesses for one sequence in one step; there are fewer where fewer turn out right."""
+    """Most places of one sequence that are guessed in one step; there are fewer where fewer turn out right."""
+    tree: Annotated[
+        str | None, Constraints(min_length=3, max_length=2048, pattern=_SPECULATIVE_TREE, default_text="none")
+    ] = None
+    """Several guesses for each place, all of which a step verifies, of medusa and eagle3: WIDTHxNODES such as 4x24 (at
+    each place the 4 likeliest are followed by 4 each, and the 24 that are likeliest as a whole are verified), or for
+    medusa a list of paths such as [[0],[0,0],[1]] (its medusa_choices)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,6 +95,7 @@ _DOWNLOADED_LOOK = (
     "hf://ORGANISATION/NAME[@REVISION], s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, "
     "https://HOST/PATH or oci://REGISTRY/NAME, without credentials: those belong into model.credentials"
 )
+_DYNAMIC_TREE = "^[0-9]+x[0-9]+$"
 _NO_WAY_UP = "(^|.*/)[.][.](/.*|$)"
 _EXTERNAL_EXCLUDES = ("minReplicas", "maxReplicas", "targets", "scaleUp", "scaleDown", "scaleToZeroAfter")
 
@@ -232,6 +233,16 @@ SPECULATIVE = (
         "!has(self.source) || !self.source.matches('^demo://') || self.method == 'draft' || self.method == 'ngram'",
         lambda self: not (self.get("source") or "").startswith("demo://") or self["method"] not in ("medusa", "eagle3"),
         "engine.speculative.source demo:// is for method draft: no heads come with the engine",
+    ),
+    Rule(
+        "!has(self.tree) || self.method == 'medusa' || self.method == 'eagle3'",
+        lambda self: not _has(self, "tree") or self["method"] in ("medusa", "eagle3"),
+        "engine.speculative.tree is for methods medusa and eagle3: others guess one token for each place",
+    ),
+    Rule(
+        f"!has(self.tree) || self.method != 'eagle3' || self.tree.matches('{_DYNAMIC_TREE}')",
+        lambda self: not _has(self, "tree") or self["method"] != "eagle3" or matches(_DYNAMIC_TREE, self["tree"]),
+        "engine.speculative.tree must be WIDTHxNODES such as 4x24 for method eagle3: a list of paths is for medusa",
     ),
 )
 """On `spec.engine.speculative`."""

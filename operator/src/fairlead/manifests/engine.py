@@ -131,6 +131,7 @@ def engine_flags(
         "enable-prefix-caching": engine.enable_prefix_caching,
         "speculative-method": None if speculative is None else str(speculative.method),
         "num-speculative-tokens": None if speculative is None else speculative.num_tokens,
+        "speculative-tree": None if speculative is None else speculative.tree,
         "adapter-folder": adapter_folder,
         "max-loras": engine.max_loras,
         "max-lora-rank": engine.max_lora_rank,

@@ -15,6 +15,7 @@ from torch import Tensor
 from fairlead_engine.kernels.attention.block_allocator import BlockAllocator
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.attention.stored_heads import BYTES_PER_SCALE, LARGEST, StoredHeads
+from fairlead_engine.kernels.attention.tree_rows import TreeRows
 from fairlead_engine.kernels.norm_rope import HeadTurn
 
 Numbers = npt.NDArray[np.int64]
@@ -107,6 +108,8 @@ class DeviceBatch:
     """and its position in its sequence."""
     new_blocks: list[NewBlocks]
     """What came to the tables of these slots since the step before; tables cover contexts and may go beyond them."""
+    trees: TreeRows | None = None
+    """What rows see, where that is not all up to their own; of rows that are their sequence's only one it is."""
 
 
 class AttentionBackend(Protocol[Tables, Metadata]):
@@ -141,6 +144,11 @@ class AttentionBackend(Protocol[Tables, Metadata]):
         What is attended to is what was stored, of this step's own tokens too: so where that is 8 bits, what a token
         sees does not depend on how a prompt is divided into steps.
         """
+        ...
+
+    def move(self, cache: LayerCache, metadata: Metadata, sources: Tensor, targets: Tensor) -> None:
+        """Copies what rows of a step have stored, int64 [moves], to where others have, as it is there; what is copied
+        is what was there before the call."""
         ...
 
 

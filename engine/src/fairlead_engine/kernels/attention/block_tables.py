@@ -19,6 +19,7 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, 
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
 from fairlead_engine.kernels.attention.scoring import Scoring, attend_scored
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
+from fairlead_engine.kernels.attention.tree_rows import TreeRows, visible_tokens
 from fairlead_engine.kernels.norm_rope import HeadTurn
 from fairlead_engine.kernels.norm_rope_store import norm_rope_store
 from fairlead_engine.kernels.staging import to_device
@@ -44,6 +45,8 @@ class Group:
     """bool [sequences, queries, context]: which query may look at which token."""
     kept: Tensor
     """int64 [rows of the group]: where these rows are among the flattened [sequences x queries]."""
+    has_trees: bool
+    """Whether queries do not see all before them."""
 
 
 class DeviceTables:
@@ -86,6 +89,8 @@ class BlockTableMetadata:
     """[tokens]: where in its sequence each row is."""
     slot_mapping: Tensor
     """[tokens]: slot that each row's key and value go to."""
+    trees: TreeRows | None = None
+    """`DeviceBatch.trees`."""
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -142,6 +147,7 @@ class BlockTables:
             sequence_of=sequence_of,
             positions=batch.positions,
             slot_mapping=block_tables[sequence_of, batch.positions // size] * size + batch.positions % size,
+            trees=batch.trees,
         )
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> BlockTableMetadata:
@@ -169,6 +175,15 @@ class BlockTables:
         stored = [heads.flatten(0, 1) for heads in cache.stored]
         return cache.value_part(torch.cat([_attend(query, stored, group, scoring) for group in metadata.groups]))
 
+    def move(self, cache: LayerCache, metadata: BlockTableMetadata, sources: Tensor, targets: Tensor) -> None:
+        move_slots(cache, metadata.slot_mapping, sources, targets)
+
+
+def move_slots(cache: LayerCache, slot_mapping: Tensor, sources: Tensor, targets: Tensor) -> None:
+    """`AttentionBackend.move` in a cache of `allocate_blocks`."""
+    for heads in cache.stored:
+        heads.flatten(0, 1).move(0, slot_mapping[sources], slot_mapping[targets])
+
 
 def _stretches(batch: DeviceBatch) -> Iterator[tuple[int, int]]:
     """Sequences [first, end) that are padded to one shape; a single one may be larger than the bounds."""
@@ -194,12 +209,12 @@ def _group(metadata: BlockTableMetadata, sequences: slice, queries: int, context
     position = token.minimum(last_token)
     size = metadata.block_size
     blocks = metadata.block_tables[sequences].gather(1, position // size)
-    return Group(
-        rows=starts + query,
-        slots=blocks * size + position % size,
-        visible=token <= (last_token - last_query + query).unsqueeze(2),
-        kept=kept,
-    )
+    rows, trees = starts + query, metadata.trees if queries > 1 else None
+    if trees is not None:
+        visible = visible_tokens(trees.limits[rows], trees.bits[rows], context)
+    else:
+        visible = token <= (last_token - last_query + query).unsqueeze(2)
+    return Group(rows, blocks * size + position % size, visible, kept, trees is not None)
 
 
 def _attend(query: Tensor, stored: list[StoredHeads], group: Group, scoring: Scoring) -> Tensor:
@@ -225,5 +240,6 @@ def _attend(query: Tensor, stored: list[StoredHeads], group: Group, scoring: Sco
     if scoring.sinks is not None:
         heads_and_queries = (num_kv_heads, -1) if num_queries == 1 else (num_heads, 1)
         scoring = scoring._replace(sinks=scoring.sinks.view(*heads_and_queries, 1))
-    output = attend_scored(queries, context[0], context[-1], group.visible.unsqueeze(1), scoring)
+    visible = group.visible.unsqueeze(1)
+    output = attend_scored(queries, context[0], context[-1], visible, scoring, has_trees=group.has_trees)
     return output.reshape(num_sequences, num_heads, num_queries, -1).transpose(1, 2).flatten(0, 1)[group.kept]

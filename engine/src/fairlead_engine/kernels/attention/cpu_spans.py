@@ -19,6 +19,7 @@ from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, 
 from fairlead_engine.kernels.attention.consecutive_blocks import ConsecutiveBlocks
 from fairlead_engine.kernels.attention.scoring import Scoring, attend_scored
 from fairlead_engine.kernels.attention.stored_heads import StoredHeads
+from fairlead_engine.kernels.attention.tree_rows import TreeRows, visible_tokens
 from fairlead_engine.kernels.norm_rope import HeadTurn, norm_rope
 
 
@@ -36,7 +37,10 @@ class QuerySpan(NamedTuple):
     slots: Tensor | None = None
     """int64 [context]: the context's slots in order; None when they follow one another from `first_slot` on."""
     mask: Tensor | None = None
-    """Added to the scores, [num_queries, context]; None for a single query and for a chunk that is its own context."""
+    """Added to the scores, [num_queries, context]; None for a single query and for a chunk that is its own context. Of
+    a tree which tokens are seen, bool."""
+    is_tree: bool = False
+    """Whether its tokens do not see all before them."""
 
     def last(self, num_tokens: int) -> "QuerySpan":
         """A single query that sees only so many tokens."""
@@ -139,6 +143,8 @@ class CPUSpans:
                     mask=causal_mask(num_queries, end, layout) if 1 < num_queries < end else None,
                 )
             )
+            if batch.trees is not None and num_queries > 1:
+                spans[-1] = _with_tree(spans[-1], batch.trees)
         return SpanMetadata(torch.tensor(slots, dtype=torch.int64).to(layout.device), spans)
 
     def store(self, heads: Tensor, turn: HeadTurn, cache: LayerCache, metadata: SpanMetadata) -> Tensor:
@@ -163,6 +169,10 @@ class CPUSpans:
             outputs.append((_attend_plainly if here.is_plain else _attend)(queries, keys, values, span, here))
         return cache.value_part(torch.cat(outputs).view(num_tokens, num_heads, head_dim))
 
+    def move(self, cache: LayerCache, metadata: SpanMetadata, sources: Tensor, targets: Tensor) -> None:
+        for heads in cache.stored:
+            heads.move(1, metadata.slots[sources], metadata.slots[targets])
+
 
 def _attend_plainly(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scoring: Scoring) -> Tensor:
     """From queries [num_queries, kv_heads, group, head_dim] to the same shape, over keys and values [kv_heads, tokens,
@@ -182,12 +192,24 @@ def _attend_plainly(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySp
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, span: QuerySpan, scoring: Scoring) -> Tensor:
     """The same for any scoring."""
-    visible = torch.ones(span.num_queries, span.context, dtype=torch.bool, device=queries.device)
-    visible = visible.tril_(span.context - span.num_queries)
+    if span.is_tree and span.mask is not None:
+        visible = span.mask
+    else:
+        visible = torch.ones(span.num_queries, span.context, dtype=torch.bool, device=queries.device)
+        visible = visible.tril_(span.context - span.num_queries)
     if scoring.sinks is not None:
         scoring = scoring._replace(sinks=scoring.sinks.view(*queries.shape[1:3], 1, 1))
     grouped = queries.permute(1, 2, 0, 3)
-    return attend_scored(grouped, keys.unsqueeze(1), values.unsqueeze(1), visible, scoring).permute(2, 0, 1, 3)
+    keys, values = keys.unsqueeze(1), values.unsqueeze(1)
+    return attend_scored(grouped, keys, values, visible, scoring, has_trees=span.is_tree).permute(2, 0, 1, 3)
+
+
+def _with_tree(span: QuerySpan, trees: TreeRows) -> QuerySpan:
+    """The same where its rows are a tree."""
+    rows = slice(span.start, span.start + span.num_queries)
+    if not bool(trees.bits[rows].any()):
+        return span
+    return span._replace(mask=visible_tokens(trees.limits[rows], trees.bits[rows], span.context), is_tree=True)
 
 
 def causal_mask(num_queries: int, context: int, layout: CacheLayout) -> Tensor:

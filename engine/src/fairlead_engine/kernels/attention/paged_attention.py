@@ -4,8 +4,9 @@ Written for CUDA in Triton; `block_tables.py` is the same in plain torch. A *til
 all the query heads that share a key head side by side, or some of them, so that keys and values are read once for the
 group. A tile walks over its visible context with the running softmax of FlashAttention (Dao et al., 2022). Where there
 are too few tiles to fill the device, several programs share a tile's context and a second kernel puts their parts
-together (split KV, as in FlashDecoding). Values that are a part of keys are read once, with them. Nothing is ever
-masked by a tensor: what a query may see follows from its position.
+together (split KV, as in FlashDecoding). Values that are a part of keys are read once, with them. No mask is read for
+each pair of query and token: what a query may see follows from its position, and in a tree of guesses from a number of
+64 bits (`tree_rows.py`).
 
 Bytes: keys and values that a tile may see, once: 2 x key heads x head_dim x context in what the cache holds, with 4
 bytes of scale for each head where that is 8 bits; half where values are a part of keys. Queries are read and outputs
@@ -24,11 +25,21 @@ from torch import Tensor
 
 from fairlead_engine.kernels.attention.scoring import PLAIN, Scoring
 from fairlead_engine.kernels.attention.stored_heads import SMALLEST_SCALE, StoredHeads
+from fairlead_engine.kernels.attention.tree_rows import TreeRows
 
 _UNALIGNED = ["slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"]
 """Arguments whose addresses differ from step to step: nothing is compiled anew for those that are multiples of 16."""
 _LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 _SMALLEST_SCALE: tl.constexpr = tl.constexpr(SMALLEST_SCALE)
+
+
+@triton.jit
+def _num_set(bits):  # type: ignore[no-untyped-def]
+    """How many bits of uint64 numbers are set, int32: summed in pairs, fours and bytes, and the bytes by a product."""
+    bits = bits - ((bits >> 1) & 0x5555555555555555)
+    bits = (bits & 0x3333333333333333) + ((bits >> 2) & 0x3333333333333333)
+    bits = (bits + (bits >> 4)) & 0x0F0F0F0F0F0F0F0F
+    return ((bits * 0x0101010101010101) >> 56).to(tl.int32)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
@@ -50,6 +61,8 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     query_starts,
     tile_sequences,
     tile_starts,
+    tree_limits,
+    tree_bits,
     sinks,
     scale,
     soft_cap,
@@ -71,6 +84,7 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     HAS_SINKS: tl.constexpr,
     HAS_SCALES: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
+    HAS_TREES: tl.constexpr,
 ):
     """Program (tile, heads that share a key head, split); see `paged_attention` for the arguments. REST_DIM: elements
     of a key before those that are its value; 0 = values are apart."""
@@ -99,7 +113,13 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
     # What the tile's queries see between them, and this program's share of it.
     visible_end = context - end_row + last_row
     visible_start = visible_end * 0
-    if WINDOW > 0:
+    if HAS_TREES:
+        limit = tl.load(tree_limits + row, mask=is_query, other=1).to(tl.int32)
+        bits = tl.load(tree_bits + row, mask=is_query, other=0).to(tl.uint64, bitcast=True)
+        position = limit + _num_set(bits) - 1
+        if WINDOW > 0:  # nodes of one tile are at different places, none before its root
+            visible_start = tl.maximum(tl.load(tree_limits + first_row).to(tl.int32) - WINDOW, 0)
+    elif WINDOW > 0:
         visible_start = tl.maximum(context - end_row + first_row - WINDOW + 1, 0)
     share = tl.cdiv(tl.cdiv(visible_end - visible_start, TILE_TOKENS), NUM_SPLITS) * TILE_TOKENS
     start = visible_start + split * share
@@ -129,9 +149,17 @@ def paged_attention_kernel(  # type: ignore[no-untyped-def]
             scores *= tl.load(key_scales + stored_head, mask=is_token, other=0.0)[None, :]
         if HAS_SOFT_CAP:
             scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)
-        is_visible = is_token[None, :] & (token[None, :] <= position[:, None])
-        if WINDOW > 0:
-            is_visible = is_visible & (token[None, :] > position[:, None] - WINDOW)
+        if HAS_TREES:
+            offset = token[None, :] - limit[:, None]
+            behind = bits[:, None] >> tl.minimum(tl.maximum(offset, 0), 63).to(tl.uint64)
+            is_visible = is_token[None, :] & ((offset < 0) | ((offset < 64) & ((behind & 1) != 0)))
+            if WINDOW > 0:  # in the tree as many nodes on the way as bits from there on
+                is_near = tl.where(offset < 0, token[None, :] > position[:, None] - WINDOW, _num_set(behind) <= WINDOW)
+                is_visible = is_visible & is_near
+        else:
+            is_visible = is_token[None, :] & (token[None, :] <= position[:, None])
+            if WINDOW > 0:
+                is_visible = is_visible & (token[None, :] > position[:, None] - WINDOW)
         scores = tl.where(is_visible, scores * _LOG2E, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)
@@ -231,6 +259,8 @@ class Grid:
     """Tiles of keys and values that are on their way at a time."""
     num_splits: int
     """Programs that share the context of a tile."""
+    is_of_decodes: bool = False
+    """Whether each of its sequences has a single row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +282,8 @@ class PagedStep:
     slot_mapping: Tensor
     """int64 [tokens]: slot that each row's key and value go to."""
     grids: tuple[Grid, ...]
+    trees: TreeRows | None = None
+    """`DeviceBatch.trees`."""
 
 
 def paged_attention(
@@ -274,6 +306,9 @@ def paged_attention(
     bfloat16 does 4 operations per byte, of 8-bit numbers 8, far below the 200 or so that make a GPU wait for its
     arithmetic: so its time is that of reading the cache once.
 
+    In a step with trees what a query sees is 16 bytes more, read once, and each pair costs a shift more, and with a
+    window a dozen operations on whole numbers, beside 4 x head_dim on floats.
+
     Numbers of 8 bits are exact in every format of queries, so scales come after the products: a key's to its scores, a
     value's to its weights. Weights are at most 1 then, for float16's sake: the largest scale so far is taken out.
     """
@@ -284,6 +319,7 @@ def paged_attention(
     padded_dim, padded_rest = (max(16, triton.next_power_of_2(size)) for size in (value_dim, head_dim - value_dim))
     of_values = keys if values is None else values
     for grid in step.grids:
+        trees = None if grid.is_of_decodes else step.trees
         partial = _room_for_parts(output, grid) if grid.num_splits > 1 else (output, output, output)
         tiles = slice(grid.first_tile, grid.first_tile + grid.num_tiles)
         paged_attention_kernel[(grid.num_tiles, num_heads // grid.tile_heads, grid.num_splits)](
@@ -300,6 +336,7 @@ def paged_attention(
             step.query_starts,
             step.tile_sequences[tiles],
             step.tile_starts[tiles],
+            *((step.slot_mapping, step.slot_mapping) if trees is None else trees),
             output if sinks is None else sinks,
             head_dim**-0.5,
             soft_cap,
@@ -321,6 +358,7 @@ def paged_attention(
             HAS_SINKS=sinks is not None,
             HAS_SCALES=keys.scales is not None,
             NUM_SPLITS=grid.num_splits,
+            HAS_TREES=trees is not None,
             num_warps=grid.num_warps,
             num_stages=grid.num_stages,
         )

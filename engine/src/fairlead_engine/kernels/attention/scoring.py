@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from fairlead_engine.kernels.attention.tree_rows import within_window
+
 
 class Scoring(NamedTuple):
     """As published models have it; by default scores are as they are and everything before a token is seen."""
@@ -29,13 +31,18 @@ class Scoring(NamedTuple):
 PLAIN = Scoring()
 
 
-def attend_scored(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scoring: Scoring) -> Tensor:
+def attend_scored(
+    query: Tensor, key: Tensor, value: Tensor, visible: Tensor, scoring: Scoring, *, has_trees: bool = False
+) -> Tensor:
     """Attention of query [..., queries, head_dim] to key and value [..., tokens, head_dim].
 
-    `visible` bool [..., queries, tokens]: each query's own token and all before it, which begin at the first one. The
-    sinks are such as can be expanded to [..., queries, 1], however heads lie among these dimensions.
+    `visible` bool [..., queries, tokens]: each query's own token and all before it, which begin at the first one, or
+    some of them with `has_trees`. The sinks are such as can be expanded to [..., queries, 1], however heads lie among
+    these dimensions.
     """
-    if scoring.window:
+    if scoring.window and has_trees:
+        visible = within_window(visible, scoring.window)
+    elif scoring.window:
         tokens = torch.arange(visible.shape[-1], device=visible.device)
         visible = visible & (tokens >= visible.sum(-1, keepdim=True) - scoring.window)
     if not scoring.soft_cap and scoring.sinks is None:

@@ -48,6 +48,13 @@ class StoredHeads(NamedTuple):
         self.numbers.view(torch.uint8).index_copy_(dim, places, numbers.view(torch.uint8))
         self.scales.index_copy_(dim, places, scales)
 
+    def move(self, dim: int, sources: Tensor, targets: Tensor) -> None:
+        """Copies what is at `sources` int64 [n] of one dimension to `targets`, as it is stored."""
+        bits = self.numbers.view(torch.uint8) if self.scales is not None else self.numbers
+        bits.index_copy_(dim, targets, bits.index_select(dim, sources))
+        if self.scales is not None:
+            self.scales.index_copy_(dim, targets, self.scales.index_select(dim, sources))
+
     def flatten(self, first: int, last: int) -> "StoredHeads":
         """A view whose dimensions from `first` to `last`, of those before head_dim, are one."""
         scales = None if self.scales is None else self.scales.flatten(first, last)

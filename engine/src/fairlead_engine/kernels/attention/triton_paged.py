@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairlead_engine.kernels.attention.backend import CacheLayout, DeviceBatch, LayerCache, Numbers
 from fairlead_engine.kernels.attention.block_allocator import LRUBlocks
-from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks
+from fairlead_engine.kernels.attention.block_tables import DeviceTables, allocate_blocks, move_slots
 from fairlead_engine.kernels.attention.paged_attention import Grid, PagedStep, paged_attention
 from fairlead_engine.kernels.attention.scoring import Scoring
 from fairlead_engine.kernels.norm_rope import HeadTurn
@@ -101,6 +101,7 @@ class TritonPaged:
             tile_starts=on_device[4],
             slot_mapping=tables.rows[batch.row_slots, positions // size] * size + positions % size,
             grids=tuple(grids),
+            trees=batch.trees,
         )
 
     def prepare_decodes(self, slots: Tensor, context_lens: Tensor, tables: DeviceTables) -> PagedStep:
@@ -129,6 +130,9 @@ class TritonPaged:
         output = torch.empty((*query.shape[:2], value_dim), dtype=query.dtype, device=query.device)
         paged_attention(query, cache.keys, cache.values, output, metadata, scoring)
         return output
+
+    def move(self, cache: LayerCache, metadata: PagedStep, sources: Tensor, targets: Tensor) -> None:
+        move_slots(cache, metadata.slot_mapping, sources, targets)
 
     def _grid(
         self, layout: CacheLayout, query_starts: Numbers, context_lens: Numbers, before: list[Grid]
@@ -160,6 +164,7 @@ class TritonPaged:
             num_warps=shape.num_warps,
             num_stages=shape.num_stages,
             num_splits=1 << max(0, min(num_splits, longest).bit_length() - 1),
+            is_of_decodes=bool(is_decode),
         )
         return grid, owners, query_starts[owners] + within * (tile_rows // tile_heads)
 

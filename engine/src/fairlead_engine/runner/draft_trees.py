@@ -1,0 +1,140 @@
+"""Guesses as trees: those of given paths, or the likeliest as a whole, by the product of their probabilities.
+
+Who guesses says how likely tokens are behind a node; here it is decided which nodes there are. Guesses are the
+likeliest tokens, for sequences that draw theirs too: one stands where the one that is drawn is among them.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead_engine.errors import ConfigError
+from fairlead_engine.kernels.staging import to_device
+from fairlead_engine.runner.slot_tokens import SlotTokens
+from fairlead_engine.runner.tree_step import depths_of
+from fairlead_engine.sequences import ScheduledSequence
+from fairlead_engine.speculative.tree_shape import DynamicTree, StaticTree, TreeShape
+
+
+class Frontier(NamedTuple):
+    """The nodes of one place that are followed further, of some items."""
+
+    place: int
+    """Of the guesses that come next: 0 = those behind the last known token."""
+    items: list[ScheduledSequence]
+    rows: Tensor
+    """int64 [items]: which of all items they are."""
+    token_ids: Tensor
+    """int64 [items, width]: the guesses that are followed; at place 0 there are none."""
+    came_from: Tensor
+    """int64 [items, width]: which of the frontier before each comes from."""
+
+
+LogitsOf = Callable[[Frontier], Tensor]
+"""[items, width, vocab] behind a frontier's nodes; [items, 1, vocab] at place 0. May be float16 or bfloat16."""
+
+
+def fill_static(items: list[ScheduledSequence], tree: StaticTree, likeliest: list[Tensor]) -> Tensor:
+    """`likeliest`: int64 [items, width] for each place, the likeliest first, whatever comes before. Writes each item's
+    tree into it, and returns the guesses, int32 [drafts], item by item."""
+    numbers: list[tuple[int, int, int]] = []
+    for index, item in enumerate(items):
+        paths = tree.first(item.depth, len(item.drafts))
+        nodes = {path: node for node, path in enumerate(paths, start=1)}
+        item.parents = [nodes.get(path[:-1], 0) for path in paths]
+        item.depth = max(map(len, paths))
+        numbers += [(len(path) - 1, index, path[-1]) for path in paths]
+    place, row, rank = to_device(np.array(numbers, np.int64), likeliest[0].device).unbind(1)
+    return torch.stack(likeliest)[place, row, rank].int()
+
+
+def fill_dynamic(items: list[ScheduledSequence], tree: DynamicTree, logits_of: LogitsOf) -> Tensor:
+    """The same for trees of the likeliest guesses, each item's as far as `depth` of it says and its drafts have room
+    for those that are followed (`width` at each place but the last)."""
+    width = tree.width
+    places = [min(item.depth, 1 + len(item.drafts) // width) for item in items]
+    found = _Candidates(len(items), width, max(places))
+    for place in range(max(places)):
+        rows = [row for row, num_places in enumerate(places) if num_places > place]
+        found.follow([items[row] for row in rows], rows, place, logits_of)
+    token_ids, parents = found.likeliest([len(item.drafts) for item in items])
+    first = 0
+    for item in items:
+        item.parents = parents[first : first + len(item.drafts)]
+        item.depth = max(depths_of(item.parents))
+        first += len(item.drafts)
+    return token_ids
+
+
+def put_drafts(items: list[ScheduledSequence], drafts: Tensor, tokens: SlotTokens) -> None:
+    """Writes them behind the known tokens of their slots."""
+    places = [(item.sequence.slot, end) for item in items for end in range(item.end - len(item.drafts), item.end)]
+    slots, positions = to_device(np.array(places, np.int64), drafts.device).unbind(1)
+    tokens.put(slots, positions, drafts.long())
+
+
+def check_width(tree: TreeShape | None, num_words: int) -> None:
+    """Raises ConfigError for a tree with more guesses behind one token than there are words."""
+    if tree is not None and tree.width > num_words:
+        problem = f"guesses {tree.width} tokens for one place, among {num_words} words"
+        raise ConfigError("speculative_tree", problem, "make it narrower")
+
+
+class _Candidates:
+    """All guesses of some items: `width` for the first place, and `width` behind each that is followed."""
+
+    def __init__(self, num_items: int, width: int, num_places: int) -> None:
+        self._width, self._shape = width, (num_items, width + width**2 * (num_places - 1))
+        self._is_begun = False
+
+    def follow(self, items: list[ScheduledSequence], rows: list[int], place: int, logits_of: LogitsOf) -> None:
+        """Adds the guesses for a place."""
+        width = self._width
+        if not self._is_begun:
+            nothing = torch.empty(len(items), 0, dtype=torch.int64)
+            logits = logits_of(Frontier(place, items, torch.tensor(rows), nothing, nothing))
+            self._allocate(logits.device)
+            on_device, before = to_device(np.array(rows), logits.device), None
+        else:
+            on_device = to_device(np.array(rows), self._token_ids.device)
+            before = self._frontier[on_device]
+            frontier = Frontier(
+                place, items, on_device, self._token_ids[on_device.unsqueeze(1), before], self._came_from[on_device]
+            )
+            logits = logits_of(frontier)
+        scores, token_ids = logits.float().log_softmax(-1).nan_to_num(nan=float("-inf")).clamp(max=0.0).topk(width)
+        if before is not None:
+            scores = scores + self._scores[on_device.unsqueeze(1), before].unsqueeze(-1)
+        scores = scores.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
+        first = 0 if before is None else width + width**2 * (place - 1)
+        columns = slice(first, first + scores[0].numel())
+        self._token_ids[on_device, columns] = token_ids.flatten(1)
+        self._scores[on_device, columns] = scores.flatten(1)
+        best = scores.flatten(1).sort(descending=True, stable=True).indices[:, :width]
+        if before is not None:
+            self._parents[on_device, columns] = before.repeat_interleave(width, 1)
+            self._came_from[on_device] = best // width
+        self._frontier[on_device] = first + best
+
+    def likeliest(self, numbers: list[int]) -> tuple[Tensor, list[int]]:
+        """Of each item so many: their tokens, int32 [drafts], and what each hangs on: 0, or a guess of the same item,
+        from 1 on. A guess is no likelier than what it hangs on, which comes before it: so that is among them, too."""
+        device = self._scores.device
+        best = self._scores.sort(descending=True, stable=True).indices
+        wanted = torch.arange(self._shape[1], device=device) < to_device(np.array(numbers), device).unsqueeze(1)
+        is_taken = torch.zeros(self._shape, dtype=torch.bool, device=device).scatter(1, best, wanted)
+        number = is_taken.cumsum(1)
+        hangs_on = torch.where(self._parents < 0, 0, number.gather(1, self._parents.clamp(min=0)))
+        token_ids, parents = self._token_ids[is_taken], hangs_on[is_taken]
+        return token_ids.int(), parents.tolist()
+
+    def _allocate(self, device: torch.device) -> None:
+        num_items, width, self._is_begun = self._shape[0], self._width, True
+        self._token_ids = torch.zeros(self._shape, dtype=torch.int64, device=device)
+        self._scores = torch.full(self._shape, float("-inf"), device=device)
+        self._parents = torch.full(self._shape, -1, dtype=torch.int64, device=device)
+        self._frontier = torch.zeros((num_items, width), dtype=torch.int64, device=device)
+        self._came_from = torch.zeros((num_items, width), dtype=torch.int64, device=device)

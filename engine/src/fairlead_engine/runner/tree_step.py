@@ -1,0 +1,141 @@
+"""Trees of guesses in a step: which rows they are, what these see, and which of them stand once tokens are chosen.
+
+A tree's rows are those of its sequence in the step: the last known token, its root, and a guess in each row behind it.
+They lie in the cache in that order, and once a way through the tree stands, what was computed along it is brought to
+where it would lie if nothing else had been guessed: from there on a tree is a chain of drafts, of which all stand that
+are real. That takes no look from the host, so the next operations can be launched behind it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlead_engine.batch import Batch
+from fairlead_engine.kernels.attention.tree_rows import TreeRows, ancestor_bits
+from fairlead_engine.kernels.staging import is_on_host, to_device
+from fairlead_engine.runner.step_plan import PlannedTree, StepPlan
+
+_NO_TOKEN = -9
+"""In place of a draft where no guess stands; it is nothing that is ever chosen, nor what stands for no choice."""
+
+
+class TreeStep(NamedTuple):
+    """What is special about the rows of a step with trees."""
+
+    places: Tensor
+    """int64 [tokens]: where each would be in its sequence if it stood, which it is turned by."""
+    seen: TreeRows
+
+
+class Standing(NamedTuple):
+    """What stands of the trees of a step, on the device."""
+
+    order: Tensor
+    """int64 [tokens that are chosen]: for each the one that comes there once trees are chains,"""
+    row_order: Tensor
+    """and the same of all rows, int64 [tokens]."""
+    sources: Tensor
+    """int64 [moves]: rows whose keys and values have to go"""
+    targets: Tensor
+    """where those of these rows are."""
+    drafts: Tensor
+    """int32 [drafts]: the guesses that stand, item by item, each followed by what equals nothing."""
+
+
+def planned_trees(batch: Batch) -> list[PlannedTree]:
+    """Of items whose guesses were made."""
+    found, row = [], len(batch.decodes)
+    for item in batch.chunks:
+        if item.parents:
+            found.append(PlannedTree(row, item.parents))
+        row += item.num_tokens
+    return found
+
+
+def depths_of(parents: list[int]) -> list[int]:
+    """Of all nodes, the root first."""
+    found = [0]
+    for parent in parents:
+        found.append(found[parent] + 1)
+    return found
+
+
+def tree_step(plan: StepPlan, device: torch.device) -> TreeStep:
+    """Of a plan with trees, on the device in one copy."""
+    row_ends = plan.num_queries.cumsum()
+    places = np.arange(int(row_ends[-1])) + (plan.context_lens - row_ends).repeat(plan.num_queries)
+    limits, bits = places + 1, np.zeros_like(places)
+    for first, parents in plan.trees:
+        rows = slice(first, first + 1 + len(parents))
+        limits[rows] = places[first]
+        bits[rows] = ancestor_bits(parents)
+        places[rows] = places[first] + depths_of(parents)
+    on_device = to_device(np.array((places, limits, bits)), device)
+    return TreeStep(on_device[0], TreeRows(on_device[1], on_device[2]))
+
+
+def find_standing(plan: StepPlan, drafts: Tensor, chosen: Tensor) -> Standing:
+    """`drafts` int32 [drafts], all of which are in trees, `chosen` int64 [tokens that are chosen].
+
+    A guess stands where it is what was chosen at its parent, and that stands. Siblings differ, so those that stand are
+    one way from the root.
+    """
+    trees, device = plan.trees, chosen.device
+    first_choice = _first_choices(plan)
+    width = 1 + max(len(tree.parents) for tree in trees)
+    # Beyond a tree's nodes its root is repeated, which never stands there.
+    parents = np.zeros((len(trees), width), np.int64)
+    depths, is_node, choice, row, draft = (np.zeros_like(parents) for _ in range(5))
+    num_before = 0
+    for index, tree in enumerate(trees):
+        size = 1 + len(tree.parents)
+        parents[index, 1:size], depths[index, :size] = tree.parents, depths_of(tree.parents)
+        is_node[index, 1:size] = 1
+        nodes = np.minimum(np.arange(width), size - 1)
+        choice[index], row[index] = first_choice[tree.first_row] + nodes, tree.first_row + nodes
+        draft[index] = num_before + np.maximum(nodes - 1, 0)
+        num_before += size - 1
+    deepest = int(depths.max())
+    numbers = to_device(np.array((parents, depths, is_node, choice, row, draft)), device)
+    of_parent, depth, node, choice_rows, rows, draft_rows = numbers.unbind()
+    guesses = drafts.long()[draft_rows]
+    is_right = (guesses == chosen[choice_rows].gather(1, of_parent)) & (node == 1)
+    is_right[:, 0] = True
+    stands = is_right
+    for _ in range(deepest):
+        stands = is_right & stands.gather(1, of_parent)
+    # By depth the node that stands there, or the one that lies there.
+    places = torch.where(stands, depth, width)
+    own = torch.arange(width, device=device).expand(len(trees), -1)
+    way = torch.cat((own, own[:, :1]), 1).scatter(1, places, own)[:, :width]
+    is_standing = torch.zeros(len(trees), width + 1, dtype=torch.bool, device=device).scatter(1, places, True)[
+        :, :width
+    ]
+    order = _reordered(len(chosen), choice_rows, choice_rows.gather(1, way), node)
+    row_order = _reordered(int(plan.num_queries.sum()), rows, rows.gather(1, way), node)
+    sources, targets = rows.gather(1, way)[:, 1 : deepest + 1], rows[:, 1 : deepest + 1]
+    if is_on_host(chosen):
+        is_moved = sources != targets
+        sources, targets = sources[is_moved], targets[is_moved]
+    else:  # a guess that lies where it stands is copied onto itself
+        is_there = torch.from_numpy(is_node[:, 1 : deepest + 1] == 1)
+        places_of_nodes = to_device(np.flatnonzero(is_there.numpy()), device)
+        sources, targets = sources.flatten()[places_of_nodes], targets.flatten()[places_of_nodes]
+    standing = torch.where(is_standing, guesses.gather(1, way), _NO_TOKEN)
+    own_drafts = to_device(np.flatnonzero(is_node.ravel()), device)
+    return Standing(order, row_order, sources, targets, standing.flatten()[own_drafts].int())
+
+
+def _first_choices(plan: StepPlan) -> dict[int, int]:
+    """By the first row of an item its first choice."""
+    first_rows = plan.num_queries.cumsum() - plan.num_queries
+    first_choices = plan.samples.cumsum() - plan.samples
+    return dict(zip(first_rows.tolist(), first_choices.tolist(), strict=True))
+
+
+def _reordered(size: int, places: Tensor, values: Tensor, is_node: Tensor) -> Tensor:
+    """The numbers up to `size`, but for `places` of nodes, which get these `values`."""
+    found = torch.arange(size + 1, device=places.device)
+    return found.scatter(0, torch.where(is_node == 1, places, size).flatten(), values.flatten())[:size]

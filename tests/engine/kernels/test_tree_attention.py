@@ -1,0 +1,256 @@
+"""A step's trees of guesses through every attention backend: a node is what it would be behind its own ancestors."""
+
+import math
+import random
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead_engine.kernels.attention.backend import CacheLayout
+from fairlead_engine.kernels.attention.choice import BACKENDS
+from fairlead_engine.kernels.attention.scoring import Scoring
+from fairlead_engine.kernels.attention.stored_heads import KV_DTYPES
+from fairlead_engine.kernels.attention.tree_rows import TreeRows, ancestor_bits
+from fairlead_engine_testing.device_batches import device_batch
+from fairlead_engine_testing.gpu_code import compiled
+from fairlead_engine_testing.kv_caches import as_stored, forward, spoil
+
+HEAD_DIM = 16
+HAS_CUDA = torch.cuda.is_available()
+NEEDS_CUDA = (pytest.mark.gpu, pytest.mark.skipif(not HAS_CUDA, reason="there is no CUDA device"))
+INTERPRETED = pytest.mark.skipif(HAS_CUDA, reason="Triton compiles for CUDA where there is one")
+PLACES = [
+    pytest.param("cpu_spans", "cpu"),
+    pytest.param("block_tables", "cpu"),
+    pytest.param("triton", "cpu", marks=INTERPRETED),
+    pytest.param("block_tables", "cuda", marks=NEEDS_CUDA),
+    pytest.param("triton", "cuda", marks=NEEDS_CUDA),
+]
+
+
+def ways(parents: list[int]) -> list[list[int]]:
+    """Of each node, the root first, the nodes on the way to it and itself."""
+    found = [[0]]
+    for node, parent in enumerate(parents, start=1):
+        found.append([*found[parent], node])
+    return found
+
+
+def random_tree(num_nodes: int, draw: random.Random) -> list[int]:
+    """Parents of all nodes but the root."""
+    return [draw.randrange(node) for node in range(1, num_nodes)]
+
+
+def written_out(query, key, value, seen: list[list[int]], scoring: Scoring) -> torch.Tensor:
+    """In float64, of queries that see these tokens, in order: [queries, heads, dim]."""
+    group, rows = query.shape[1] // key.shape[1], []
+    query, key, value = (each.double() for each in (query, key, value))
+    for row, tokens in enumerate(seen):
+        near = tokens[-scoring.window :] if scoring.window else tokens
+        for head in range(query.shape[1]):
+            scores = key[near, head // group] @ query[row, head] / math.sqrt(HEAD_DIM)
+            if scoring.soft_cap:
+                scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
+            sink = 0.0 if scoring.sinks is None else scoring.sinks[head].double().exp()
+            rows.append(scores.exp() @ value[near, head // group] / (scores.exp().sum() + sink))
+    return torch.stack(rows).view(*query.shape[:2], -1)
+
+
+def run_step(
+    name: str,
+    device: str,
+    shares: list[tuple[int, list[int] | None, int]],
+    *,
+    block_size: int = 4,
+    heads: tuple[int, int] = (4, 2),
+    dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype | None = None,
+    shared_value_dim: int | None = None,
+    scoring: Scoring,
+    tolerance: float = 2e-5,
+    seed: int = 0,
+) -> None:
+    """Shares of sequences: tokens before the step, the parents of a tree (None = a chunk), rows. What comes out is the
+    definition's; then, of each tree, the way to its last node is moved to the front, and nothing else changes."""
+    draw = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    layout = CacheLayout(
+        num_layers=1, num_heads=heads[0], num_kv_heads=heads[1], head_dim=HEAD_DIM, block_size=block_size, dtype=dtype,
+        device=torch.device(device), kv_dtype=kv_dtype, shared_value_dim=shared_value_dim,
+    )  # fmt: skip
+    backend = BACKENDS[name]()
+    num_blocks = sum(-(-(before + rows) // block_size) for before, _, rows in shares) + 3
+    (cache,) = backend.allocate(layout, num_blocks)
+    spoil(cache)
+    free = list(range(num_blocks))
+    draw.shuffle(free)
+    tables, limits, bits, expected, parts = [], [], [], [], []
+    for before, parents, rows in shares:
+        tables.append([free.pop() for _ in range(-(-(before + rows) // block_size))])
+        key, value = torch.randn(2, before + rows, heads[1], HEAD_DIM, generator=generator).to(device, dtype)
+        query = torch.randn(rows, heads[0], HEAD_DIM, generator=generator).to(device, dtype)
+        parts.append((query, key, value))
+        if parents is None:
+            limits += range(before + 1, before + rows + 1)
+            bits += [0] * rows
+            seen = [list(range(before + row + 1)) for row in range(rows)]
+        else:
+            limits += [before] * rows
+            bits += ancestor_bits(parents).tolist()
+            seen = [[*range(before), *(before + node for node in way)] for way in ways(parents)]
+        stored_key, stored_value = (as_stored(each, kv_dtype) for each in (key, value))
+        if shared_value_dim is not None:
+            stored_value = stored_key[..., -shared_value_dim:]
+        expected.append(written_out(query, stored_key, stored_value, seen, scoring))
+    backend_tables = backend.tables(layout, len(shares), max(map(len, tables)))
+    slots, place = list(range(len(shares))), layout.device
+    for index, (before, _, _) in enumerate(shares):  # what was computed earlier, one sequence at a time
+        if before:
+            _, key, value = (each[:before] for each in parts[index])
+            query = key.repeat_interleave(heads[0] // heads[1], 1)
+            batch = device_batch([index], [before], [before], [tables[index]], device=place)
+            own = value if shared_value_dim is None else value[:, :0]
+            forward(backend, query, key, own, cache, backend.prepare(batch, backend_tables), Scoring())
+    num_rows, ends = [rows for _, _, rows in shares], [before + rows for before, _, rows in shares]
+    known = [len(table) if before else 0 for table, (before, _, _) in zip(tables, shares, strict=True)]
+    batch = device_batch(slots, num_rows, ends, tables, known, device=place)
+    batch = replace(batch, trees=TreeRows(torch.tensor(limits, device=place), torch.tensor(bits, device=place)))
+    metadata = backend.prepare(batch, backend_tables)
+    query, key, value = (
+        torch.cat([part[kind][-rows:] for part, rows in zip(parts, num_rows, strict=True)]) for kind in range(3)
+    )
+    value = value if shared_value_dim is None else value[:, :0]
+    found = forward(backend, query, key, value, cache, metadata, scoring)
+    torch.testing.assert_close(found.double(), torch.cat(expected), rtol=tolerance, atol=tolerance)
+    check_moves(backend, cache, metadata, shares)
+
+
+def rows_of(cache, metadata) -> list[torch.Tensor]:
+    """What is stored of each row of the step, by part of the cache."""
+    slots = metadata.slots if hasattr(metadata, "spans") else metadata.slot_mapping
+    found = []
+    for heads in cache.stored:
+        flat, dim = (heads, 1) if hasattr(metadata, "spans") else (heads.flatten(0, 1), 0)
+        found.append(flat.gather(dim, slots).floats(torch.float32).movedim(dim, 0).clone())
+    return found
+
+
+def check_moves(backend, cache, metadata, shares) -> None:
+    before = rows_of(cache, metadata)
+    num_rows = [rows for _, _, rows in shares]
+    sources, targets = [], []
+    for (_, parents, _), first in zip(shares, accumulate(num_rows, initial=0), strict=False):
+        if parents is not None:
+            way = ways(parents)[-1]
+            sources += [first + node for node in way]
+            targets += [first + place for place in range(len(way))]
+    device = before[0].device
+    wanted = [each.clone() for each in before]
+    for each, old in zip(wanted, before, strict=True):
+        each[targets] = old[sources]
+    backend.move(cache, metadata, torch.tensor(sources, device=device), torch.tensor(targets, device=device))
+    for each, expected in zip(rows_of(cache, metadata), wanted, strict=True):
+        torch.testing.assert_close(each, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        pytest.param("triton", "cpu", marks=(INTERPRETED, pytest.mark.slow)) if p.values == ("triton", "cpu") else p
+        for p in PLACES
+    ],
+)
+@settings(deadline=None, max_examples=20)
+@given(
+    block_size=st.integers(1, 4),
+    heads=st.sampled_from([(4, 4), (4, 2), (6, 1)]),
+    decodes=st.integers(0, 2),
+    trees=st.lists(st.tuples(st.integers(0, 30), st.integers(2, 20)), min_size=1, max_size=3),
+    chunk=st.sampled_from([None, (0, 5), (9, 3)]),
+    kv_dtype=st.sampled_from(list(KV_DTYPES.values())),
+    shared_value_dim=st.sampled_from([None, None, 6]),
+    window=st.sampled_from([0, 0, 1, 3, 12]),
+    soft_cap=st.sampled_from([0.0, 1.5]),
+    has_sinks=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_a_node_sees_the_prefix_and_its_own_ancestors(
+    name, device, block_size, heads, decodes, trees, chunk, kv_dtype, shared_value_dim, window, soft_cap, has_sinks,
+    seed,
+):  # fmt: skip
+    """Beside decodes and chunks of prompts, and in any window: what is counted are nodes on the way."""
+    draw = random.Random(seed)
+    shares = [(draw.randrange(1, 20), None, 1) for _ in range(decodes)]
+    shares += [(before, random_tree(rows, draw), rows) for before, rows in trees]
+    shares += [] if chunk is None else [(chunk[0], None, chunk[1])]
+    sinks = torch.linspace(-1.0, 2.0, heads[0], device=device) if has_sinks else None
+    run_step(
+        name, device, shares, block_size=block_size, heads=heads, kv_dtype=kv_dtype, shared_value_dim=shared_value_dim,
+        scoring=Scoring(window, soft_cap, sinks), seed=seed,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", ["chain", "star", "random"])
+@pytest.mark.parametrize("window", [0, 7])
+@pytest.mark.parametrize(("name", "device"), PLACES)
+def test_the_largest_tree_needs_all_bits(name, device, window, shape):
+    draw = random.Random(3)
+    parents = {"chain": list(range(63)), "star": [0] * 63, "random": random_tree(64, draw)}[shape]
+    run_step(name, device, [(21, parents, 64), (5, parents[:2], 3)], scoring=Scoring(window))
+
+
+@pytest.mark.parametrize(("name", "device"), [place for place in PLACES if place.values[0] == "triton"])
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES.values(), ids=KV_DTYPES)
+def test_half_precision_stays_near_the_definition(name, device, kv_dtype):
+    parents = random_tree(40, random.Random(1))
+    run_step(
+        name, device, [(50, None, 1), (70, parents, 40)], block_size=16, heads=(8, 2), dtype=torch.float16,
+        kv_dtype=kv_dtype, scoring=Scoring(), tolerance=2e-3,
+    )  # fmt: skip
+
+
+COMPILE = """
+from fairlead_engine.kernels.attention import paged_attention, triton_paged
+from fairlead_engine_testing.gpu_code import compile_for_gpu, tell
+
+types = {**dict.fromkeys(("output", "query", "sinks"), "*bf16"), "table_rows": "*i64"}
+types |= dict.fromkeys(("slots", "context_lens", "query_starts", "tile_sequences", "tile_starts"), "*i32")
+types |= dict.fromkeys(("tree_limits", "tree_bits"), "*i64")
+types |= {"scale": "fp32", "soft_cap": "fp32", "query_stride": "i32", "table_stride": "i32", "grid_row": "i32"}
+types |= dict.fromkeys(("key_scales", "value_scales"), "*fp32")
+types |= dict.fromkeys(("partial_output", "partial_max", "partial_sum"), "*bf16")
+found = {}
+heads = dict(NUM_HEADS=32, NUM_KV_HEADS=8, HEAD_DIM=128, REST_DIM=0, PADDED_DIM=128, PADDED_REST=16, TILE_HEADS=4)
+latent = dict(NUM_HEADS=128, NUM_KV_HEADS=1, HEAD_DIM=576, REST_DIM=64, PADDED_DIM=512, PADDED_REST=64, TILE_HEADS=16)
+for name, shape, dims, window in (
+    ("chunk", triton_paged.CHUNK_TILE, heads, 0),
+    ("chunk in a window", triton_paged.CHUNK_TILE, heads, 4096),
+    ("latent chunk", triton_paged.LATENT_CHUNK_TILE, latent, 0),
+):
+    for stored, largest in {"bf16": 0, "i8": 127}.items():
+        types |= dict.fromkeys(("keys", "values"), "*" + stored)
+        constants = dict(
+            **dims, BLOCK_SIZE=16, TILE_ROWS=shape.least_rows, TILE_TOKENS=shape.tokens, WINDOW=window,
+            HAS_SOFT_CAP=False, HAS_SINKS=False, HAS_SCALES=largest > 0, NUM_SPLITS=1, HAS_TREES=True,
+        )
+        found[f"{name}, {stored}"] = compile_for_gpu(
+            paged_attention.paged_attention_kernel, types, constants, num_warps=shape.num_warps,
+            num_stages=shape.num_stages,
+        )
+tell(found)
+"""
+
+
+@pytest.mark.slow
+def test_for_a_gpu_it_reads_widely_spills_nothing_and_uses_tensor_cores(tmp_path):
+    found = compiled(COMPILE, tmp_path)
+    assert "latent chunk, i8" in found
+    for name, code in found.items():
+        assert code.spilled_bytes == 0, (name, code)
+        assert code.wide_loads, (name, code)
+        assert code.tensor_products, (name, code)
+        assert code.shared_bytes <= 113 * 1024, (name, code)
