@@ -70,7 +70,7 @@ class Batch:
     """Before them."""
     masks: Callable[[], TokenMasks] | None = None
     """Asked for once the forward pass is under way, where not every token is allowed: it may wait for the tokens that
-    the batch before this one chose."""
+    the batch before this one chose. By then all drafts are known of who keeps to a grammar."""
 
     def __len__(self) -> int:
         return len(self.decodes) + len(self.chunks)

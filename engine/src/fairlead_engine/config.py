@@ -122,8 +122,7 @@ class EngineConfig:
     """Who guesses the tokens that come next, which a step then computes beside the next one and keeps as far as they
     are what it would have chosen: ngram (what followed the same few tokens before in prompt and answer), draft (a
     smaller model), medusa (heads beside the model) or eagle3 (a layer beside the model). Answers stay the same. Steps
-    then do not overlap (`async_scheduling`), and requests with a grammar or a thinking budget are not guessed for.
-    None = nobody."""
+    then do not overlap (`async_scheduling`), and requests with a thinking budget are not guessed for. None = nobody."""
     speculative_model: str | None = None
     """Folder of the smaller model, for draft, whose tokenizer must be the model's; its weights come as stored. Or that
     of the heads, for medusa, or of the head, for eagle3. Keys and values of a smaller model, and of eagle3's head, take

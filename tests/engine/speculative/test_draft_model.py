@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlead_engine.config import EngineConfig
@@ -17,7 +18,7 @@ from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
 from fairlead_engine.runner.draft_model import DraftModel
 from fairlead_engine.runner.step_plan import StepPlan
-from fairlead_engine.types import EngineLoad, EngineRequest, Grammar
+from fairlead_engine.types import EngineLoad, EngineRequest, Grammar, Injectable, ThinkingBudget
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, qwen3_fields, write_random_checkpoint
 from fairlead_engine_testing.letters import write_letters
@@ -109,6 +110,25 @@ def test_the_model_itself_guesses_right_after_chunks_prefixes_and_preemption(fol
     assert sum(load.num_accepted_per_position) >= 0.97 * load.num_draft_tokens, "greedy and drawn"
 
 
+def test_the_model_itself_guesses_right_behind_what_was_put_into_its_answer(folders: dict[str, Path]) -> None:
+    """What it had not computed of the answer before that, it computes with it."""
+    config = config_of(
+        folders["llama"], speculative_method="draft", speculative_model=str(folders["llama"]), num_speculative_tokens=3,
+        block_size=4,
+    )  # fmt: skip
+    engine, told = Engine(config), list[str | None]()
+    request = make_request("a", [5, 9, 7], max_tokens=40, ignore_eos=True)
+    assert engine.add(msgspec.structs.replace(request, injectable=Injectable([(60, 59)]))) is None
+    for place in range(3):
+        while engine.load.generation_tokens < 10 * (place + 1):
+            engine.step()
+        engine.inject("a", f"m{place}", [11, 12, 13 + place, 14], told.append)
+    while engine.has_work():
+        engine.step()
+    assert told == [None] * 3
+    assert sum(engine.load.num_accepted_per_position) == engine.load.num_draft_tokens
+
+
 def test_a_cache_for_two_models_holds_fewer_tokens(folders: dict[str, Path]) -> None:
     alone, draft = (load_runner(config_of(folders[name])).kv_bytes_per_block() for name in ("llama", "small"))
     both = config_of(folders["llama"], speculative_method="draft", speculative_model=str(folders["small"]))
@@ -129,7 +149,7 @@ def test_who_has_no_drafts_costs_the_draft_model_nothing_when_a_prompt_comes(
     monkeypatch.setattr(DraftModel, "_compute", compute)
     config = config_of(folders["llama"], speculative_method="draft", speculative_model=str(folders["small"]))
     engine = Engine(config)
-    assert engine.add(make_request("a", [2, 3], max_tokens=40, grammar=Grammar("start: /[a-e]{40}/"))) is None
+    assert engine.add(make_request("a", [2, 3], max_tokens=40, thinking=ThinkingBudget(100, (60,), (59,)))) is None
     while engine.load.generation_tokens < 30:
         engine.step()
     num_rows.clear()

@@ -19,11 +19,12 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError, ModelLoadError
-from fairlead_engine.runner import model_part
+from fairlead_engine.model.eagle_head import load_eagle_head
+from fairlead_engine.runner import ModelRunner, model_part
 from fairlead_engine.runner.step_graphs import StepGraphs
 from fairlead_engine.types import EngineLoad, EngineRequest
 from fairlead_engine_testing import make_request
-from fairlead_engine_testing.checkpoints import llama_fields, write_random_checkpoint
+from fairlead_engine_testing.checkpoints import gemma3_fields, llama_fields, write_random_checkpoint
 from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.eagle_heads import (
     HEAD_DIM,
@@ -308,3 +309,23 @@ def test_a_folder_without_a_head_is_refused_by_name(folder: Path, tmp_path: Path
     with pytest.raises(ConfigError) as error:
         config_of(folder, tmp_path, tensor_parallel_size=2)
     assert error.value.field == "speculative_method"
+
+
+def test_embeddings_that_are_the_models_are_scaled_as_the_model_scales_them(tmp_path: Path) -> None:
+    """Gemma's are stored small. A head's own are as they were trained."""
+    folder = write_random_checkpoint(tmp_path / "model", gemma3_fields(vocab_size=WORDS))
+    model = ModelRunner(folder, dtype="float32", device="cpu", num_threads=1)._part.model
+    fields = eagle_fields(HIDDEN, WORDS, WORDS, eagle_aux_hidden_state_layer_ids=[0, 1, 1])
+    ids = torch.arange(WORDS)
+    given = model.config, model.embedding.weight, torch.float32, torch.device("cpu"), model.embedding.scale
+    shared = load_eagle_head(write_eagle_head(tmp_path / "shared", fields), *given)
+    assert model.embedding.scale != 1.0
+    torch.testing.assert_close(shared.embed(ids), model.embedding(ids))
+    own = torch.randn(WORDS, HIDDEN)
+    tensors = {**eagle_tensors(fields), "embed_tokens.weight": own}
+    head = load_eagle_head(write_eagle_head(tmp_path / "own", fields, tensors), *given)
+    torch.testing.assert_close(head.embed(ids), own)
+    _, load, _ = serve(
+        config_of(folder, tmp_path / "shared"), [make_request("a", [3, 9, 7], max_tokens=12, ignore_eos=True)]
+    )
+    assert load.num_draft_tokens

@@ -14,7 +14,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
-from fairlead_engine.types import EngineLoad, EngineRequest
+from fairlead_engine.types import EngineLoad, EngineRequest, Grammar
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import write_random_adapter
 from fairlead_engine_testing.checkpoints import (
@@ -31,7 +31,8 @@ VOCAB_SIZE, HIDDEN = 61, 64
 MEDUSA = "[[0],[1],[0,0],[2],[0,1],[1,0],[0,0,0],[0,0,1],[0,1,0],[3]]"
 SHAPES = {"medusa": [MEDUSA, "3x9"], "eagle3": ["3x9", "2x6"]}
 SAMPLINGS: list[dict[str, Any]] = [
-    {}, {"frequency_penalty": 1.0, "logprobs": 2}, {"temperature": 1.0, "seed": 3}, {"stop_token_ids": (3, 30, 50)},
+    {}, {"grammar": Grammar("start: /([a-m][N-Z]?)*/")},
+    {"frequency_penalty": 1.0, "logprobs": 2}, {"temperature": 1.0, "seed": 3}, {"stop_token_ids": (3, 30, 50)},
     {"temperature": 0.8, "seed": 1, "top_p": 0.9, "repetition_penalty": 1.3}, {"min_tokens": 9, "logit_bias": {7: 4.0}},
     {"prompt_logprobs": 1}, {"allowed_token_ids": (4, 5, 6)}, {"dry_multiplier": 1.0, "dry_allowed_length": 1},
     {"logit_bias": {7: 3.0, 8: 3.0}, "bad_words": ((7, 8), (8, 8, 7))}, {"presence_penalty": 1.5, "temperature": 0.5},
@@ -193,6 +194,40 @@ def test_adapters_and_trees_are_what_each_is_alone(
     found, load = serve(config_of(folder, method, heads[method], speculative_tree="3x9", **common), asked)
     assert found == expected
     assert load.num_draft_tokens
+
+
+GRAMMARS: list[dict[str, Any]] = [
+    {"grammar": Grammar("start: /[a-e]{2,9}X/")},
+    {"grammar": Grammar("start: /[a-c]*/"), "temperature": 1.0, "seed": 4},
+    {"grammar": Grammar("start: /ab(ab)*/"), "ignore_eos": True, "logprobs": 1},
+    {"grammar": Grammar('start: "a" "b" "c" /[d-z]{4}/ "x"'), "ignore_eos": True},
+    {"grammar": Grammar("start: /[a-z]+/")},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "tree"), [("medusa", MEDUSA), ("medusa", None), ("eagle3", "3x9"), ("eagle3", None), ("ngram", None)]
+)
+def test_every_guess_has_a_grammar_state_of_its_own(
+    method: str, tree: str | None, folder: Path, heads: dict[str, Path], tmp_path: Path
+) -> None:
+    """Beyond its end, too, where a request goes on freely."""
+    asked = [
+        make_request(
+            str(index), [2 + index, 9, 5 + index], arrival_time=index, max_tokens=24, logit_bias={2: 5.0, 3: 4.9},
+            **GRAMMARS[index % len(GRAMMARS)],
+        )
+        for index in range(10)
+    ]  # fmt: skip
+    expected, plain = serve(config_of(folder), asked, 30)
+    head = write_medusa(tmp_path, output=torch.zeros(VOCAB_SIZE, HIDDEN)) if method == "medusa" else heads["eagle3"]
+    given: dict[str, Any] = {"speculative_tree": tree}
+    if method == "ngram":
+        given |= {"speculative_model": None, "prompt_lookup_min": 1}
+    found, load = serve(config_of(folder, method, head, **given), asked, 30)
+    assert found == expected
+    assert load.num_masks > plain.num_masks
+    assert sum(load.num_accepted_per_position)
 
 
 @pytest.mark.parametrize("method", SHAPES)

@@ -6,17 +6,19 @@ meets a limit says so from then on, and its sequence gets no token any more.
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Sequence as Many
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fairlead_engine.batch import Batch, TokenMasks
 from fairlead_engine.core.clock import Clock
-from fairlead_engine.sequences import SampledToken, Sequence
+from fairlead_engine.core.grammar_drafts import behind_drafts
+from fairlead_engine.sequences import SampledToken, ScheduledSequence, Sequence
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -52,6 +54,25 @@ class _Answer:
     """Behind the tokens so far, once that is there."""
     problem: str | None = None
     """Why there is no next token."""
+
+
+class _Place(NamedTuple):
+    """Where a token is chosen for a sequence, or several behind its drafts."""
+
+    row: int
+    """Among those that are chosen, the first of them."""
+    answer: _Answer
+    item: ScheduledSequence | None = None
+    """That with drafts, which are known once masks are asked for."""
+
+
+class _Row(NamedTuple):
+    """A token that is chosen."""
+
+    row: int
+    answer: _Answer
+    matcher: "LLMatcher | None"
+    """What it keeps to; None = no token is allowed."""
 
 
 class Grammars:
@@ -145,23 +166,41 @@ class Grammars:
 
     def begin(self, batch: Batch) -> Callable[[], TokenMasks]:
         """Begins to find the tokens that are allowed there, in a thread; what is returned waits for them. All tokens
-        before those were accepted."""
-        found = [(row, answer) for row, sequence in batch.sampling if (answer := self._answers.get(sequence))]
-        return self._filler.submit(self._fill, found).result
+        before those were accepted, but drafts: where there are some, they are looked at when it is called."""
+        places = self._places(batch)
+        if not any(place.item is not None for place in places):
+            return self._filler.submit(self._fill, places).result
+        return lambda: self._filler.submit(self._fill, places).result()
+
+    def _places(self, batch: Batch) -> "list[_Place]":
+        """Wherever a token is chosen that is not free; a share with drafts counts once."""
+        decodes = enumerate(batch.decodes.sequences)
+        found = [_Place(row, answer) for row, sequence in decodes if (answer := self._answers.get(sequence))]
+        row = len(batch.decodes)
+        for item in batch.chunks:
+            if item.num_choices and (answer := self._answers.get(item.sequence)) is not None:
+                found.append(_Place(row, answer, item if item.drafts else None))
+            row += item.num_choices
+        return found
 
     def accept(self, batch: Batch, sampled: list[SampledToken | None]) -> None:
         """Goes on behind the tokens that were chosen."""
         if not self._answers:
             return
-        sequences = [*batch.decodes.sequences, *(item.sequence for item in batch.chunks)]
-        for sequence, token in zip(sequences, sampled, strict=True):
-            answer = self._answers.get(sequence) if token is not None and token.is_there else None
-            if answer is None or answer.matcher is None or token is None:
-                continue
+        for sequence, token in zip(batch.decodes.sequences, sampled, strict=False):
+            self._accept(sequence, [token])
+        for item, token in zip(batch.chunks, sampled[len(batch.decodes) :], strict=True):
+            self._accept(item.sequence, item.chosen or [token])
+
+    def _accept(self, sequence: Sequence, tokens: Many[SampledToken | None]) -> None:
+        answer = self._answers.get(sequence)
+        for token in tokens:
+            if answer is None or answer.matcher is None or token is None or not token.is_there:
+                return
             if token.token_id in self._eos_token_ids and answer.matcher.is_accepting():
                 del self._answers[sequence]  # who ignores the end goes on freely
-            else:
-                answer.matcher.consume_token(token.token_id)
+                return
+            answer.matcher.consume_token(token.token_id)
 
     def problem(self, sequence: Sequence) -> str | None:
         """Why its grammar leaves it without a next token, where it does."""
@@ -193,27 +232,37 @@ class Grammars:
         self._sizes[text] = max(0, _resident_bytes() - before)
         return matcher
 
-    def _fill(self, answers: list[tuple[int, _Answer]]) -> TokenMasks:
+    def _fill(self, places: "list[_Place]") -> TokenMasks:
         from llguidance.numpy import fill_next_token_bitmask_par
 
         began = self._clock.monotonic()
-        words = np.zeros((len(answers), self._num_words), np.int32)
-        for _, answer in answers:
-            _settle(answer)
-        matchers = [
-            (answer.matcher, place)
-            for place, (_, answer) in enumerate(answers)
-            if answer.matcher is not None and answer.problem is None
-        ]
+        rows = [each for place in places for each in self._rows(place)]
+        words = np.zeros((len(rows), self._num_words), np.int32)
+        matchers = [(each.matcher, index) for index, each in enumerate(rows) if each.matcher is not None]
         if matchers and self._executor is not None:
             fill_next_token_bitmask_par(self._executor, matchers, words)
-        for place, (_, answer) in enumerate(answers):
-            if answer.matcher is not None and answer.matcher.is_error():
-                answer.problem = answer.problem or described(answer.matcher.get_error())
-                words[place] = 0
-        self.num_masks += len(answers)
+        for index, (_, answer, matcher) in enumerate(rows):
+            if matcher is not None and matcher.is_error():
+                if matcher is answer.matcher:  # else one that goes no further than a draft
+                    answer.problem = answer.problem or described(matcher.get_error())
+                words[index] = 0
+        self.num_masks += len(rows)
         self.mask_seconds += self._clock.monotonic() - began
-        return TokenMasks(np.array([row for row, _ in answers], np.int64), words)
+        return TokenMasks(np.array([each.row for each in rows], np.int64), words)
+
+    def _rows(self, place: "_Place") -> "Iterator[_Row]":
+        """What is asked about a place, where a token is not free."""
+        answer = place.answer
+        _settle(answer)
+        matcher = None if answer.problem is not None else answer.matcher
+        if place.item is None:
+            yield _Row(place.row, answer, matcher)
+        elif matcher is None:
+            yield from (_Row(place.row + index, answer, None) for index in range(place.item.num_choices))
+        else:
+            for index, behind in enumerate(behind_drafts(matcher, place.item, self._eos_token_ids)):
+                if not behind.is_over:
+                    yield _Row(place.row + index, answer, behind.matcher)
 
 
 def _resident_bytes() -> int:

@@ -27,6 +27,7 @@ ARCHITECTURE = "LlamaForCausalLMEagle3"
 _WHAT = "EAGLE-3 head"
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _LAYER = "midlayer"
+_EMBEDDING = "embed_tokens.weight"
 _OTHER_NAMES = {"layers.0": _LAYER}
 _TAPPED = "eagle_aux_hidden_state_layer_ids"
 
@@ -40,7 +41,9 @@ class EagleHead:
     tapped_layers: tuple[int, int, int]
     """The model's layers into which goes what it sees."""
     embedding: Tensor
-    """[words of the model, hidden]."""
+    """[words of the model, hidden],"""
+    embedding_scale: float
+    """and what vectors of it are multiplied by, where it is the model's."""
     reduce: Linear
     """From what goes into three layers of the model, side by side, to [rows, hidden]."""
     embedding_norm: RMSNorm
@@ -60,13 +63,18 @@ class EagleHead:
     def __call__(self, step: ForwardInput, hidden: Tensor, cache: LayerCache) -> Tensor:
         """Runs one step, whose tokens are those behind their positions, on hidden [tokens, hidden], as `reduce` or an
         earlier step has made them; returns those of its logit rows [rows, hidden], not normalised."""
-        embedded = self.embedding_norm.alone(embedding(step.token_ids, self.embedding))
+        embedded = self.embedding_norm.alone(self.embed(step.token_ids))
         heads = self.attention.heads(torch.cat((embedded, self.hidden_norm.alone(hidden)), dim=-1))
         rotation = Rotation(*self.rotary(step.positions, hidden.dtype))
         attended = self.attention.attend(heads, step, Rotations(rotation, rotation), cache)
         update = self.attention.output(attended[step.logit_rows])
         seen, stream = self.feed_forward_norm(update, hidden[step.logit_rows])
         return stream + self.feed_forward(seen)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """token_ids [tokens] → [tokens, hidden]."""
+        found = embedding(token_ids, self.embedding)
+        return found if self.embedding_scale == 1.0 else found * self.embedding_scale
 
     def logits(self, hidden: Tensor) -> Tensor:
         """What it has computed, [rows, hidden] → [rows, words of the model]; -inf of words that it has not."""
@@ -76,10 +84,15 @@ class EagleHead:
 
 
 def load_eagle_head(
-    folder: Path, model: DecoderShape, model_embedding: Tensor, dtype: torch.dtype, device: torch.device
+    folder: Path,
+    model: DecoderShape,
+    model_embedding: Tensor,
+    dtype: torch.dtype,
+    device: torch.device,
+    embedding_scale: float = 1.0,
 ) -> EagleHead:
-    """The head in a folder, for a model with that configuration and those embeddings [words, hidden], which are the
-    head's where it stores none. Raises ModelLoadError, with what does not fit."""
+    """The head in a folder, for a model with that configuration and those embeddings [words, hidden], times
+    `embedding_scale`, which are the head's where it stores none. Raises ModelLoadError, with what does not fit."""
     fields = JsonFields.read(folder / "config.json")
     if ARCHITECTURE not in fields.texts("architectures"):
         raise fields.unsupported("architectures", f"heads for eagle3 are a {ARCHITECTURE}")
@@ -92,7 +105,11 @@ def load_eagle_head(
         raise fields.invalid("target_hidden_size", f"must be the model's hidden_size ({model.hidden_size})")
     num_words = fields.positive_int("draft_vocab_size", config.vocab_size)
     tensors = _Tensors(folder, read_tensors(folder, _FILES, _WHAT), dtype, device)
-    head = _build(tensors, config, model, model_embedding, num_words, _tapped_layers(fields, model.num_layers))
+    own = tensors.has(_EMBEDDING)
+    head = _build(
+        tensors, config, model, model_embedding, num_words, _tapped_layers(fields, model.num_layers),
+        1.0 if own else embedding_scale,
+    )  # fmt: skip
     tensors.check_all_taken()
     return head
 
@@ -173,6 +190,7 @@ def _build(
     model_embedding: Tensor,
     num_words: int,
     tapped_layers: tuple[int, int, int],
+    embedding_scale: float,
 ) -> EagleHead:
     hidden, eps = config.hidden_size, config.rms_norm_eps
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -190,6 +208,7 @@ def _build(
         config=config,
         tapped_layers=tapped_layers,
         embedding=_embedding(tensors, hidden, model, model_embedding),
+        embedding_scale=embedding_scale,
         reduce=tensors.linear({"fc": hidden}, 3 * model.hidden_size),
         embedding_norm=tensors.norm(f"{_LAYER}.input_layernorm", hidden, eps),
         hidden_norm=tensors.norm(f"{_LAYER}.hidden_norm", hidden, eps),
@@ -208,11 +227,10 @@ def _build(
 
 
 def _embedding(tensors: _Tensors, hidden: int, model: DecoderShape, model_embedding: Tensor) -> Tensor:
-    name = "embed_tokens.weight"
-    if tensors.has(name):
-        return tensors.take(name, len(model_embedding), hidden)
+    if tensors.has(_EMBEDDING):
+        return tensors.take(_EMBEDDING, len(model_embedding), hidden)
     if hidden != model.hidden_size:
-        problem = f"it stores no {name}, and its hidden size {hidden} is not the model's ({model.hidden_size})"
+        problem = f"it stores no {_EMBEDDING}, and its hidden size {hidden} is not the model's ({model.hidden_size})"
         raise tensors.refused(problem)
     return model_embedding
 

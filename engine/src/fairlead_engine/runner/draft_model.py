@@ -77,7 +77,9 @@ class DraftModel:
         self._part.clear()
         self._part.tokens = _WithinVocabulary(tokens, self._part.config.vocab_size)
         self._ends = np.zeros(num_slots, np.int64)
-        """By slot, the tokens whose keys and values are there."""
+        """By slot, the tokens whose keys and values are there,"""
+        self._block_tables: list[list[int] | None] = [None] * num_slots
+        """and the table that they are in: a sequence has another each time it begins to run."""
 
     def guess(self, batch: Batch, plan: StepPlan, sampler: Sampler) -> Tensor | None:
         """Computes what it lacks of the batch, and its drafts, one after the other: int32 [drafts], item by item; they
@@ -91,7 +93,9 @@ class DraftModel:
             each[len(batch.decodes) :] for each in (plan.slots, plan.context_lens, plan.num_queries)
         )
         known = ends - num_drafts
-        starts = np.where(num_drafts > 0, np.minimum(self._ends[slots], known - 1), known - num_queries)
+        goes_on = np.array([self._goes_on(item) for item in batch.chunks])
+        starts = np.where(num_drafts > 0, known - 1, known - num_queries)
+        starts = np.where(goes_on, np.minimum(self._ends[slots], starts), starts)
         self._ends[slots] = known + np.maximum(num_drafts - 1, 0)
         first = plan_of(slots, known - starts, known, (num_drafts > 0).astype(np.int64))
         first = msgspec.structs.replace(first, new_tokens=plan.new_tokens, new_blocks=plan.new_blocks)
@@ -109,6 +113,15 @@ class DraftModel:
 
     def note(self, slots: Numbers, hidden: Tensor) -> None:
         """Never asked."""
+
+    def _goes_on(self, item: ScheduledSequence) -> bool:
+        """Whether it holds what stands before this share up to where it was last, and nothing behind that: a sequence
+        that has decoded since may go on by drafts, or by tokens that were put into its answer. Notes whose slot it
+        is."""
+        slot, table = item.sequence.slot, item.block_table
+        is_same = self._block_tables[slot] is table
+        self._block_tables[slot] = table
+        return is_same
 
     def _compute(self, plan: StepPlan, guessed: list[_Guessed], place: int, sampler: Sampler) -> None:
         """A step of its own, with the next draft of each."""

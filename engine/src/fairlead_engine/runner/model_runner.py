@@ -167,8 +167,10 @@ class ModelRunner:
                     "transformers' code it does not tell",
                     "use ngram, draft or medusa",
                 )
-            embedding = part.model.embedding.weight
-            head = load_eagle_head(eagle_folder, self.model_config, embedding, self.dtype, self.device)
+            embedding = part.model.embedding
+            head = load_eagle_head(
+                eagle_folder, self.model_config, embedding.weight, self.dtype, self.device, embedding.scale
+            )
             self._guesser = EagleDrafts(head, part, tree)
         self._num_ahead = int(eagle_folder is not None)
         """Tokens behind those that a step computes which the guesser sees with it."""
@@ -285,6 +287,8 @@ class ModelRunner:
         part, readback, drafts = self._part, Readback(), None
         if self._guesser is not None:
             drafts = self._guesser.guess(batch, plan, self._sampler)
+            if drafts is not None and batch.masks is not None:
+                _tell(batch, drafts)
             if trees := planned_trees(batch):
                 plan = msgspec.structs.replace(plan, trees=trees)
         computed = part.compute(plan)
@@ -326,9 +330,7 @@ class ModelRunner:
         if launched.order is not None:
             sampled = [sampled[place] for place in launched.order.tolist()]
         if launched.drafts is not None:
-            drafts = iter(launched.drafts.tolist())
-            for item in batch.chunks:
-                item.drafts = list(islice(drafts, len(item.drafts)))
+            _tell(batch, launched.drafts)
         num_decodes = len(batch.decodes)
         of_chunks = iter(sampled[num_decodes:])
         found: list[SampledToken | None] = [*sampled[:num_decodes]]
@@ -372,3 +374,10 @@ class ModelRunner:
         """Ends the processes of other ranks; nothing can be launched any more."""
         if self._ranks is not None:
             self._ranks.close()
+
+
+def _tell(batch: Batch, drafts: Tensor) -> None:
+    """Writes into the items what their drafts are, int32 [drafts]; waits for it."""
+    token_ids = iter(drafts.tolist())
+    for item in batch.chunks:
+        item.drafts = list(islice(token_ids, len(item.drafts)))

@@ -50,8 +50,8 @@ class RunnerProposer:
 
 
 class Drafting:
-    """One engine's drafts. A sequence that keeps to a grammar, or may reason for so long and no longer, has
-    none: its masks follow its tokens one by one."""
+    """One engine's drafts. A sequence that may reason for so long and no longer has none: what is forced on it follows
+    its tokens one by one."""
 
     def __init__(self, proposer: Proposer, most: int, tree: TreeShape | None = None) -> None:
         """`most`: places of one sequence that are guessed in one step; how many guesses that are says `tree`, or there
@@ -70,7 +70,7 @@ class Drafting:
 
     def propose(self, sequence: Sequence, most: int) -> Drafts:
         """Drafts for the next step, at most so many."""
-        if sequence.sampling.grammar is not None or sequence.sampling.thinking is not None:
+        if sequence.sampling.thinking is not None:
             return _NO_DRAFTS
         length = self._lengths.get(sequence)
         if length is None:
