@@ -14,6 +14,7 @@ from fairlead_engine.config import EngineConfig
 from fairlead_engine.core.engine import Engine
 from fairlead_engine.core.runner import load_runner
 from fairlead_engine.errors import ConfigError
+from fairlead_engine.runner import model_part
 from fairlead_engine.types import EngineLoad, EngineRequest, Grammar
 from fairlead_engine_testing import make_request
 from fairlead_engine_testing.adapters import write_random_adapter
@@ -24,6 +25,7 @@ from fairlead_engine_testing.checkpoints import (
     llama_fields,
     write_random_checkpoint,
 )
+from fairlead_engine_testing.cpu_graphs import CPUGraphs
 from fairlead_engine_testing.eagle_heads import eagle_fields, write_eagle_head
 from fairlead_engine_testing.letters import write_letters
 
@@ -115,6 +117,20 @@ def test_trees_change_no_token(method: str, tree: str, backend: str, folder: Pat
     assert load.prefix_hit_tokens
     assert load.num_draft_tokens > load.num_drafts, "there were trees"
     assert sum(load.num_accepted_per_position), "and something of them stood"
+
+
+@pytest.mark.parametrize("method", SHAPES)
+def test_trees_change_no_token_where_steps_are_captured(
+    method: str, folder: Path, heads: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decodes are one graph, and steps with trees those between attentions."""
+    asked = mixed(6)
+    expected, _ = serve(config_of(folder, attention_backend="block_tables"), asked)
+    monkeypatch.setattr(model_part, "choose_recorder", lambda *_, **__: CPUGraphs())
+    tree = {"speculative_tree": "3x9", "attention_backend": "block_tables"}
+    found, load = serve(config_of(folder, method, heads[method], **tree), asked)
+    assert found == expected
+    assert load.num_draft_tokens > load.num_drafts
 
 
 @settings(deadline=None, max_examples=15)
