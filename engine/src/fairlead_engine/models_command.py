@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead_engine.download.downloader import Orders, download
-from fairlead_engine.download.models_folder import ModelsFolder, is_held, last_used
+from fairlead_engine.download.models_folder import ModelsFolder, is_held, last_used, not_writable
 from fairlead_engine.download.remote import DownloadError
 from fairlead_engine.download.reporting import Reporter, size_text, told
 from fairlead_engine.errors import StartError
@@ -40,7 +40,7 @@ def add_download_arguments(parser: argparse.ArgumentParser) -> None:
         "--refresh", action="store_true", help="ask the source although the model is there: its branch may have moved"
     )
     parser.add_argument("--parallel", type=_positive, default=8, metavar="N", help="files at a time. Default: 8")
-    parser.add_argument("--progress-port", type=int, metavar="N", help="where GET /progress answers meanwhile")
+    parser.add_argument("--progress-port", type=_port, metavar="N", help="where GET /progress answers meanwhile")
     parser.add_argument("--host", default="127.0.0.1", metavar="TEXT", help="address of it. Default: 127.0.0.1")
     parser.add_argument("--log-level", choices=_LEVELS, default="info")
     parser.add_argument("--log-format", choices=[str(each) for each in LogFormat], default=str(LogFormat.TEXT))
@@ -77,9 +77,9 @@ def run_download(args: argparse.Namespace) -> int:
     except (DownloadError, StartError) as error:
         termination.report(error)
         return 1
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, KeyboardInterrupt) as error:
         print("stopped; what was fetched is kept for the next time", file=sys.stderr)
-        return 128 + signal.SIGTERM
+        return 128 + (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
     print(folder)
     return 0
 
@@ -108,9 +108,13 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_prune(args: argparse.Namespace) -> int:
     """Returns the exit status: 0 done, 1 something that was named is in use, or not there."""
-    models, status = _folder(args), 0
-    removed = models.sweep() if (models.path / ".downloads").is_dir() else []
+    models, status, removed = _folder(args), 0, list[Path]()
     try:
+        if not models.path.is_dir():
+            print(f"no models in {models.path}")
+            return 1 if args.source else 0
+        models.prepare()
+        removed += models.sweep()
         if args.all:
             removed += [path for path in models.models() if models.remove(path)]
         elif args.size_limit is not None:
@@ -122,8 +126,9 @@ def run_prune(args: argparse.Namespace) -> int:
                 problem = "is in use" if path.is_dir() else f"is not in {models.path}"
                 print(f"{source} {problem}", file=sys.stderr)
                 status = 1
-    except DownloadError as error:
-        print(error.message, file=sys.stderr)
+    except (DownloadError, OSError) as error:
+        told = error if isinstance(error, DownloadError) else not_writable(models.path, error)
+        print(told.message, file=sys.stderr)
         status = 1
     for path in removed:
         print(f"removed {path.name}")
@@ -183,6 +188,12 @@ def _bytes(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be a number of bytes, such as 100Gi, not {text!r}")
     return value
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:6]) <= 65535:
+        raise argparse.ArgumentTypeError(f"must be a port, 1 to 65535, not {text[:20]!r}")
+    return int(text)
 
 
 def _positive(text: str) -> int:

@@ -44,6 +44,8 @@ class DownloadFailure(StrEnum):
     """What came is not what the source says that it holds."""
     NO_SPACE = "NoSpace"
     """The models folder, or its size limit, has no room."""
+    FOLDER_NOT_WRITABLE = "FolderNotWritable"
+    """This user may not write to the models folder, or its file system cannot do what is wanted of it."""
     SOURCE_UNREACHABLE = "SourceUnreachable"
     """Nobody answers, or only with errors, for longer than is waited."""
     SOURCE_NOT_SUPPORTED = "SourceNotSupported"

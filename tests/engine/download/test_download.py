@@ -296,6 +296,46 @@ def free_port() -> int:
         return port
 
 
+def test_an_interrupt_from_the_keyboard_ends_it_with_what_was_fetched(hub: LoopbackHub, tmp_path: Path) -> None:
+    hub.pause_seconds = 0.1
+    process = start(tmp_path)
+    staging = ModelsFolder(tmp_path).staging(SOURCE)
+    while process.poll() is None and staged(staging) < 300_000:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130 and "Traceback" not in errors
+    assert errors.splitlines()[-1] == "stopped; what was fetched is kept for the next time"
+    assert staged(staging) >= 300_000
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "1e3", "9" * 5000])
+def test_ports_that_are_none(tmp_path: Path, port: str) -> None:
+    process = start(tmp_path, SOURCE, f"--progress-port={port}")
+    _, errors = process.communicate()
+    assert process.returncode == 2 and "--progress-port: must be a port, 1 to 65535" in errors
+
+
+@pytest.mark.parametrize("status", ["absent", "refusing"])
+def test_passwords_of_mirrors_and_proxies_are_told_to_nobody(hub: LoopbackHub, tmp_path: Path, status: str) -> None:
+    address = hub.endpoint.removeprefix("http://") if status == "refusing" else "127.0.0.1:9"
+    refused = {"HF_ENDPOINT": f"http://me:hidden-word@{address}"}
+    proxied = {"HF_ENDPOINT": "http://mirror.invalid", "HTTP_PROXY": f"http://me:hidden-word@{address}"}
+    for environment in (refused, proxied):
+        # A client of its own, whose attempts do not wait.
+        program = (
+            "import sys, fairlead_engine.download.downloader as d; d._LONGEST_PAUSE_SECONDS = 0.001; "
+            "from fairlead_engine.__main__ import main; sys.exit(main(sys.argv[1:]))"
+        )
+        command = [sys.executable, "-c", program, "download", "hf://acme/none", "--to", str(tmp_path)]
+        done = subprocess.run(
+            [*command, "--log-level", "debug"], capture_output=True, text=True, check=False,
+            env=os.environ | {"no_proxy": "", "NO_PROXY": ""} | environment,
+        )  # fmt: skip
+        assert done.returncode == 1 and '"reason"' in done.stderr
+        assert "hidden-word" not in done.stdout + done.stderr, done.stderr
+
+
 def test_a_disk_without_room_is_told_before_a_byte_is_fetched(
     hub: LoopbackHub, fetched: Fetched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

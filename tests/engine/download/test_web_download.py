@@ -1,20 +1,23 @@
 """`https://` against a web server with TLS on this machine: folders, single files, archives, and what is refused."""
 
 import asyncio
+import gzip
 import hashlib
 import io
 import json
 import os
 import random
 import tarfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fairlead_engine.download import archive
 from fairlead_engine.download.downloader import Orders, download
 from fairlead_engine.download.models_folder import ModelsFolder
-from fairlead_engine.download.remote import DownloadError
+from fairlead_engine.download.remote import DownloadError, Packing, RemoteFile
 from fairlead_engine.download.reporting import Reporter
 from fairlead_engine_testing.loopback_web import LoopbackWeb, loopback_web
 from fairlead_protocol.downloads import DownloadFailure
@@ -137,9 +140,31 @@ def link(target: str, kind: bytes = tarfile.SYMTYPE) -> bytes:
     return content.getvalue()
 
 
+def header(kind: bytes, size: int, body: bytes = b"") -> bytes:
+    """One of a tar's blocks, with what follows it."""
+    info = tarfile.TarInfo("header")
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.USTAR_FORMAT) + body + bytes(-len(body) % tarfile.BLOCKSIZE)
+
+
+def holes() -> bytes:
+    """A tar with a sparse file by the newest of GNU's forms, whose map of holes has no end."""
+    names = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "a", "GNU.sparse.realsize": "9"}
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as packed:
+        info = tarfile.TarInfo("model.safetensors")
+        info.pax_headers, info.size = names, 8 << 20
+        packed.addfile(info, io.BytesIO(bytes(8 << 20)))
+    return content.getvalue()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
+        (gzip.compress(header(tarfile.XHDTYPE, 32 << 20, bytes(32 << 20)) + tar(FOLDER)), "is no tar that can be read"),
+        (gzip.compress(header(tarfile.GNUTYPE_LONGNAME, 32 << 20, bytes(32 << 20)) + tar(FOLDER)), "is no tar that"),
+        (gzip.compress(header(tarfile.XHDTYPE, 13, b"13 path=abcd\n") * 5000 + tar(FOLDER)), "is no tar that"),
+        (gzip.compress(holes()), "is no tar that can be read"),
         (tar(FOLDER | {"../../evil.json": b"{}"}), "no path below a folder"),
         (tar(FOLDER | {"/etc/evil.json": b"{}"}), "no path below a folder"),
         (link("/etc/passwd"), "a link or a device"),
@@ -148,12 +173,36 @@ def link(target: str, kind: bytes = tarfile.SYMTYPE) -> bytes:
         (b"no tar" * 1000, "is no tar that can be read"),
         (tar({"config.json": b"{}"}), "holds no weights"),
     ],
-    ids=["up", "absolute", "symbolic link", "hard link", "bomb", "damaged", "nothing"],
+    ids=[
+        "long header",
+        "long name",
+        "headers of headers",
+        "holes",
+        "up",
+        "absolute",
+        "symbolic link",
+        "hard link",
+        "bomb",
+        "damaged",
+        "nothing",
+    ],
 )
 def test_archives_that_are_not_trusted(server: LoopbackWeb, tmp_path: Path, content: bytes, words: str) -> None:
     server.files = {"m.tar.gz": content}
     assert words in fails(server, tmp_path / "models", "m.tar.gz").message
     assert not [path for path in tmp_path.rglob("*") if path.name == "evil.json"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_headers_of_archives_are_not_read_into_memory(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "m").write_bytes(gzip.compress(header(kind, 32 << 20, bytes(32 << 20)) + tar({"config.json": b"{}"})))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DownloadError):
+            archive.opened((RemoteFile("m", packing=Packing.ARCHIVE),), tmp_path, "https://host/m")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_each_refusal_has_its_sentence(server: LoopbackWeb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

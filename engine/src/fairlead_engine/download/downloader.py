@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairlead_engine.download import archive, converters
-from fairlead_engine.download.models_folder import MANIFEST, Manifest, ManifestFile, ModelsFolder, Plan, touch
+from fairlead_engine.download.models_folder import (
+    MANIFEST,
+    Manifest,
+    ManifestFile,
+    ModelsFolder,
+    Plan,
+    not_writable,
+    touch,
+)
 from fairlead_engine.download.part_file import PART, PartFile
 from fairlead_engine.download.remote import Changed, DownloadError, Interrupted, Listing, Remote, RemoteFile
 from fairlead_engine.download.remotes import remote_of
@@ -175,7 +183,7 @@ class _Run:
         async with gate:
             self._reporter.begin(part.file.path)
             await _patiently(lambda: self._fetch_rest(part), self._orders, part.file.path, lambda: part.size)
-            if (problem := await part.problem()) is not None:
+            if (problem := part.problem()) is not None:
                 self._reporter.have(-part.discard())
                 raise DownloadError(
                     DownloadFailure.DIGEST_MISMATCH,
@@ -276,10 +284,12 @@ def _full_disk_told(models: ModelsFolder) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        problem, advice = f"cannot be written ({error.strerror})", "name another models folder"
-        if error.errno in _FULL:
-            problem, advice = f"is full ({error.strerror})", "make room, and download again; what was fetched is kept"
-        raise DownloadError(DownloadFailure.NO_SPACE, f"{models.path} {problem}: {advice}") from error
+        if error.errno not in _FULL:
+            raise not_writable(models.path, error) from error
+        raise DownloadError(
+            DownloadFailure.NO_SPACE,
+            f"{models.path} is full ({error.strerror}): make room, and download again; what was fetched is kept",
+        ) from error
 
 
 def free_bytes(folder: Path) -> int:

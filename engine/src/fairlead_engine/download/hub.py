@@ -10,6 +10,7 @@ from http import HTTPStatus
 from urllib.parse import quote
 
 import msgspec
+from yarl import URL
 
 from fairlead_engine.download.http_reader import HttpReader, Refused
 from fairlead_engine.download.remote import DownloadError, Interrupted, Listing, RemoteFile
@@ -45,6 +46,7 @@ class HubRemote:
         self._revision = source.revision or _DEFAULT_REVISION
         self._commit = ""
         self._endpoint = (os.environ.get("HF_ENDPOINT") or _PUBLIC).rstrip("/")
+        self._shown = _without_password(self._endpoint)
         self._token = os.environ.get("HF_TOKEN", "").strip()
         self._http = HttpReader(f"Bearer {self._token}" if self._token else None)
 
@@ -57,7 +59,7 @@ class HubRemote:
         try:
             model = msgspec.json.decode(text, type=_Model)
         except msgspec.MsgspecError as error:
-            raise Interrupted(f"{self._endpoint} answers with something else than a model: {error}") from None
+            raise Interrupted(f"{self._shown} answers with something else than a model: {error}") from None
         self._commit = model.sha
         return Listing(model.sha, tuple(map(_remote_file, model.siblings)))
 
@@ -79,7 +81,7 @@ class HubRemote:
         if code == "GatedRepo":
             return DownloadError(
                 DownloadFailure.SOURCE_GATED,
-                f"{name} is gated: accept its terms on {self._endpoint}/{self._id}, and give the token of the account "
+                f"{name} is gated: accept its terms on {self._shown}/{self._id}, and give the token of the account "
                 "that did in HF_TOKEN",
             )
         if code == "RevisionNotFound":
@@ -89,24 +91,32 @@ class HubRemote:
             )
         if self._token and (invalid or (refused.status == HTTPStatus.UNAUTHORIZED and code != "RepoNotFound")):
             return DownloadError(
-                DownloadFailure.ACCESS_DENIED, f"{self._endpoint} refuses the token in HF_TOKEN: give one that is valid"
+                DownloadFailure.ACCESS_DENIED, f"{self._shown} refuses the token in HF_TOKEN: give one that is valid"
             )
         if file is not None and refused.status == HTTPStatus.NOT_FOUND:
             return DownloadError(
-                DownloadFailure.SOURCE_NOT_FOUND, f"{name} lists {file.path}, but {self._endpoint} does not have it"
+                DownloadFailure.SOURCE_NOT_FOUND, f"{name} lists {file.path}, but {self._shown} does not have it"
             )
         if code == "RepoNotFound" or refused.status == HTTPStatus.NOT_FOUND:
             whether = "the token in HF_TOKEN may not read it" if self._token else "it is private: give HF_TOKEN"
             return DownloadError(
                 DownloadFailure.SOURCE_NOT_FOUND,
-                f"{self._endpoint} has no model {self._id}; check the spelling, or {whether}",
+                f"{self._shown} has no model {self._id}; check the spelling, or {whether}",
             )
         if refused.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             may = "does not let the token in HF_TOKEN" if self._token else "lets nobody without HF_TOKEN"
-            return DownloadError(DownloadFailure.ACCESS_DENIED, f"{self._endpoint} {may} read {name}")
+            return DownloadError(DownloadFailure.ACCESS_DENIED, f"{self._shown} {may} read {name}")
         return DownloadError(
-            DownloadFailure.SOURCE_UNREACHABLE, f"{self._endpoint} answers HTTP {refused.status} for {name}"
+            DownloadFailure.SOURCE_UNREACHABLE, f"{self._shown} answers HTTP {refused.status} for {name}"
         )
+
+
+def _without_password(endpoint: str) -> str:
+    """For messages."""
+    try:
+        return str(URL(endpoint, encoded=True).with_user(None))
+    except ValueError:
+        return "the address in HF_ENDPOINT"
 
 
 def _remote_file(sibling: _Sibling) -> RemoteFile:

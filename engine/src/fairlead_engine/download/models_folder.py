@@ -9,7 +9,9 @@ Engines hold a shared flock on the manifest of the model that they serve, which 
 is not removed. Locks end with their process, however it ends. Knows no source and no network.
 """
 
+import errno
 import fcntl
+import logging
 import os
 import shutil
 import time
@@ -31,6 +33,10 @@ JUST_USED_SECONDS = 600.0
 _DOWNLOADS = ".downloads"
 _PLAN = ".plan.json"
 _REMOVED = "removed-"
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF})
+"""What flock says of file systems that have none, or on NFS none for whoever may only read."""
+
+_log = logging.getLogger("fairlead_engine.download")
 
 
 class ManifestFile(msgspec.Struct, kw_only=True, frozen=True):
@@ -83,7 +89,12 @@ def hold_model(folder: Path) -> HeldModel | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _log.warning("no locks (flock) there: the model is served without being held", extra={"folder": str(folder)})
     return HeldModel(descriptor)
 
 
@@ -110,16 +121,28 @@ class ModelsFolder:
         try:
             (self.path / _DOWNLOADS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DownloadError(
-                DownloadFailure.NO_SPACE,
-                f"{self.path} cannot be written ({error.strerror}): name another models folder",
-            ) from error
+            raise not_writable(self.path, error) from error
 
     @contextmanager
     def try_lock(self, source: str) -> Iterator[bool]:
-        """Whether this process alone may download the source until the end of the block."""
-        with _locked(self.path / _DOWNLOADS / f"{folder_name(source)}.lock") as locked:
+        """Whether this process alone may download the source until the end of the block. Raises DownloadError where
+        that cannot be known."""
+        path = self.path / _DOWNLOADS / f"{folder_name(source)}.lock"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise not_writable(self.path, error) from error
+        try:
+            locked = _try_flock(descriptor)
+            if locked is None:
+                raise DownloadError(
+                    DownloadFailure.FOLDER_NOT_WRITABLE,
+                    f"the file system of {self.path} has no locks (flock), without which two would write one file: "
+                    "mount it with locks (NFS: version 4, or local_lock=flock), or name another models folder",
+                )
             yield locked
+        finally:
+            os.close(descriptor)
 
     def plan(self, source: str, plan: Plan) -> None:
         """Notes what the download is going to hold."""
@@ -202,8 +225,7 @@ class ModelsFolder:
     def _is_abandoned(self, staging: Path) -> bool:
         if staging.name.startswith(_REMOVED):
             return True
-        with _locked(staging.with_name(f"{staging.name}.lock")) as locked:
-            return locked
+        return _is_free(staging.with_name(f"{staging.name}.lock"))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -212,6 +234,10 @@ class ModelsFolder:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise not_writable(self.path, error) from error
         finally:
             os.close(descriptor)
 
@@ -241,8 +267,7 @@ def is_held(folder: Path, just_used_seconds: float = JUST_USED_SECONDS) -> bool:
     """Whether an engine serves the model, or is likely about to."""
     if time.time() - last_used(folder) < just_used_seconds:
         return True
-    with _locked(folder / MANIFEST, create=False) as locked:
-        return not locked
+    return not _is_free(folder / MANIFEST)
 
 
 def _remove_unheld(path: Path) -> bool:
@@ -253,24 +278,39 @@ def _remove_unheld(path: Path) -> bool:
     return not path.exists()
 
 
-@contextmanager
-def _locked(path: Path, *, create: bool = True) -> Iterator[bool]:
-    """Whether the lock was free, and is ours until the end of the block."""
+def not_writable(path: Path, error: OSError) -> DownloadError:
+    """What a models folder is told that this process cannot write to."""
+    return DownloadError(
+        DownloadFailure.FOLDER_NOT_WRITABLE,
+        f"{path} cannot be written ({error.strerror}): let this user (id {os.geteuid()}) write there, or name another "
+        "models folder",
+    )
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nobody holds the file. Where that cannot be known, somebody does."""
     try:
-        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        # NFS wants whoever locks a file alone to have it open for writing.
+        descriptor = os.open(path, (os.O_RDWR if os.access(path, os.W_OK) else os.O_RDONLY) | os.O_CLOEXEC)
     except FileNotFoundError:
-        yield True
-        return
+        return True
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        return _try_flock(descriptor) or False
     finally:
         os.close(descriptor)
+
+
+def _try_flock(descriptor: int) -> bool | None:
+    """Whether the lock was free, and is ours until the file is closed; None = there are no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+    return True
 
 
 def _folders(path: Path) -> list[Path]:

@@ -13,6 +13,31 @@ _FLUSH_BYTES = 256 << 10
 _READ_BYTES = 4 << 20
 
 
+class _Digests:
+    """Of the bytes so far: by what the source says, and the SHA-256 in any case."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+        # Git's begins with the size; where a source does not tell it, the SHA-256 has to do.
+        self._blob = None
+        if file.git_blob is not None and file.size is not None:
+            self._blob = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+
+    def update(self, content: bytes) -> None:
+        self.sha256.update(content)
+        if self._blob is not None:
+            self._blob.update(content)
+
+    def problem(self) -> str | None:
+        expected = self._file
+        if expected.sha256 is not None and self.sha256.hexdigest() != expected.sha256:
+            return f"has the SHA-256 {self.sha256.hexdigest()}, not {expected.sha256}"
+        if self._blob is not None and self._blob.hexdigest() != expected.git_blob:
+            return f"is blob {self._blob.hexdigest()} to git, not {expected.git_blob}"
+        return None
+
+
 class PartFile:
     """`PATH.part` until it is whole and right, then `PATH`. Bytes go to disk a piece at a time, in a thread."""
 
@@ -20,7 +45,7 @@ class PartFile:
         self.file = file
         self.target = folder / file.path
         self._path = folder / (file.path + PART)
-        self._sha256 = hashlib.sha256()
+        self._digests = _Digests(file)
         self._pending: list[bytes] = []
         self._num_pending = 0
         self._written = 0
@@ -47,20 +72,22 @@ class PartFile:
         if self._pending:
             await asyncio.to_thread(self._write)
 
-    async def problem(self) -> str | None:
+    def problem(self) -> str | None:
         """What is wrong with the whole file; None = it is what the source says."""
-        return await asyncio.to_thread(self._problem)
+        if self.file.size is not None and self._written != self.file.size:
+            return f"has {self._written} bytes, not {self.file.size}"
+        return self._digests.problem()
 
     async def finish(self) -> str:
         """Puts it in its place; returns its SHA-256 in hex."""
         await asyncio.to_thread(self._finish)
-        return self._sha256.hexdigest()
+        return self._digests.sha256.hexdigest()
 
     def discard(self) -> int:
         """Throws away what is there; returns its bytes."""
         lost, self._written, self._num_pending = self.size, 0, 0
         self._pending.clear()
-        self._sha256 = hashlib.sha256()
+        self._digests = _Digests(self.file)
         self._path.unlink(missing_ok=True)
         return lost
 
@@ -71,7 +98,7 @@ class PartFile:
         if self._path.exists():
             with self._path.open("rb") as file:
                 while chunk := file.read(_READ_BYTES):
-                    self._sha256.update(chunk)
+                    self._digests.update(chunk)
                     self._written += len(chunk)
 
     def _write(self) -> None:
@@ -84,23 +111,10 @@ class PartFile:
             except OSError:
                 file.truncate(self._written)  # else what is tried again would stand behind a part of itself
                 raise
-        self._sha256.update(content)
+        self._digests.update(content)
         self._written += len(content)
         self._pending.clear()
         self._num_pending = 0
-
-    def _problem(self) -> str | None:
-        expected = self.file
-        if expected.size is not None and self._written != expected.size:
-            return f"has {self._written} bytes, not {expected.size}"
-        if expected.sha256 is not None and self._sha256.hexdigest() != expected.sha256:
-            return f"has the SHA-256 {self._sha256.hexdigest()}, not {expected.sha256}"
-        if expected.git_blob is not None:
-            content = self._path.read_bytes() if self._path.exists() else b""
-            blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-            if blob != expected.git_blob:
-                return f"is blob {blob} to git, not {expected.git_blob}"
-        return None
 
     def _finish(self) -> None:
         with self._path.open("ab") as file:  # one without a byte has not been made yet

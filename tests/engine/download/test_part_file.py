@@ -1,0 +1,37 @@
+"""Files that are being fetched: their digests are of the bytes as they come, and of what an earlier run has left."""
+
+import asyncio
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead_engine.download.part_file import PartFile
+from fairlead_engine.download.remote import RemoteFile
+
+
+def blob(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+@given(pieces=st.lists(st.binary(max_size=50), max_size=6), left=st.integers(0, 100), flip=st.booleans())
+def test_a_blob_of_git_is_checked_as_it_comes(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], left: int, flip: bool
+) -> None:
+    content = b"".join(pieces)
+    told = blob(content if not flip else content + b"!")
+    file = RemoteFile("config.json", len(content), git_blob=told)
+    folder = tmp_path_factory.mktemp("part")
+    (folder / "config.json.part").write_bytes(content[:left])
+
+    async def fetch() -> str | None:
+        part = PartFile(folder, file)
+        await part.resume()
+        await part.append(content[part.size :])
+        await part.flush()
+        (folder / "config.json.part").unlink(missing_ok=True)  # nothing is read again
+        return part.problem()
+
+    problem = asyncio.run(fetch())
+    assert (problem is None) != flip and (problem is None or told in problem)
