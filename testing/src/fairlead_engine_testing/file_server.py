@@ -21,7 +21,7 @@ class Asked:
     """Bytes that were sent, which the client may not all have read."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class FileServer:
     """What a test changes counts from the next request on."""
 
