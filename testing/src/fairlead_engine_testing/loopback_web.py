@@ -12,6 +12,8 @@ from pathlib import Path
 
 from aiohttp import web
 
+_PIECE = 64 << 10
+
 
 @dataclass
 class LoopbackWeb:
@@ -27,6 +29,10 @@ class LoopbackWeb:
     cut_after: int | None = None
     """Bytes after which a connection breaks."""
     missing_status: int = 404
+    flipped: set[str] = field(default_factory=set)
+    """Names of files of which one byte is another than their sums say."""
+    pause_seconds: float = 0.0
+    """Before each piece of a file."""
     changes: dict[str, bytes] = field(default_factory=dict)
     """What files become once a connection for them was broken."""
     asked: list[tuple[str, str, int]] = field(default_factory=list)
@@ -67,7 +73,16 @@ class LoopbackWeb:
             if request.transport is not None:
                 request.transport.close()
             return answer
-        await answer.write(content[start:])
+        if path.rpartition("/")[2] in self.flipped:
+            middle = len(content) // 2
+            content = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        try:
+            for begin in range(start, len(content), _PIECE):
+                if self.pause_seconds:
+                    await asyncio.sleep(self.pause_seconds)
+                await answer.write(content[begin : begin + _PIECE])
+        except ConnectionError:
+            pass
         return answer
 
 
