@@ -49,6 +49,7 @@ from fairlead.routing.queue import Ticket
 from fairlead.routing.replica import Decision, Replica
 from fairlead_engine.config import CharacteriseConfig, EngineConfig, ServerConfig
 from fairlead_engine.errors import ModelLoadReason
+from fairlead_engine.front.front_config import FrontConfig
 from fairlead_engine.parameters import By, Declared, declared
 from fairlead_engine.server.app import build_app
 from fairlead_engine.server.engine_stream import EngineStream
@@ -170,8 +171,10 @@ def engine_flags() -> str:
     """The page of the engine's flags."""
     parts = ["A setting is a flag (`--max-num-seqs 16`) or a line of the file that `--config` names "
              "(`max-num-seqs: 16`); flags win. Yes-or-no settings are `--name` and `--no-name` as flags. "
-             "`serve` takes those of model and server, `characterise` those of the model and its own."]  # fmt: skip
-    kinds = (("Model and scheduler", EngineConfig), ("Server", ServerConfig), ("characterise", CharacteriseConfig))
+             "`serve` takes those of model and server, `characterise` those of the model and its own, `front` its own "
+             "alone."]  # fmt: skip
+    kinds = (("Model and scheduler", EngineConfig), ("Server", ServerConfig), ("characterise", CharacteriseConfig),
+             ("front", FrontConfig))  # fmt: skip
     for title, kind in kinds:
         texts = docstrings(kind)
         rows = []

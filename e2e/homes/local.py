@@ -20,6 +20,8 @@ from homes.fleet import ENGINE_PORT, Fleet, Load, Served
 from homes.kubectl import Json
 
 COMMAND_SECONDS = 120.0
+VLLM_IMAGE = "vllm/vllm-openai"
+"""A fake of it stands in."""
 
 
 def fairlead(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -129,5 +131,6 @@ def _environment(process: psutil.Process) -> dict[str, str]:
 def local_fleet(folder: Path, program: str) -> Iterator[LocalFleet]:
     """Up until the end of the block, or of this process. `program`: kubectl."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with owned_fleet(folder, ["--gateways", "2"], write=lambda text: print(text, end="")) as fleet:
+    stand_in = f"--stand-in={VLLM_IMAGE}={sys.executable} -m fairlead_testing.fake_vllm"
+    with owned_fleet(folder, ["--gateways", "2", stand_in], write=lambda text: print(text, end="")) as fleet:
         yield LocalFleet(folder, fleet.gateway, program)

@@ -44,6 +44,20 @@ def _adapters(*adapters: Json, **spec: Any) -> Json:
     return deployment(adapters=list(adapters), **spec)
 
 
+def _vllm(**fields: Any) -> Json:
+    return deployment(
+        model={"source": "hf://o/name"}, engine={"type": "vLLM", "image": "vllm/vllm-openai:v0.22.0", **fields}
+    )
+
+
+def _left_out(field: str, value: Any, kept: Json | None = None) -> RuleCase:
+    """A field that vLLM has not; our engine has it."""
+    ours = {**_vllm(**{field: value}), "spec": {"model": {"source": "hf://o/name"}, "engine": {field: value}}}
+    return RuleCase(
+        f"engine.{field} must be left out with engine.type vLLM", "spec.engine", _vllm(**{field: value}), kept or ours
+    )
+
+
 RULES = (
     RuleCase("metadata.name must not be longer than 40", "<nil>", deployment("a" * 41), deployment("a" * 40)),
     RuleCase("metadata.name must start with a letter", "<nil>", deployment("1st"), deployment("st1")),
@@ -131,6 +145,51 @@ RULES = (
         "spec.engine",
         deployment(engine={"maxNumSeqs": 33, "maxNumBatchedTokens": 32}),
         deployment(engine={"maxNumSeqs": 32, "maxNumBatchedTokens": 32}),
+    ),
+    RuleCase(
+        "engine.image must be set with engine.type vLLM",
+        "spec.engine",
+        deployment(model={"source": "hf://o/name"}, engine={"type": "vLLM"}),
+        _vllm(),
+    ),
+    _left_out("quantization", "int8"),
+    _left_out("apiServers", 2, _vllm(apiServers=1)),
+    _left_out("speculative", {"method": "ngram"}),
+    _left_out("maxLoras", 2),
+    _left_out("maxLoraRank", 8),
+    _left_out("maxCpuLoras", 8),
+    _left_out("maxImages", 2),
+    _left_out("maxImagePixels", 100000),
+    _left_out("allowedMediaDomains", ["example.com"]),
+    RuleCase(
+        "engine.toolCallParser harmony must be left out with engine.type vLLM",
+        "spec.engine",
+        _vllm(toolCallParser="harmony"),
+        _vllm(toolCallParser="hermes"),
+    ),
+    RuleCase(
+        "engine.reasoningParser think is not vLLM's",
+        "spec.engine",
+        _vllm(reasoningParser="think"),
+        _vllm(reasoningParser="mistral"),
+    ),
+    RuleCase(
+        "engine.kvCache.dtype int8 is not vLLM's",
+        "spec.engine",
+        _vllm(kvCache={"dtype": "int8"}),
+        _vllm(kvCache={"dtype": "fp8"}),
+    ),
+    RuleCase(
+        "adapters must be left out with engine.type vLLM",
+        "<nil>",
+        _vllm() | {"spec": _vllm()["spec"] | {"adapters": [{"name": "pirate", "source": "pvc://a/b"}]}},
+        _vllm() | {"spec": _vllm()["spec"] | {"adapters": []}},
+    ),
+    RuleCase(
+        "model.source demo:// is not for engine.type vLLM",
+        "<nil>",
+        deployment(engine={"type": "vLLM", "image": "vllm/vllm-openai:v0.22.0"}),
+        deployment(engine={"type": "Fairlead", "image": "fairlead/engine:1"}),
     ),
     RuleCase(
         "engine.speculative.method must be ngram where engine.tensorParallelSize is above 1",

@@ -197,6 +197,10 @@ async def test_an_image_that_is_not_ours_is_never_pulled(node_http: Any, node_ap
         ),
         ({"livenessProbe": {"exec": {"command": ["true"]}}}, "livenessProbe: local mode probes with httpGet"),
         ({"lifecycle": {"preStop": {"exec": {"command": ["true"]}}}}, "lifecycle hooks"),
+        (
+            {"lifecycle": {"preStop": {"httpGet": {"port": 1}}, "postStart": {"httpGet": {"port": 1}}}},
+            "lifecycle hooks",
+        ),
     ],
 )
 async def test_what_cannot_be_created_says_why(
@@ -448,3 +452,47 @@ async def test_an_init_container_that_fails_keeps_the_others_waiting(
         await eventually(lambda: node_api.operations.get(PODS, "default", "p")["status"]["phase"] == "Failed")
         assert first()["state"]["terminated"]["exitCode"] == 3
     assert waiting(node_api, "PodInitializing")
+
+
+HELD = """
+import http.server, os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), os._exit(0)))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        print("asked", self.path, flush=True)
+        while os.path.exists(sys.argv[3]):
+            time.sleep(0.05)
+        self.send_response(int(sys.argv[2]))
+        self.end_headers()
+        print("answered", flush=True)
+    def log_message(self, *_): pass
+print("serving", flush=True)
+http.server.ThreadingHTTPServer((sys.argv[1], 8000), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_container_is_asked_to_end_when_its_pre_stop_hook_is_answered(
+    status: int, node_http: Any, node_api: LocalApi, tmp_path: Path
+) -> None:
+    held = tmp_path / "held"
+    held.touch()
+    hook = {"preStop": {"httpGet": {"path": "done", "port": "web"}}}
+    ports = [{"name": "web", "containerPort": 8000}]
+    body = pod(HELD, "$(POD_IP)", str(status), str(held), env=[ADDRESS], ports=ports, lifecycle=hook)
+    await node_http("POST", PODS_PATH, body)
+
+    async def log() -> str:
+        return str((await node_http("GET", f"{PODS_PATH}/p/log")).body)
+
+    await eventually(lambda: bool(state(node_api)["state"].get("running")))
+    while "serving" not in await log():
+        await asyncio.sleep(0.02)
+    await node_http("DELETE", f"{PODS_PATH}/p")
+    while "asked /done" not in await log():
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.2)
+    assert "told" not in await log()
+    held.unlink()
+    await eventually(lambda: node_api.operations.find(PODS, "default", "p") is None)
+    assert bool(events(node_api, "FailedPreStopHook")) == (status == 500)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from fairlead_engine import compare_command, models_command, quantize_command
+from fairlead_engine import compare_command, front_command, models_command, quantize_command
 from fairlead_engine.config import CharacteriseConfig, ServerConfig
 from fairlead_engine.config_sources import add_arguments, from_arguments
 from fairlead_engine.errors import ConfigError
@@ -95,6 +95,14 @@ def build_parser() -> argparse.ArgumentParser:
         "engine serves is never removed.",
     )  # fmt: skip
     models_command.add_prune_arguments(prune_models)
+    front = commands.add_parser(
+        "front",
+        help="stand in front of a server that is not ours, such as vLLM",
+        description="Stands in front of a server that is not ours, in the same pod: to gateways and operators it is an "
+        "engine. It tells them the server's blocks, load and step cost, drains it, and passes requests on.",
+        allow_abbrev=False,
+    )
+    front_command.add_arguments(front)
     return parser
 
 
@@ -115,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return models_command.run_list(parsed)
     if parsed.command == "prune-models":
         return models_command.run_prune(parsed)
+    if parsed.command == "front":
+        return front_command.run(parsed)
     try:
         if parsed.command == "characterise":
             model, command = from_arguments(parsed, CharacteriseConfig)

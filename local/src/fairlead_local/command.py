@@ -30,6 +30,7 @@ from fairlead_local.fleet_state import (
     read_state,
     running_fleet,
 )
+from fairlead_local.kubelet.images import stand_in
 from fairlead_local.kubelet.process_table import ProcessRecords, stop
 from fairlead_local.supervisor import FleetOptions, RunningFleet, run_fleet
 
@@ -56,6 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--api-port", type=_port, metavar="N", help=f"default: {DEFAULT_API_PORT}")
     up.add_argument("--gateway-port", type=_port, metavar="N", help=f"default: {DEFAULT_GATEWAY_PORT}")
     up.add_argument("--gateways", type=_positive, metavar="N", help="gateways behind that port (default: 1)")
+    up.add_argument(
+        "--stand-in",
+        action="append",
+        default=[],
+        type=_stand_in,
+        metavar="IMAGE=COMMAND",
+        help="what containers of an image that is not ours run on this machine, such as vllm/vllm-openai=vllm",
+    )
     up.add_argument("--detach", action="store_true", help="return once the fleet is ready, and leave it running")
     up.add_argument("--detached", type=int, metavar="LOCK", help=argparse.SUPPRESS)
     down = verbs.add_parser("down", help="stop the fleet and everything it started; its objects are kept")
@@ -102,6 +111,7 @@ def _up(folder: FleetFolder, args: argparse.Namespace) -> int:
         api_port=args.api_port,
         gateway_port=args.gateway_port,
         num_gateways=args.gateways,
+        stand_ins=dict(stand_in(text) for text in args.stand_in),
         manifests=tuple(manifests),
         lifeline=None if args.detached is None else sys.stdin.fileno(),
         lock=args.detached,
@@ -139,6 +149,7 @@ def _up_detached(folder: FleetFolder, args: argparse.Namespace) -> int:
     arguments = ["--api-port", str(args.api_port)]
     arguments += ["--gateway-port", str(args.gateway_port), "--gateways", str(args.gateways)]
     arguments += [word for file in args.file for word in ("--file", str(file.absolute()))]
+    arguments += [f"--stand-in={text}" for text in args.stand_in]
     return start_detached(folder, arguments, lambda text: _say(text, end=""))
 
 
@@ -278,6 +289,14 @@ def _port(text: str) -> int:
     if not text.isdigit() or int(text) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number up to 65535, 0 for any free one")
     return int(text)
+
+
+def _stand_in(text: str) -> str:
+    try:
+        stand_in(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _positive(text: str) -> int:

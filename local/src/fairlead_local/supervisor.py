@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -33,6 +33,7 @@ from fairlead_local.crd import crd
 from fairlead_local.fleet_state import FleetError, FleetFolder, Phase, disk_fault, write_state
 from fairlead_local.kubeconfig import new_token, write_kubeconfig
 from fairlead_local.kubelet.addresses import NoAddress
+from fairlead_local.kubelet.images import OWN_IMAGES, Images
 from fairlead_local.kubelet.keeper import keeper
 from fairlead_local.kubelet.kubelet import Kubelet, KubeletFolders, running_kubelet
 from fairlead_local.kubelet.process_table import ProcessRecords
@@ -55,6 +56,8 @@ class FleetOptions:
     api_port: int
     gateway_port: int
     num_gateways: int = 1
+    stand_ins: Images = field(default_factory=dict)
+    """Images beside our own, and what runs instead of each."""
     manifests: Sequence[Manifest] = ()
     lock: int | None = None
     """A descriptor that holds the folder's lock already; None = it has to be taken."""
@@ -127,7 +130,7 @@ async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operation
         stack.callback(store.close)
         operations = Operations(store, Registry())
         ensure_namespaces(operations, [SYSTEM_NAMESPACE])
-        kubelet = await stack.enter_async_context(_kubelet(operations, folders, folder))
+        kubelet = await stack.enter_async_context(_kubelet(operations, folders, options))
         token = new_token()
         app = ApiServer(operations, token, kubelet).app()
         try:
@@ -143,10 +146,11 @@ async def _control_plane(options: FleetOptions) -> AsyncIterator[tuple[Operation
 
 
 @asynccontextmanager
-async def _kubelet(operations: Operations, folders: KubeletFolders, folder: FleetFolder) -> AsyncIterator[Kubelet]:
+async def _kubelet(operations: Operations, folders: KubeletFolders, options: FleetOptions) -> AsyncIterator[Kubelet]:
+    # KUBECONFIG stands in for the ServiceAccount that a pod has in a cluster.
+    environment, images = {"KUBECONFIG": str(options.folder.kubeconfig)}, {**options.stand_ins, **OWN_IMAGES}
     try:
-        # KUBECONFIG stands in for the ServiceAccount that a pod has in a cluster.
-        async with running_kubelet(operations, folders, environment={"KUBECONFIG": str(folder.kubeconfig)}) as kubelet:
+        async with running_kubelet(operations, folders, images=images, environment=environment) as kubelet:
             yield kubelet
     except NoAddress as error:
         raise FleetError(str(error)) from error

@@ -101,18 +101,22 @@ class StepCost:
         self.num_steps += 1
         self.last_step_tokens = batch.num_tokens
         self.last_step_seconds = seconds
-        if not batch or seconds <= 0.0 or not learns:
+        if batch and learns:
+            self.learn(StepWork.of(batch), seconds)
+
+    def learn(self, work: StepWork, seconds: float) -> None:
+        """Learns from work that took so long: a step's, or a share or a sum of several steps'."""
+        if seconds <= 0.0:
             return
-        work = StepWork.of(batch)
         row = np.array(work) / seconds
         if self._coefficients.any():
             self._learn_from_prediction(float(row @ self._coefficients))
-        kind = int(work.prefill_step)
+        kind = int(work.prefill_step > 0.0)
         self._gram[kind] = self._decay * self._gram[kind] + np.outer(row, row)
         self._moment[kind] = self._decay * self._moment[kind] + row
         self._num_learnt += 1
         if self._num_learnt % self._solve_every == 0:
-            self._solve()
+            self.solve()
 
     def set_prior(self, steps: list[tuple[StepWork, float]], residual: float = 0.0) -> None:
         """Replaces the prior: (work, seconds) of a few steps that were measured on purpose. `residual`: what is known
@@ -124,7 +128,7 @@ class StepCost:
         self._prior_moment = self._prior_weight * rows.sum(axis=0)
         if not self._residual_weight:
             self._residual = residual
-        self._solve()
+        self.solve()
 
     def told(self, rows_per_decode: float, tokens_per_decode: float) -> messages.StepCost:
         """As others are told it, per sequence that decodes: each step computes so many tokens of one and brings as many
@@ -154,7 +158,8 @@ class StepCost:
         """Seconds that it hardly takes less than: twice the typical error below what is predicted."""
         return self.predict(work) * max(0.0, 1.0 - 2.0 * self._residual)
 
-    def _solve(self) -> None:
+    def solve(self) -> None:
+        """Brings the coefficients up to date with what was learnt so far."""
         gram, moment = self._gram.sum(axis=0) + self._prior_gram, self._moment.sum(axis=0) + self._prior_moment
         self._coefficients = solve_nonnegative(gram, moment)
 

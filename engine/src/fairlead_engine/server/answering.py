@@ -5,6 +5,7 @@ The outermost layer of the application. What an endpoint raises becomes an answe
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Protocol
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,18 +14,37 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead_engine.server.exchange import Exchange
 from fairlead_engine.server.refusals import MethodNotAllowed, NotFound, Outcome
-from fairlead_engine.server.service import Service
+from fairlead_protocol.http.bodies import BodyReader
 
 Handler = Callable[[Exchange], Awaitable[None]]
-_EXCHANGE = "fairlead_engine.exchange"
+EXCHANGE = "fairlead_engine.exchange"
+"""Where an ASGI scope has it."""
 _QUIET_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """Asked every few seconds by machines: not worth a log line while they succeed."""
+
+
+class Counts(Protocol):
+    """Counts requests."""
+
+    def answered(self, outcome: Outcome) -> None:
+        """One more ended so."""
+        ...
+
+
+class Answered(Protocol):
+    """What requests are answered for."""
+
+    @property
+    def bodies(self) -> BodyReader: ...
+
+    @property
+    def metrics(self) -> Counts: ...
 
 
 class Answering:
     """ASGI middleware that gives every request its `Exchange`. A HEAD is routed as the GET it stands for."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Answered) -> None:
         self._app = app
         self._service = service
 
@@ -34,7 +54,7 @@ class Answering:
             return
         exchange = Exchange(scope, receive, send, self._service.bodies)
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        routed = {**scope, "method": method, _EXCHANGE: exchange}
+        routed = {**scope, "method": method, EXCHANGE: exchange}
         try:
             await exchange.answer(self._app(routed, receive, exchange.send))
         finally:
@@ -51,7 +71,7 @@ class RawEndpoint:
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._handler(scope[_EXCHANGE])
+        await self._handler(scope[EXCHANGE])
 
 
 async def refuse(request: Request, error: Exception) -> Response:

@@ -9,13 +9,14 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-from fairlead_engine.core.client import EngineClient
 from fairlead_engine.core.messages import BlocksChanged
 from fairlead_engine.server.dispatches import Dispatch, Dispatches
 from fairlead_engine.server.followers import Follower, Followers
 from fairlead_engine.server.kv_mirror import KVMirror, encoded
 from fairlead_engine.server.lifecycle import Lifecycle
+from fairlead_engine.types import EngineLoad
 from fairlead_protocol.messages import LoadLine, StreamLine
 
 log = logging.getLogger(__name__)
@@ -25,13 +26,29 @@ BUSY_SECONDS = 0.1
 IDLE_SECONDS = 1.0
 
 
+class Core(Protocol):
+    """What is told of: an `EngineClient`, or what stands for one."""
+
+    @property
+    def load(self) -> EngineLoad: ...
+
+    @property
+    def num_reports(self) -> int: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def step_age_seconds(self) -> float: ...
+
+
 class EngineStream:
     """The engine's state as a stream of lines. Load lines are made only while somebody follows.
 
     They come in a steady beat, and at once when the engine becomes full, stops being full or begins to drain.
     """
 
-    def __init__(self, client: EngineClient, lifecycle: Lifecycle) -> None:
+    def __init__(self, client: Core, lifecycle: Lifecycle) -> None:
         self.mirror = KVMirror()
         self.followers = Followers()
         self.dispatches = Dispatches()

@@ -1,6 +1,7 @@
 """`GET /fairlead/v1/kv/blocks` and `GET /fairlead/v1/kv/events`: list the blocks, then watch them and the load."""
 
 from collections.abc import AsyncIterator
+from typing import Protocol
 from urllib.parse import parse_qs
 
 from starlette.responses import Response
@@ -12,14 +13,34 @@ from fairlead_engine.server.followers import Follower
 from fairlead_engine.server.kv_mirror import NotInRing
 from fairlead_engine.server.openapi import NDJSON
 from fairlead_engine.server.refusals import Gone
-from fairlead_engine.server.service import Service
 from fairlead_engine.server.struct_response import StructResponse
+
+
+class Living(Protocol):
+    """A core."""
+
+    @property
+    def alive(self) -> bool: ...
+
+
+class Streaming(Protocol):
+    """An engine that is followed."""
+
+    @property
+    def stream(self) -> EngineStream: ...
+
+    @property
+    def client(self) -> Living: ...
+
+    def model(self) -> object:
+        """Raises `NotReady` or `Draining` while there is none."""
+        ...
 
 
 class KVEndpoints:
     """The list and the watch of a follower. Neither counts as a running request, so neither keeps a drain waiting."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Streaming) -> None:
         self._service = service
 
     async def kv_blocks(self) -> Response:

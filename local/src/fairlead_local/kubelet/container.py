@@ -16,6 +16,7 @@ from fairlead_local.apiserver.status import Json
 from fairlead_local.apiserver.times import timestamp
 from fairlead_local.controllers.events import Recorder
 from fairlead_local.kubelet.environment import ConfigError
+from fairlead_local.kubelet.hooks import PreStop
 from fairlead_local.kubelet.images import CommandRefused, ImageNotFound
 from fairlead_local.kubelet.pod_status import ContainerRecord
 from fairlead_local.kubelet.probes import Probe, ProbeKind, ProbeRefused, watch_probe
@@ -30,6 +31,8 @@ class Prepared:
 
     launch: Launch
     probes: dict[ProbeKind, Probe]
+    pre_stop: PreStop | None = None
+    """What is asked before it is to end."""
 
 
 _POLL_SECONDS = 0.05
@@ -63,6 +66,7 @@ class ContainerRunner:
         if context.pod["spec"].get("initContainers"):
             self.record.state = {"waiting": {"reason": "PodInitializing"}}
         self._process: ContainerProcess | None = None
+        self._pre_stop: PreStop | None = None
         self._stopping = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
         self._deadline = math.inf
@@ -124,7 +128,7 @@ class ContainerRunner:
             self._refuse_start(str(error))
             return 0.0
         began = loop.time()
-        self._process, self.log = process, prepared.launch.log
+        self._process, self._pre_stop, self.log = process, prepared.pre_stop, prepared.launch.log
         self.record.container_id = f"process://{process.pid}"
         self.record.state = {"running": {"startedAt": process.started_at}}
         self._context.recorder.normal(self._context.pod, "Started", f"Started container {self.record.name}")
@@ -188,16 +192,31 @@ class ContainerRunner:
         self._deadline = min(self._deadline, asyncio.get_running_loop().time() + grace_seconds)
         if self._process is not None and self._ending is None:
             self._context.recorder.normal(self._context.pod, "Killing", why)
-            self._process.ask_to_end()
-            self._ending = asyncio.create_task(self._kill_at_deadline(self._process))
+            asking = None
+            if self._pre_stop is None:
+                self._process.ask_to_end()
+            else:
+                asking = asyncio.create_task(self._pre_stop.ask(self._context.session))
+            self._ending = asyncio.create_task(self._kill_at_deadline(self._process, asking))
 
-    async def _kill_at_deadline(self, process: ContainerProcess) -> None:
+    async def _kill_at_deadline(self, process: ContainerProcess, asking: "asyncio.Task[str | None] | None") -> None:
+        """`asking`: the hook, after which the process is asked to end; the grace period goes on meanwhile."""
         loop = asyncio.get_running_loop()
-        while self._process is process:
-            if loop.time() >= self._deadline:
-                process.kill()
-                return
-            await asyncio.sleep(_POLL_SECONDS)
+        try:
+            while self._process is process:
+                if asking is not None and asking.done():
+                    if problem := asking.result():
+                        text = f"PreStopHook failed: {problem}"
+                        self._context.recorder.warning(self._context.pod, "FailedPreStopHook", text)
+                    process.ask_to_end()
+                    asking = None
+                if loop.time() >= self._deadline:
+                    process.kill()
+                    return
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            if asking is not None:
+                asking.cancel()
 
     def _restarts(self) -> bool:
         policy = self._context.pod["spec"].get("restartPolicy", "Always")

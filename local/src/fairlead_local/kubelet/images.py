@@ -1,5 +1,6 @@
 """Images: names that stand for programs of this installation. Nothing is ever pulled. Pure."""
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ class Program:
 
     entrypoint: tuple[str, ...]
     names: frozenset[str] = frozenset()
+    is_stand_in: bool = False
+    """Whether it stands for whatever program the image has."""
 
 
 Images = Mapping[str, Program]
@@ -23,6 +26,18 @@ OWN_IMAGES: Images = {
     ENGINE_IMAGE: Program((sys.executable, "-m", "fairlead_engine"), frozenset({"fairlead-engine"})),
     OPERATOR_IMAGE: Program((sys.executable, "-m", "fairlead"), frozenset({"fairlead"})),
 }
+
+
+def stand_in(text: str) -> tuple[str, Program]:
+    """Of `IMAGE=COMMAND`: an image's name, and the command that containers of it run instead of its own program.
+
+    Raises ValueError.
+    """
+    image, _, command = text.partition("=")
+    name, words = _name_of(image), shlex.split(command)
+    if not name or not words:
+        raise ValueError(f"{text!r} is not IMAGE=COMMAND, such as vllm/vllm-openai=vllm")
+    return name, Program(tuple(words), is_stand_in=True)
 
 
 class ImageNotFound(Exception):
@@ -35,13 +50,15 @@ class CommandRefused(Exception):
 
 def find(images: Images, image: str) -> Program:
     """Raises ImageNotFound; `docker.io/` and the tag are ignored."""
-    name = image.partition("@")[0].removeprefix("docker.io/")
-    if ":" in name.rpartition("/")[2]:
-        name = name.rpartition(":")[0]
-    if program := images.get(name):
+    if program := images.get(_name_of(image)):
         return program
     known = ", ".join(sorted(images))
     raise ImageNotFound(f'failed to pull "{image}": local mode runs these images only: {known}')
+
+
+def _name_of(image: str) -> str:
+    name = image.partition("@")[0].removeprefix("docker.io/")
+    return name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
 
 
 def words_of(program: Program, container: Json) -> Sequence[str]:
@@ -53,7 +70,7 @@ def words_of(program: Program, container: Json) -> Sequence[str]:
     args: Sequence[str] = container.get("args") or ()
     if not command:
         return args
-    if command[0] not in program.names:
+    if command[0] not in program.names and not program.is_stand_in:
         allowed = " or ".join(sorted(program.names)) or "no command: leave it out"
         raise CommandRefused(f'command "{command[0]}" is not in image "{container["image"]}": it has {allowed}')
     return [*command[1:], *args]

@@ -23,6 +23,7 @@ from fairlead_local.kubelet import images
 from fairlead_local.kubelet.addresses import AddressBlock, NoAddress
 from fairlead_local.kubelet.container import ContainerContext, ContainerRunner, Prepared
 from fairlead_local.kubelet.environment import ConfigError, arguments, environment, translate
+from fairlead_local.kubelet.hooks import parse_pre_stop
 from fairlead_local.kubelet.pod_status import pod_status
 from fairlead_local.kubelet.probes import ProbeKind, parse_probe
 from fairlead_local.kubelet.process import Launch
@@ -205,7 +206,7 @@ class PodWorker:
             message_from_log=spec.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         )
         probes = {kind: probe for kind in ProbeKind if (probe := parse_probe(spec, kind, self._ip))}
-        return Prepared(launch, probes)
+        return Prepared(launch, probes, parse_pre_stop(spec, self._ip))
 
     def _write_status(self) -> None:
         metadata = self._pod["metadata"]
@@ -236,8 +237,6 @@ def _refuse_unsupported(pod: Json, container: Json) -> None:
     """Raises ConfigError for what a process cannot be given and would be missed."""
     if pod.get("ephemeralContainers"):
         raise ConfigError("local mode does not run ephemeral containers")
-    if container.get("lifecycle"):
-        raise ConfigError("local mode does not run lifecycle hooks (postStart, preStop)")
     if container.get("restartPolicy"):
         raise ConfigError("local mode does not know restart policies of single containers")
     if container.get("volumeDevices"):

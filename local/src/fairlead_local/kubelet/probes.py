@@ -90,7 +90,7 @@ def parse_probe(container: Json, kind: ProbeKind, pod_ip: str) -> Probe | None:
         kind=kind,
         scheme=scheme,
         host=handler.get("host") or pod_ip,
-        port=_port(container, handler["port"], kind),
+        port=port_of(container, handler["port"], kind.value),
         path="/" + handler.get("path", "/").lstrip("/"),
         headers=tuple((header["name"], header["value"]) for header in handler.get("httpHeaders") or ()),
         delay=spec.get("initialDelaySeconds", 0),
@@ -131,10 +131,11 @@ def _connect_problem(error: OSError) -> str:
     return f"connect: {os.strerror(error.errno).lower()}" if error.errno else str(error)
 
 
-def _port(container: Json, port: int | str, kind: ProbeKind) -> int:
+def port_of(container: Json, port: int | str, what: str) -> int:
+    """A port that is a number, or the name of one of the container's; `what` asks for it. Raises ProbeRefused."""
     if isinstance(port, int) or port.isdigit():
         return int(port)
     for declared in container.get("ports") or ():
         if declared.get("name") == port:
             return int(declared["containerPort"])
-    raise ProbeRefused(f'{kind.value}: no port of the container is named "{port}"')
+    raise ProbeRefused(f'{what}: no port of the container is named "{port}"')

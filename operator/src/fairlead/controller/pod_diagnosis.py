@@ -235,7 +235,7 @@ def _ended(pod: str, container: Mapping[str, Any], ended: Mapping[str, Any]) -> 
         if container.get("name") == names.ENGINE_CONTAINER:
             message += ", or lower engine.kvCache.memory"
         return Diagnosis(pod, Stage.FAILING, Reason.OUT_OF_MEMORY, message + suffix)
-    if container.get("name") in _SPEAKING and (told := start_failure(text)) is not None:
+    if container.get("name") in (*_SPEAKING, names.FRONT_CONTAINER) and (told := start_failure(text)) is not None:
         reason, message = told
         if container.get("name") == names.DOWNLOAD_SPECULATIVE_CONTAINER:
             message = f"{names.DOWNLOAD_CONTAINERS[names.DOWNLOAD_SPECULATIVE_CONTAINER]}: {message}"

@@ -14,8 +14,9 @@ import yaml
 from fairlead.api import names
 from fairlead.api.conditions import Reason
 from fairlead.api.durations import format_duration
-from fairlead.api.llmdeployment import LLMDeployment
+from fairlead.api.llmdeployment import EngineType, LLMDeployment
 from fairlead.api.quantities import parse_quantity
+from fairlead.manifests import vllm
 from fairlead.manifests.adapter_folders import claim_mount
 from fairlead.manifests.common import Manifest, child, fingerprint, own_labels, selector_labels
 from fairlead.manifests.measured_profile import ProfileFile
@@ -104,7 +105,7 @@ def config_name(deployment: LLMDeployment, flags: Mapping[str, Any], profile: Pr
 def engine_flags(
     deployment: LLMDeployment, source: ModelSource, cpus: Decimal | None, adapter_folder: str | None = None
 ) -> dict[str, Any]:
-    """The flags of `fairlead-engine serve` that the spec decides; what it leaves open, the engine chooses.
+    """The flags of `fairlead-engine serve`, or `front`, that the spec decides; what it leaves open, the engine chooses.
 
     `cpus`: what the engine's container may use, None = nobody said. It gets one compute thread for each, rounded up,
     but for those that its further HTTP processes take, unless the user says the number: else every engine of a node
@@ -112,6 +113,8 @@ def engine_flags(
     which it may load adapters, None = it needs no room for any.
     """
     spec, engine = deployment.spec, deployment.spec.engine
+    if engine.type is EngineType.VLLM:
+        return vllm.front_flags(deployment, source)
     speculative = engine.speculative
     is_said = any(argument.partition("=")[0] == "--num-threads" for argument in engine.extra_args)
     flags = {
@@ -215,6 +218,8 @@ def engine_pod(
         "priorityClassName": profile.priority_class_name,
     }
     ours = pod | {field: value for field, value in placement.items() if value}
+    if deployment.spec.engine.type is EngineType.VLLM:
+        ours = vllm.with_front(ours, deployment, settings, source)
     with _template_must_fit():
         laid_over = merge(ours, deployment.spec.template.spec)
         _check_gpus("template.spec", _engine_resources(laid_over), deployment)

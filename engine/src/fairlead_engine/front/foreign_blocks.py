@@ -1,0 +1,188 @@
+"""A server's blocks under the names that gateways know: events → changes of a set of our own hashes. Pure.
+
+A foreign hash cannot be computed here, but its event says which tokens are in the block and which block is before it:
+so each gets the hash that a gateway computes for a prompt with these tokens. A block whose history is not known has no
+such name, and neither has what follows it.
+
+While events may be missed, or where there are none, the server is also taken to hold the prompts that it has computed,
+the last used ones, as many as it has blocks: an approximation that knows no eviction but its own.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from fairlead_engine.core.messages import BlocksChanged
+from fairlead_engine.front.foreign_engine import (
+    BlockEvent,
+    Cleared,
+    ForeignHash,
+    Interrupted,
+    Removed,
+    Resumed,
+    Stored,
+)
+from fairlead_protocol.blocks import DIGEST_SIZE, ROOT, BlockHash, extra_bytes, hash_block
+
+_SPARE = 4
+"""So many times the blocks that there are may be in the books: others were removed unseen."""
+
+
+@dataclass(slots=True)
+class _Block:
+    name: BlockHash | None
+    """None where nobody can know it."""
+    extra: bytes
+    """What decides it besides tokens, for those that follow."""
+    media: set[str] = field(default_factory=set)
+
+
+class ForeignBlocks:
+    """What one server holds."""
+
+    def __init__(self, block_size: int, num_blocks: int) -> None:
+        self._block_size = block_size
+        self._num_blocks = num_blocks
+        self._known: dict[ForeignHash, _Block] = {}
+        self._holders: Counter[BlockHash] = Counter()
+        """How many foreign blocks have the same name."""
+        self._assumed: dict[BlockHash, None] = {}
+        """Taken to be there; the least recently used first."""
+        self._stored: list[tuple[BlockHash, list[BlockHash]]] = []
+        self._removed: list[BlockHash] = []
+        self.is_exact = False
+        """Whether events tell everything."""
+
+    def __contains__(self, name: BlockHash) -> bool:
+        return name in self._holders or name in self._assumed
+
+    def num_held(self, names: Sequence[BlockHash]) -> int:
+        """How many of the first blocks of a prompt are there."""
+        return next((index for index, name in enumerate(names) if name not in self), len(names))
+
+    def told(self, events: Iterable[BlockEvent]) -> BlocksChanged | None:
+        """Takes over what the server says; None where nothing changes for gateways."""
+        for event in events:
+            match event:
+                case Stored():
+                    self._store(event)
+                case Removed():
+                    self._remove(event)
+                case Cleared():
+                    self._clear()
+                case Interrupted():
+                    self.is_exact = False
+                case Resumed(is_complete=True):
+                    self.is_exact = True
+                    self._forget_assumed(0)
+                case Resumed():
+                    self.is_exact = False
+        return self._taken()
+
+    def computed(self, names: Sequence[BlockHash]) -> BlocksChanged | None:
+        """The server has computed a prompt of these blocks."""
+        if self.is_exact:
+            return None
+        parent = ROOT
+        for name in names:
+            if name not in self:
+                self._show(parent, name)
+            self._assumed[name] = self._assumed.pop(name, None)
+            parent = name
+        self._forget_assumed(self._num_blocks)
+        return self._taken()
+
+    def _store(self, event: Stored) -> None:
+        if event.block_size != self._block_size:
+            return  # of layers that are cached otherwise
+        if len(self._known) > _SPARE * self._num_blocks:
+            self._clear()
+            self.is_exact = False
+        extra = extra_bytes(adapter=event.adapter)
+        parent: BlockHash | None = ROOT
+        if event.parent is not None:
+            before = self._known.get(event.parent)
+            parent, extra = (None, extra) if before is None else (before.name, before.extra)
+        for index, foreign in enumerate(event.hashes):
+            keys = event.extra_keys[index] if event.extra_keys else ()
+            extra = _with_keys(extra, keys, event.adapter, begins=parent == ROOT)
+            block = self._known.get(foreign)
+            if block is None:
+                tokens = event.token_ids[index * self._block_size : (index + 1) * self._block_size]
+                name = None if parent is None else hash_block(parent, tokens, extra)
+                block = self._known[foreign] = _Block(name, extra)
+                if parent is not None and name is not None:
+                    if name not in self:
+                        self._show(parent, name)
+                    self._holders[name] += 1
+            block.media.add(event.medium)
+            parent, extra = block.name, block.extra
+
+    def _remove(self, event: Removed) -> None:
+        for foreign in event.hashes:
+            block = self._known.get(foreign)
+            if block is None:
+                continue
+            block.media.discard(event.medium)
+            if block.media and event.medium:
+                continue
+            del self._known[foreign]
+            if block.name is None:
+                continue
+            self._holders[block.name] -= 1
+            if not self._holders[block.name]:
+                del self._holders[block.name]
+                self._assumed.pop(block.name, None)
+                self._removed.append(block.name)
+
+    def _clear(self) -> None:
+        self._removed += {*self._holders, *self._assumed}
+        self._known.clear()
+        self._holders.clear()
+        self._assumed.clear()
+
+    def _forget_assumed(self, num_left: int) -> None:
+        while len(self._assumed) > num_left:
+            name = next(iter(self._assumed))
+            del self._assumed[name]
+            if name not in self._holders:
+                self._removed.append(name)
+
+    def _show(self, parent: BlockHash, name: BlockHash) -> None:
+        """Gateways are to hear of a block that was not there."""
+        if self._stored and self._stored[-1][1][-1] == parent:
+            self._stored[-1][1].append(name)
+        else:
+            self._stored.append((parent, [name]))
+
+    def _taken(self) -> BlocksChanged | None:
+        """What has changed, as one change: what came and went in between has not been there."""
+        stored, removed = self._stored, self._removed
+        self._stored, self._removed = [], []
+        if not stored and not removed:
+            return None
+        chains: list[tuple[BlockHash, list[BlockHash]]] = []
+        for parent, names in stored:
+            for name in names:
+                if name in self:
+                    if chains and chains[-1][1][-1] == parent:
+                        chains[-1][1].append(name)
+                    else:
+                        chains.append((parent, [name]))
+                parent = name
+        gone = [name for name in removed if name not in self]
+        return BlocksChanged(stored=chains, removed=gone)
+
+
+def _with_keys(extra: bytes, keys: Sequence[object], adapter: str | None, *, begins: bool) -> bytes:
+    """What decides a block besides its tokens. A prompt's salt is a key of its first block alone, and a gateway knows
+    it; what else there is, such as an image, gives a name that no gateway asks for."""
+    rest = list(keys)
+    if adapter is not None and rest and rest[0] == adapter:
+        rest = rest[1:]
+    if not rest:
+        return extra
+    if begins and len(rest) == 1 and isinstance(rest[0], str):
+        return extra_bytes(adapter=adapter, cache_salt=rest[0])
+    return extra + blake2b(repr(rest).encode(errors="backslashreplace"), digest_size=DIGEST_SIZE).digest()

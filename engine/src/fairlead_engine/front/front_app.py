@@ -1,0 +1,136 @@
+"""The front's application: which path leads where. What an engine of ours has for gateways, kubelets and operators it
+answers itself; what needs a model it passes on."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fairlead_engine.errors import RequestError
+from fairlead_engine.front.front_proxy import FrontProxy
+from fairlead_engine.front.front_service import FrontService
+from fairlead_engine.server.answering import EXCHANGE, Answering, Handler
+from fairlead_engine.server.exchange import Exchange
+from fairlead_engine.server.kv_endpoints import KVEndpoints
+from fairlead_engine.server.probe_endpoints import DrainReply, Status
+from fairlead_engine.server.refusals import MethodNotAllowed, NotFound
+from fairlead_protocol.messages import HEADER_REASON, PATH_DRAIN, PATH_KV_BLOCKS, PATH_KV_EVENTS, PATH_MODEL
+
+PATH_DRAINED = "/fairlead/v1/drained"
+"""Answers when the drain is over: for the hook that keeps the server from being ended before."""
+DRAIN_BEGINS_SECONDS = 5.0
+"""A server is ended together with its front, or alone: then nothing begins to drain in this time."""
+MAX_WAIT_SECONDS = 10.0
+INFERENCE_PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/classify",
+)
+_RELAYED_POSTS = ("/tokenize", "/detokenize")
+_RELAYED_GETS = ("/v1/models", "/version", "/metrics")
+
+
+def build_front_app(service: FrontService, proxy: FrontProxy) -> ASGIApp:
+    """The application on `service`."""
+    return Answering(_Table(_Endpoints(service), KVEndpoints(service), proxy), service)
+
+
+class _Table:
+    """Path and method → who answers."""
+
+    def __init__(self, own: "_Endpoints", kv: KVEndpoints, proxy: FrontProxy) -> None:
+        async def kv_blocks(exchange: Exchange) -> None:
+            response = await kv.kv_blocks()
+            await exchange.send_json(bytes(response.body), status=response.status_code)
+
+        self._paths: Mapping[str, tuple[str, Handler]] = {
+            **dict.fromkeys(INFERENCE_PATHS, ("POST", proxy.infer)),
+            **dict.fromkeys(_RELAYED_POSTS, ("POST", proxy.relay)),
+            **dict.fromkeys(_RELAYED_GETS, ("GET", proxy.relay)),
+            "/health": ("GET", own.health),
+            "/ready": ("GET", own.ready),
+            PATH_MODEL: ("GET", own.model),
+            PATH_KV_BLOCKS: ("GET", kv_blocks),
+            PATH_KV_EVENTS: ("GET", kv.kv_events),
+            PATH_DRAIN: ("POST", own.drain),
+            PATH_DRAINED: ("GET", own.drained),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._paths.get(scope["path"])
+        if found is None:
+            problem = f"there is nothing at {scope['path']}; this engine takes requests at {', '.join(INFERENCE_PATHS)}"
+            raise NotFound(None, problem, "not_found")
+        method, handler = found
+        if scope["method"] != method:
+            raise MethodNotAllowed(scope["method"], "GET, HEAD" if method == "GET" else method)
+        await handler(scope[EXCHANGE])
+
+
+class _Endpoints:
+    """What the front answers itself."""
+
+    def __init__(self, service: FrontService) -> None:
+        self._service = service
+
+    async def health(self, exchange: Exchange) -> None:
+        """A front that answers is well: the kubelet asks the server on its own."""
+        await _send(exchange, Status("ok"))
+
+    async def ready(self, exchange: Exchange) -> None:
+        """200 while the server serves and no drain has begun, else 503."""
+        if wait := _seconds(exchange):
+            await self._service.lifecycle.loaded(wait)
+        problem = self._service.readiness_problem()
+        if problem is None:
+            await _send(exchange, Status("ready"))
+        else:
+            reason, message = problem
+            await _send(exchange, Status(reason, message), status=503, headers={HEADER_REASON: reason})
+
+    async def model(self, exchange: Exchange) -> None:
+        """How prompts are to be prepared."""
+        await _send(exchange, self._service.model_info())
+
+    async def drain(self, exchange: Exchange) -> None:
+        """Begins to drain, as SIGTERM does; answers at once."""
+        self._service.drain()
+        lifecycle = self._service.lifecycle
+        await _send(exchange, DrainReply(lifecycle.phase, lifecycle.num_running), status=202)
+
+    async def drained(self, exchange: Exchange) -> None:
+        """Answers when nothing runs any more, or soon where no drain begins."""
+        await exchange.while_connected(self._drained(exchange))
+
+    async def _drained(self, exchange: Exchange) -> None:
+        lifecycle = self._service.lifecycle
+        deadline = asyncio.get_running_loop().time() + DRAIN_BEGINS_SECONDS
+        while not lifecycle.is_draining and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.1)
+        if lifecycle.is_draining:
+            await lifecycle.stopped.wait()
+        await _send(exchange, Status("drained" if lifecycle.is_draining else "serving"))
+
+
+async def _send(
+    exchange: Exchange, struct: msgspec.Struct, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> None:
+    await exchange.send_json(msgspec.json.encode(struct), status=status, headers=headers)
+
+
+def _seconds(exchange: Exchange) -> float:
+    """How long the client waits for readiness. Raises `RequestError`."""
+    text = parse_qs(exchange.scope["query_string"].decode("latin-1")).get("wait", ["0"])[-1]
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 <= seconds <= MAX_WAIT_SECONDS:
+        raise RequestError("wait", f"wait must be seconds from 0 to {MAX_WAIT_SECONDS:g}, not {text[:40]!r}")
+    return seconds

@@ -1,0 +1,177 @@
+"""The server behind the front as an engine's core: its load, its blocks, whether it lives. Asks and follows it as long
+as the front runs; who follows the front is told by `EngineStream`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from fairlead_engine.core.messages import BlocksChanged
+from fairlead_engine.errors import QueueFull
+from fairlead_engine.front.foreign_blocks import ForeignBlocks
+from fairlead_engine.front.foreign_engine import (
+    BlockEvent,
+    Cleared,
+    ForeignEngine,
+    ForeignModel,
+    Interrupted,
+    NotServing,
+)
+from fairlead_engine.front.front_config import FrontConfig
+from fairlead_engine.front.passing_requests import PassingRequest, PassingRequests
+from fairlead_engine.types import EngineLoad
+from fairlead_protocol.blocks import BlockHash
+from fairlead_protocol.messages import StepCost
+
+log = logging.getLogger(__name__)
+
+BUSY_SECONDS = 0.25
+"""Between two looks at the server's metrics while it has requests: reading them costs it a millisecond or two."""
+IDLE_SECONDS = 1.0
+START_SECONDS = 0.2
+"""Between two looks whether it serves."""
+NUM_TROUBLES = 3
+"""So many looks in a row have to fail before it counts as gone."""
+_STALE_SECONDS = 2.0
+"""While requests run, tokens come more often than that, or a step takes long."""
+
+
+class FrontCore:
+    """What the front knows of its server."""
+
+    def __init__(self, engine: ForeignEngine, config: FrontConfig, now: Callable[[], float]) -> None:
+        self.engine = engine
+        self.model: ForeignModel | None = None
+        """None while it does not serve."""
+        self.trouble = "it has not answered yet"
+        """Why it does not serve, where it does not."""
+        self.requests = PassingRequests(config.max_num_batched_tokens)
+        self.on_change: Callable[[BlocksChanged | None, int], None] = lambda changed, num_commands: None
+        """As `StepListener.stepped`."""
+        self.num_reports = 0
+        """As an `EngineClient`'s; there is one client, so nobody compares them."""
+        self.alive = True
+        self.num_commands = 0
+        """Requests that went to the server."""
+        self._config = config
+        self._now = now
+        self._blocks: ForeignBlocks | None = None
+        self._usage = 0.0
+        self._num_tokens = 0.0
+        self._moved_at = now()
+        """When the server's counters grew last."""
+
+    async def serving(self) -> ForeignModel:
+        """Waits until the server says what it serves."""
+        while True:
+            try:
+                model = await self.engine.describe()
+            except NotServing as error:
+                self.trouble = str(error)
+                await asyncio.sleep(START_SECONDS)
+            else:
+                break
+        self.model = model
+        if self._blocks is None:
+            self._blocks = ForeignBlocks(model.block_size, model.num_kv_blocks)
+        return model
+
+    async def watch(self) -> None:
+        """Looks at the metrics again and again. When the server is gone, until it serves anew."""
+        num_troubles = 0
+        while True:
+            try:
+                gauges = await self.engine.gauges()
+            except NotServing as error:
+                num_troubles += 1
+                if num_troubles >= NUM_TROUBLES:
+                    log.warning("the server is gone", extra={"engine": self.engine.name, "error": str(error)})
+                    self.model, self.trouble = None, str(error)
+                    self._tell([Cleared(), Interrupted()])
+                    await self.serving()
+                    log.info("the server serves again", extra={"engine": self.engine.name})
+                    num_troubles = 0
+            else:
+                num_troubles = 0
+                self._usage, self.requests.num_waiting_told = gauges.kv_usage_ratio, gauges.waiting
+                if gauges.num_tokens != self._num_tokens:
+                    self._num_tokens, self._moved_at = gauges.num_tokens, self._now()
+                self.on_change(None, self.num_commands)
+            await asyncio.sleep(BUSY_SECONDS if self.requests.num_seqs else IDLE_SECONDS)
+
+    async def follow_blocks(self) -> None:
+        """Hears what happens to its blocks, where it tells."""
+        if self.engine.tells_blocks:
+            async for event in self.engine.block_events():
+                self._tell([event])
+
+    def _tell(self, events: Sequence[BlockEvent]) -> None:
+        if self._blocks is not None:
+            changed = self._blocks.told(events)
+            if changed is not None:
+                self.on_change(changed, self.num_commands)
+
+    @contextmanager
+    def passing(
+        self, chains: Sequence[Sequence[BlockHash]], num_prompt_tokens: int, *, num_seqs: int, is_streamed: bool
+    ) -> Iterator[PassingRequest]:
+        """A request, while it is with the server. `chains`: the blocks of its prompts, as far as known.
+
+        Raises QueueFull: too many prompt tokens wait already.
+        """
+        size = self.model.block_size if self.model is not None else 0
+        held = sum(self._blocks.num_held(chain) for chain in chains) * size if self._blocks is not None else 0
+        num_uncached = max(1, num_prompt_tokens - held)
+        queued = self.requests.queued_tokens
+        if queued and queued + num_uncached > self._config.queued_tokens:
+            raise QueueFull
+        request = self.requests.begin(
+            num_prompt_tokens, num_uncached, num_seqs=num_seqs, is_streamed=is_streamed, now=self._now()
+        )
+        self.num_commands += 1
+        try:
+            yield request
+        finally:
+            self.requests.end(request)
+            self.on_change(None, self.num_commands)
+
+    def came(self, request: PassingRequest, chains: Sequence[Sequence[BlockHash]], num_tokens: int) -> None:
+        """So many tokens came of it."""
+        is_first = not request.is_computed
+        self.requests.came(request, num_tokens, self._now())
+        if is_first and self._blocks is not None:
+            for chain in chains:
+                changed = self._blocks.computed(chain)
+                if changed is not None:
+                    self.on_change(changed, self.num_commands)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the server tells everything of its blocks."""
+        return self._blocks is not None and self._blocks.is_exact
+
+    @property
+    def load(self) -> EngineLoad:
+        """As of now."""
+        book, model = self.requests, self.model
+        num_blocks = 0 if model is None else model.num_kv_blocks
+        return EngineLoad(
+            waiting=book.waiting,
+            running=book.running,
+            queued_prefill_tokens=book.queued_tokens,
+            kv_blocks_free=round(num_blocks * (1.0 - self._usage)),
+            kv_blocks_total=num_blocks,
+            kv_tokens=book.kv_tokens,
+            token_budget=self._config.max_num_batched_tokens,
+            max_num_seqs=self._config.max_num_seqs,
+            step_cost=StepCost(**book.cost.coefficients),
+        )
+
+    @property
+    def step_age_seconds(self) -> float:
+        """How long nothing has come of the server while it has requests: a step that hangs shows here."""
+        if not self.requests.num_seqs:
+            return 0.0
+        age = self._now() - max(self.requests.last_token_at, self._moved_at)
+        return age if age > _STALE_SECONDS else 0.0

@@ -1,0 +1,244 @@
+"""Requests on their way to the server and its answers on theirs back, counted as they pass.
+
+What a gateway says beside OpenAI's API ends here: its number of the request, and the token ids of its prompts, which
+tell how much of them the server is going to find in its cache.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from fairlead_engine.errors import EngineDead, EngineError, RequestError
+from fairlead_engine.front.front_service import FrontService
+from fairlead_engine.front.passing_requests import PassingRequest
+from fairlead_engine.server.exchange import Events, Exchange
+from fairlead_engine.server.lifecycle import Admission
+from fairlead_protocol.blocks import BlockHash, extra_bytes, hash_blocks, num_cacheable_blocks
+from fairlead_protocol.budget import OverBudget, check_json
+from fairlead_protocol.http.client import HttpClient, TimeLimits
+from fairlead_protocol.http.client_connection import AnswerTooLarge, Connection, TransportError, cause_of, request_head
+from fairlead_protocol.messages import (
+    FIELD_TOKENS,
+    HEADER_CACHED_TOKENS,
+    HEADER_DISPATCH,
+    HEADER_REQUEST_ID,
+    PromptTokens,
+)
+
+log = logging.getLogger(__name__)
+
+BYTES_PER_TOKEN = 4
+"""Of prompts whose tokens are not known."""
+_PRIVATE = "fairlead_"
+_CONNECT_SECONDS = 5.0
+_SILENT_SECONDS = 86400.0
+"""Whoever asked decides how long to wait."""
+_LIMITS = TimeLimits(connect=_CONNECT_SECONDS, first_byte=_SILENT_SECONDS, silence=_SILENT_SECONDS)
+_RELAYED = TimeLimits(connect=_CONNECT_SECONDS, first_byte=30.0, silence=30.0, whole=60.0)
+_EVENT_STREAM, _JSON = b"text/event-stream", b"application/json"
+_PASSED_HEADERS = ("accept", "traceparent", "tracestate", "baggage", "user-agent")
+_DATA, _DONE, _ERROR = b"data:", b"data: [DONE]", b'data: {"error"'
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _Passing:
+    """What of a request's body matters here."""
+
+    def __init__(self, body: bytes, service: FrontService) -> None:
+        """Raises RequestError."""
+        try:
+            check_json(body)
+            fields = _fields.decode(body)
+        except OverBudget as error:
+            raise RequestError(None, str(error), "request_too_complex") from None
+        except _UNREADABLE as error:
+            raise RequestError(None, f"the request body is not a JSON object: {error}") from None
+        tokens = fields.get(FIELD_TOKENS)
+        for name in [name for name in fields if name.startswith(_PRIVATE)]:
+            del fields[name]
+        self.body = msgspec.json.encode(fields)
+        self.is_streamed = bytes(fields.get("stream", b"false")).strip() == b"true"
+        prompts = _prompts(tokens, service)
+        self.num_prompt_tokens = sum(map(len, prompts)) if prompts else len(body) // BYTES_PER_TOKEN
+        self.num_seqs = max(1, len(prompts)) * _num_choices(fields)
+        self.chains = _chains(prompts, fields, service)
+
+
+def _prompts(raw: msgspec.Raw | None, service: FrontService) -> list[list[int]]:
+    """The token ids of each, where the gateway has made them with the model's tokenizer."""
+    try:
+        tokens = None if raw is None else msgspec.json.decode(raw, type=PromptTokens)
+    except _UNREADABLE:
+        return []
+    own = service.tokenizer
+    return tokens.prompts if tokens is not None and own is not None and tokens.digest == own.digest else []
+
+
+def _chains(
+    prompts: Sequence[Sequence[int]], fields: Mapping[str, msgspec.Raw], service: FrontService
+) -> list[list[BlockHash]]:
+    """The blocks of each prompt that a cache may serve."""
+    size = service.model().block_size
+    salt = _decoded(fields.get("cache_salt"), str)
+    extra = extra_bytes(cache_salt=salt)
+    try:
+        return [hash_blocks(ids[: num_cacheable_blocks(len(ids), size) * size], size, extra=extra) for ids in prompts]
+    except (OverflowError, TypeError):  # the server will say what is wrong with them
+        return []
+
+
+def _num_choices(fields: Mapping[str, msgspec.Raw]) -> int:
+    return min(max(1, _decoded(fields.get("n"), int) or 1), 1024)
+
+
+def _decoded(raw: msgspec.Raw | None, kind: type) -> Any:
+    """None for what is missing, or of another type."""
+    try:
+        return None if raw is None else msgspec.json.decode(raw, type=kind)
+    except _UNREADABLE:
+        return None
+
+
+class FrontProxy:
+    """Passes requests on. One per process."""
+
+    def __init__(self, service: FrontService) -> None:
+        self._service = service
+        self._http = HttpClient()
+
+    def close(self) -> None:
+        """Ends what is kept for the next request."""
+        self._http.close()
+
+    async def infer(self, exchange: Exchange) -> None:
+        """A request that the server computes something for."""
+        service = self._service
+        service.model()
+        with (
+            service.lifecycle.admitted() as admission,
+            service.stream.dispatches.arrived(exchange.headers.get(HEADER_DISPATCH)) as dispatch,
+        ):
+            passing = _Passing(await exchange.body(), service)
+            with service.client.passing(
+                passing.chains,
+                passing.num_prompt_tokens,
+                num_seqs=passing.num_seqs,
+                is_streamed=passing.is_streamed,
+            ) as counted:
+                number = service.client.num_commands
+                service.stream.sent(number, dispatch)
+                service.stream.stepped(None, number)
+                await exchange.while_connected(self._exchange(exchange, passing, counted, admission))
+
+    async def relay(self, exchange: Exchange) -> None:
+        """A request that costs the server little."""
+        method = exchange.scope["method"]
+        body = await exchange.body() if method == "POST" else b""
+        await exchange.while_connected(self._relay(exchange, "GET" if method == "HEAD" else method, body))
+
+    async def _relay(self, exchange: Exchange, method: str, body: bytes) -> None:
+        head = self._head(exchange, method, body)
+        try:
+            async with (
+                asyncio.timeout(_RELAYED.whole),
+                self._http.exchange(self._service.config.origin, head, body, _RELAYED) as response,
+            ):
+                await self._whole(exchange, response, None)
+        except (TransportError, TimeoutError) as error:
+            raise EngineDead(f"the server behind this front does not answer: {cause_of(error)}") from error
+
+    async def _exchange(
+        self, exchange: Exchange, passing: _Passing, counted: PassingRequest, admission: Admission
+    ) -> None:
+        head = self._head(exchange, "POST", passing.body)
+        stopped: list[EngineError] = []
+        try:
+            async with self._http.exchange(
+                self._service.config.origin, head, passing.body, _LIMITS, may_repeat=False
+            ) as response:
+
+                def stop(error: EngineError) -> None:
+                    stopped.append(error)
+                    response.close()
+
+                admission.attach(stop)
+                if response.headers.get(b"content-type", b"").startswith(_EVENT_STREAM):
+                    await exchange.send_events(self._events(response, passing, counted, stopped))
+                else:
+                    answer = await self._whole(exchange, response, passing)
+                    self._service.client.came(counted, passing.chains, answer)
+        except AnswerTooLarge as error:
+            raise EngineError(f"the answer is larger than this front takes: {error}") from error
+        except TransportError as error:
+            raise stopped[0] if stopped else EngineDead(f"the server died: {cause_of(error)}") from error
+
+    async def _events(
+        self, response: Connection, passing: _Passing, counted: PassingRequest, stopped: list[EngineError]
+    ) -> AsyncIterator[Events]:
+        """What comes, as it comes. Where it breaks off before its end, that is an error."""
+        core, is_whole, tail = self._service.client, False, b""
+        try:
+            while chunk := await response.chunk():
+                num_events = chunk.count(_DATA)
+                seen = tail + chunk
+                is_whole = is_whole or _DONE in seen or _ERROR in seen
+                tail = seen[-len(_ERROR) :]
+                core.came(counted, passing.chains, num_events)
+                yield Events(chunk)
+        except TransportError as error:
+            if not is_whole:
+                raise stopped[0] if stopped else EngineDead(f"the server died: {cause_of(error)}") from error
+        if not is_whole:
+            raise EngineDead("the server ended the stream without saying that it is complete")
+        yield Events(b"", are_last=True)
+
+    async def _whole(self, exchange: Exchange, response: Connection, passing: _Passing | None) -> int:
+        """Answers with what the server answers, whole; returns the tokens that it has generated."""
+        body = await response.read(self._service.config.max_reply_bytes)
+        kind, headers, num_tokens = response.headers.get(b"content-type", _JSON), {}, 1
+        if passing is not None and response.status < 400:
+            usage = _usage(body)
+            if usage is not None:
+                num_tokens = usage.completion_tokens or 1
+                if usage.prompt_tokens_details is not None:
+                    headers[HEADER_CACHED_TOKENS] = str(usage.prompt_tokens_details.cached_tokens or 0)
+        if (retry := response.headers.get(b"retry-after")) is not None:
+            headers["retry-after"] = retry.decode("latin-1")
+        await exchange.send_body(body, kind.decode("latin-1"), status=response.status, headers=headers)
+        return num_tokens
+
+    def _head(self, exchange: Exchange, method: str, body: bytes) -> bytes:
+        target = exchange.scope["raw_path"].decode("latin-1")
+        fields = {
+            "host": self._service.config.origin.host_header,
+            HEADER_REQUEST_ID: exchange.request_id,
+            "accept-encoding": "identity",
+            **{name: exchange.headers[name] for name in _PASSED_HEADERS if name in exchange.headers},
+        }
+        if method == "POST":
+            fields |= {"content-type": "application/json", "content-length": str(len(body))}
+        return request_head(method, target, fields)
+
+
+def _usage(body: bytes) -> _Usage | None:
+    try:
+        return msgspec.json.decode(body, type=_Answer).usage
+    except _UNREADABLE:
+        return None

@@ -1,0 +1,15 @@
+"""The engines that are not ours, by the name that `fairlead-engine front --engine` takes."""
+
+from collections.abc import Callable, Mapping
+
+from fairlead_engine.front.foreign_engine import ForeignEngine
+from fairlead_engine.front.front_config import FrontConfig
+from fairlead_engine.front.vllm_server import VllmServer
+from fairlead_protocol.http.origin import Origin
+
+
+def _vllm(config: FrontConfig, origin: Origin) -> ForeignEngine:
+    return VllmServer(origin, config.name, config.events, config.replay)
+
+
+KINDS: Mapping[str, Callable[[FrontConfig, Origin], ForeignEngine]] = {"vllm": _vllm}

@@ -1,0 +1,168 @@
+"""The requests that are with the server now, and what can be learnt from how they go. Pure: `now` is an argument.
+
+All of a server's requests pass the front, so what it has to do is known without asking it; only which of them wait, its
+metrics must say. What its steps cost shows in two ways, which the predictor's own formula joins:
+
+- Between two tokens of a stream lies a step: so many sequences decoded, and so many prompt tokens were computed beside.
+- From a prompt's arrival to its first token lie the steps that compute it and what was queued before it, and on average
+  half of the one that ran.
+"""
+
+from dataclasses import dataclass, field
+from math import ceil
+
+from fairlead_engine.core.step_cost import StepCost, StepWork
+
+TOKENS_PER_SAMPLE = 16
+"""Tokens of a stream whose time is one sample: one by one they come in bursts."""
+
+
+@dataclass(slots=True)
+class _Moment:
+    """What counters said, for a difference to what they say later."""
+
+    time: float
+    num_prefills: int
+    tokens: float
+    context: float
+    running: float
+    kv_tokens: float
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class PassingRequest:
+    """One request, from its arrival to its end. Only `PassingRequests` changes it."""
+
+    num_prompt_tokens: int
+    num_uncached_tokens: int
+    num_seqs: int = 1
+    is_streamed: bool = False
+    num_generated: int = 0
+    is_computed: bool = False
+    """Whether its first token has come."""
+    arrived: _Moment
+    last_sample: _Moment | None = None
+    num_since_sample: int = 0
+
+    @property
+    def context(self) -> float:
+        """Σ over its uncached tokens of the tokens before each."""
+        cached, uncached = self.num_prompt_tokens - self.num_uncached_tokens, self.num_uncached_tokens
+        return uncached * cached + uncached * (uncached - 1) / 2
+
+
+@dataclass(slots=True)
+class PassingRequests:
+    """The book of one server."""
+
+    token_budget: int
+    """Tokens of one step."""
+    cost: StepCost = field(default_factory=StepCost)
+    num_waiting_told: int = 0
+    """Sequences that wait, as the server's metrics said last."""
+    _requests: dict[PassingRequest, None] = field(default_factory=dict)
+    _num_prefills: int = 0
+    _prefilled_tokens: float = 0.0
+    _prefilled_context: float = 0.0
+    last_token_at: float = 0.0
+    """When anything came of the server."""
+
+    @property
+    def num_seqs(self) -> int:
+        """Sequences that are there."""
+        return sum(each.num_seqs for each in self._requests)
+
+    @property
+    def waiting(self) -> int:
+        """Of those, that no step has touched yet."""
+        return min(self.num_waiting_told, sum(each.num_seqs for each in self._requests if not each.is_computed))
+
+    @property
+    def running(self) -> int:
+        return self.num_seqs - self.waiting
+
+    @property
+    def queued_tokens(self) -> int:
+        """Prompt tokens that are still to be computed."""
+        return sum(each.num_uncached_tokens for each in self._requests if not each.is_computed)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that each decode step reads."""
+        return sum(each.num_prompt_tokens + each.num_generated for each in self._requests if each.is_computed)
+
+    def begin(
+        self, num_prompt_tokens: int, num_uncached_tokens: int, *, num_seqs: int = 1, is_streamed: bool, now: float
+    ) -> PassingRequest:
+        """A request goes to the server."""
+        if not self._requests:
+            self.last_token_at = now
+        request = PassingRequest(
+            num_prompt_tokens=num_prompt_tokens,
+            num_uncached_tokens=num_uncached_tokens,
+            num_seqs=num_seqs,
+            is_streamed=is_streamed,
+            arrived=self._moment(now),
+        )
+        self._requests[request] = None
+        return request
+
+    def came(self, request: PassingRequest, num_tokens: int, now: float) -> None:
+        """So many of its tokens came: with the first ones its prompt is computed."""
+        self.last_token_at = now
+        request.num_generated += num_tokens
+        if not request.is_computed:
+            request.is_computed = True
+            self._num_prefills += 1
+            self._prefilled_tokens += request.num_uncached_tokens
+            self._prefilled_context += request.context
+            if request.is_streamed:
+                self._learn_from_prefill(request, now)
+            request.last_sample = self._moment(now)
+            return
+        request.num_since_sample += num_tokens
+        if request.num_since_sample >= TOKENS_PER_SAMPLE and request.num_seqs == 1:
+            self._learn_from_decodes(request, now)
+            request.num_since_sample, request.last_sample = 0, self._moment(now)
+
+    def end(self, request: PassingRequest) -> None:
+        """It is over, however it ended."""
+        self._requests.pop(request, None)
+
+    def _moment(self, now: float) -> _Moment:
+        decoding = [each for each in self._requests if each.is_computed]
+        return _Moment(
+            now,
+            self._num_prefills,
+            self._prefilled_tokens,
+            self._prefilled_context,
+            sum(each.num_seqs for each in decoding),
+            self.kv_tokens,
+        )
+
+    def _learn_from_prefill(self, request: PassingRequest, now: float) -> None:
+        """Not of one that waited for a slot: how long that takes, steps do not say."""
+        since = request.arrived
+        if self.num_waiting_told:
+            return
+        tokens, context = self._prefilled_tokens - since.tokens, self._prefilled_context - since.context
+        num_steps = max(1, ceil(tokens / max(1.0, self.token_budget - since.running)))
+        halves = num_steps + (0.5 if since.running else 0.0)
+        work = StepWork(halves, num_steps, tokens, context, halves * since.running, halves * since.kv_tokens)
+        self.cost.learn(work, now - since.time)
+
+    def _learn_from_decodes(self, request: PassingRequest, now: float) -> None:
+        since = request.last_sample
+        if since is None or not request.is_streamed:
+            return
+        seen, num_steps = self._moment(now), request.num_since_sample
+        prefills = min(float(num_steps), seen.num_prefills - since.num_prefills)
+        work = StepWork(
+            1.0,
+            prefills / num_steps,
+            (seen.tokens - since.tokens) / num_steps,
+            (seen.context - since.context) / num_steps,
+            (seen.running + since.running) / 2,
+            (seen.kv_tokens + since.kv_tokens) / 2,
+        )
+        self.cost.learn(work, (now - since.time) / num_steps)

@@ -1,0 +1,60 @@
+"""Fronts in this process, before a `FakeVllm`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fairlead_engine.front.front_config import FrontConfig
+from fairlead_engine.front.front_process import FrontProcess
+from fairlead_protocol.http.connections import listening_socket
+from fairlead_testing.fake_engine.prompts import CHAT_TEMPLATE, make_tokenizer
+from fairlead_testing.fake_vllm.vllm_api import FakeVllm
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """The fakes' tokenizer and chat template, as a model's folder has them."""
+    (folder / "tokenizer.json").write_text(make_tokenizer().tokenizer_json)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    return folder
+
+
+class Front:
+    """One that runs."""
+
+    def __init__(self, process: FrontProcess, host: str, port: int) -> None:
+        self.service = process.service
+        self.host, self.port = host, port
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    async def until_exact(self, is_exact: bool = True) -> None:
+        """Until the server's events tell everything, or do not any more."""
+        while self.service.client.is_exact is not is_exact:
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running_front(vllm: FakeVllm, folder: Path, **settings: Any) -> AsyncIterator[Front]:
+    """`folder`: of the model's tokenizer. Waits until it is ready; drains it at the end."""
+    config = FrontConfig(**{
+        "upstream_host": vllm.host, "upstream_port": vllm.port, "model": str(folder), "served_name": vllm.served_name,
+        "events": vllm.publisher.endpoint, "replay": vllm.publisher.replay_endpoint, "warm_up": False,
+        "max_num_seqs": vllm.core.limits.max_num_seqs, "max_num_batched_tokens": vllm.core.token_budget,
+        "drain_grace": 0.0, "drain_timeout": 5.0, **settings,
+    })  # fmt: skip
+    with listening_socket("127.0.0.1", 0) as listener:
+        process = FrontProcess(config, listener)
+        serving = asyncio.create_task(process.serve())
+        try:
+            async with asyncio.timeout(30):
+                while process.service.readiness_problem() is not None and not serving.done():
+                    await asyncio.sleep(0.01)
+            yield Front(process, "127.0.0.1", listener.getsockname()[1])
+        finally:
+            process.service.drain()
+            process.service.lifecycle.hurry()
+            await serving

@@ -1,0 +1,27 @@
+"""Programs of this machine for images that are not ours."""
+
+import pytest
+
+from fairlead_local.command import add_arguments
+from fairlead_local.kubelet.images import OWN_IMAGES, ImageNotFound, find, stand_in, words_of
+
+
+def test_an_images_containers_run_the_program_that_stands_in_for_it() -> None:
+    name, program = stand_in("docker.io/vllm/vllm-openai:v0.22.0=python -m 'a fake'")
+    images = {**OWN_IMAGES, name: program}
+    found = find(images, "vllm/vllm-openai@sha256:00")
+    assert found.entrypoint == ("python", "-m", "a fake")
+    assert words_of(found, {"image": "vllm/vllm-openai", "command": ["vllm"], "args": ["serve", "x"]}) == ["serve", "x"]
+    with pytest.raises(ImageNotFound):
+        find(OWN_IMAGES, "vllm/vllm-openai")
+
+
+@pytest.mark.parametrize("text", ["vllm", "=vllm", "vllm/vllm-openai=", "x='"])
+def test_what_is_no_stand_in_is_refused_with_an_example(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["up", "--stand-in", text])
+    assert "--stand-in" in capsys.readouterr().err

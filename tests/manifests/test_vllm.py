@@ -1,0 +1,131 @@
+"""What an LLMDeployment of vLLM becomes: a server with its own flags, and a front that makes an engine of it."""
+
+import argparse
+import shlex
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.api.llmdeployment import LLMDeployment, broken_rules
+from fairlead.controller.applier import engine_url
+from fairlead.manifests.children import children
+from fairlead.operator_settings import OperatorSettings
+from fairlead_engine.__main__ import build_parser
+from fairlead_testing.fake_vllm.__main__ import parser as vllm_parser
+
+SETTINGS = OperatorSettings(engine_image="fairlead/engine:test", allow_file_sources=True)
+IMAGE = "vllm/vllm-openai:v0.22.0"
+STORED = {"namespace": "ships", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def built(source: str = "pvc://models/boat", spec: dict[str, Any] | None = None, **engine: Any) -> tuple[Any, Any]:
+    """(the pod's spec, the front's configuration file)"""
+    body = {
+        "metadata": STORED | {"name": "boat"},
+        "spec": {"model": {"source": source}, "engine": {"type": "vLLM", "image": IMAGE, **engine}, **(spec or {})},
+    }
+    assert not broken_rules(body)
+    config, deployment, _ = children(LLMDeployment.from_body(body), SETTINGS)
+    return deployment["spec"]["template"]["spec"], yaml.safe_load(config["data"]["engine.yaml"])
+
+
+def server(pod: Any) -> Any:
+    return next(each for each in pod["containers"] if each["name"] == "engine")
+
+
+def front(pod: Any) -> Any:
+    return next(each for each in pod["containers"] if each["name"] == "front")
+
+
+def test_the_server_gets_its_own_flags() -> None:
+    pod, _ = built(
+        dtype="bfloat16", tensorParallelSize=2, maxModelLen=4096, maxNumSeqs=64, maxNumBatchedTokens=2048,
+        kvCache={"blockSize": 32, "memory": "2Gi", "dtype": "fp8"}, toolCallParser="hermes",
+        reasoningParser="mistral", extraArgs=["--seed", "7"], spec={"resources": {"gpus": 2}},
+    )  # fmt: skip
+    made = server(pod)
+    assert made["image"] == IMAGE and made["command"] == ["vllm"]
+    assert made["args"] == shlex.split(
+        "serve /models/boat --served-model-name boat --dtype bfloat16 --tensor-parallel-size 2 "
+        "--max-model-len 4096 --max-num-seqs 64 --max-num-batched-tokens 2048 --block-size 32 "
+        "--kv-cache-memory-bytes 2147483648 --kv-cache-dtype fp8 --reasoning-parser mistral --tool-call-parser hermes "
+        "--scheduling-policy priority --host '$(POD_IP)' --port 8001 --enable-auto-tool-choice "
+        "--enable-prompt-tokens-details --enable-prefix-caching --kv-events-config.enable_kv_cache_events=true "
+        "--kv-events-config.publisher=zmq '--kv-events-config.endpoint=ipc://@fairlead-kv-$(POD_NAME)' "
+        "'--kv-events-config.replay_endpoint=ipc://@fairlead-kv-$(POD_NAME)-replay' --seed 7"
+    )
+    assert made["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+
+
+def test_the_front_has_the_engines_port_and_knows_what_the_server_was_told() -> None:
+    pod, config = built(maxNumSeqs=64, maxNumQueuedTokens=9000, spec={"drain": {"timeout": "90s"}})
+    made = front(pod)
+    assert made["image"] == "fairlead/engine:test"
+    assert made["ports"] == [{"name": "http", "containerPort": 8000, "protocol": "TCP"}]
+    assert made["readinessProbe"]["httpGet"] == {"path": "/ready", "port": 8000, "scheme": "HTTP"}
+    assert "lifecycle" not in made and made["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}}
+    assert config == {
+        "engine": "vllm", "upstream-port": 8001, "served-name": "boat", "max-num-seqs": 64,
+        "max-num-batched-tokens": 8192, "max-num-queued-tokens": 9000, "drain-timeout": "1m30s",
+    }  # fmt: skip
+    assert pod["terminationGracePeriodSeconds"] == 120
+
+
+def test_the_server_is_ended_when_its_front_has_drained_and_is_asked_at_its_own_port() -> None:
+    made = server(built()[0])
+    hook = {"path": "/fairlead/v1/drained", "port": 8000, "scheme": "HTTP"}
+    assert made["lifecycle"] == {"preStop": {"httpGet": hook}}
+    assert made["livenessProbe"]["httpGet"]["port"] == made["startupProbe"]["httpGet"]["port"] == 8001
+    assert "readinessProbe" not in made and "ports" not in made
+    assert engine_url({"spec": built()[0], "status": {"podIP": "10.0.0.7"}}) == "http://10.0.0.7:8000"
+
+
+def test_both_know_what_they_are_told() -> None:
+    """Their own command lines take what stands in the pod."""
+    pod, config = built("file:///models/boat", dtype="auto")
+    assert vllm_parser().parse_args(server(pod)["args"]).served_model_name == "boat"
+    words = front(pod)["args"]
+    parsed = build_parser().parse_args(words)
+    assert isinstance(parsed, argparse.Namespace) and parsed.events == "ipc://@fairlead-kv-$(POD_NAME)"
+    assert config["model"] == server(pod)["args"][1] == "/models/boat"
+
+
+def test_a_download_is_our_images_and_both_read_the_same_folder() -> None:
+    pod, _ = built("hf://org/boat@main")
+    (download,) = pod["initContainers"]
+    assert download["image"] == "fairlead/engine:test"
+    folder = server(pod)["args"][1]
+    assert folder.startswith("/downloads/") and folder in front(pod)["args"]
+    for made in (server(pod), front(pod)):
+        assert "downloads" in [each["name"] for each in made["volumeMounts"]]
+
+
+def test_without_prefix_caching_there_are_no_events() -> None:
+    pod, _ = built(enablePrefixCaching=False)
+    assert "--no-enable-prefix-caching" in server(pod)["args"]
+    assert not [word for made in pod["containers"] for word in made["args"] if "ipc://" in word]
+
+
+def test_the_users_variables_win_over_ours() -> None:
+    named = {each["name"]: each.get("value") for each in server(built(env=[{"name": "HOME", "value": "/x"}])[0])["env"]}
+    assert named["HOME"] == "/x" and named["HF_HUB_OFFLINE"] == "1" and "POD_NAME" in named
+    assert {each["name"] for each in front(built()[0])["env"]} == {"POD_IP", "POD_NAME"}
+
+
+@pytest.mark.parametrize("name", ["engine", "front"])
+def test_both_run_without_rights(name: str) -> None:
+    made = next(each for each in built()[0]["containers"] if each["name"] == name)
+    assert made["securityContext"]["readOnlyRootFilesystem"] and made["securityContext"]["capabilities"] == {
+        "drop": ["ALL"]
+    }
+
+
+@given(st.integers(1, 65536), st.integers(65536, 10**6))
+def test_server_and_front_are_told_the_same_limits(num_seqs: int, num_tokens: int) -> None:
+    pod, config = built(maxNumSeqs=num_seqs, maxNumBatchedTokens=num_tokens)
+    words = server(pod)["args"]
+    assert words[words.index("--max-num-seqs") + 1] == str(config["max-num-seqs"])
+    assert words[words.index("--max-num-batched-tokens") + 1] == str(config["max-num-batched-tokens"])
